@@ -32,6 +32,9 @@ SHORT_FLOW_PRIORITY = FLOW_PRIORITY + 1
 LENGTH_FLOW_PRIORITY = FLOW_PRIORITY + 2
 CLASSIFIER_PREFERENCES = range(20480, 21480)
 BRIDGE_PREFIX = "pw-"
+# The only sysctls that a state may set: these, of its bridges and NICs.
+SYSCTL_PREFIX = "net.ipv4.conf."
+SYSCTL_KEYS = ("rp_filter", "arp_ignore", "arp_announce")
 # IFNAMSIZ is 16 with the terminating zero.
 LONGEST_INTERFACE_NAME = 15
 _DIGEST_CHARACTERS = 5
@@ -148,7 +151,7 @@ class Route(_Entry):
 
 
 class Sysctl(_Entry):
-    """name: with dots, for example net.ipv4.conf.pw-nic0.rp_filter."""
+    """name: with dots, for example net.ipv4.conf.pw-nic0.rp_filter (SYSCTL_KEYS)."""
 
     collection: ClassVar[str] = "sysctls"
     key_format: ClassVar[str] = "{name}"

@@ -98,13 +98,19 @@ class NicFacts(Frozen):
 
 
 class ForeignEntry(Frozen):
-    """Something of another program in a place that Placewire uses. The agent refuses a state that
-    collides with it. key: the key of the entry of Placewire's in whose place it is (see
-    reconcile/foreign.py for the exceptions)."""
+    """Something of another program in a place that Placewire uses, or on what Placewire made. The
+    agent neither changes nor removes it (reconcile/foreign.py).
+
+    key: the key of the entry of Placewire's in whose place it is; else a name of its own.
+    on: what it goes with: the name of a bridge, NIC or queue of Placewire's; "": it would stay.
+    remedy: the command that removes it, for root on this server; "" where there is none.
+    """
 
     collection: str
     key: str
     text: str
+    on: str = ""
+    remedy: str = ""
 
 
 class EffectiveQueue(Frozen):
@@ -124,7 +130,8 @@ class TakenOver(Frozen):
 
     mac: "" where an agent of an earlier version wrote this. addresses, routes: as `ip address add`
     and `ip route add` accept them. bridge: Placewire's, which took the NIC over. sysctls: the NIC's
-    own, only in a debt and in a bridge's mark; Ledger.sysctls has them otherwise.
+    own, only in a debt and in a bridge's mark; Ledger.sysctls has them otherwise. given: the
+    addresses that Placewire gives to the bridge, only in its mark.
     """
 
     nic: str
@@ -135,18 +142,20 @@ class TakenOver(Frozen):
     bridge: str = ""
     mac: str = ""
     sysctls: tuple[Sysctl, ...] = ()
+    given: tuple[str, ...] = ()
 
 
 class ObservedState(Collections):
     """Placewire's entries as read back from OVSDB, OpenFlow, tc, netlink and /proc/sys.
 
     bridges: Placewire's in the database, and (with nic "") interfaces that the ledger names and
-    that a killed ovs-vswitchd left behind. addresses: those of the bridges' interfaces; a NIC's own
-    are in nics. sysctls: those that a desired state or the ledger names. bridges_down: bridges
-    whose interface is down, as ovs-vswitchd leaves it when it makes the interface anew.
-    bridge_routes: other programs' routes over the bridges, as `ip route` accepts them. unused_rows:
-    the next change removes them. held: what bridges' marks say that their NICs held before.
-    problems: what is broken, e.g. a bridge of MTU above its NIC's.
+    that a killed ovs-vswitchd left behind. addresses: those that Placewire gave to the bridges'
+    interfaces; a NIC's own are in nics, those of others in foreign. sysctls: those that a desired
+    state or the ledger names. bridges_down: bridges whose interface is down, as ovs-vswitchd leaves
+    it when it makes the interface anew. bridge_routes: all routes over the bridges that neither
+    Placewire nor the kernel made, as `ip route` accepts them. unused_rows: the next change removes
+    them. held: what bridges' marks say that their NICs held before. problems: what is broken, for
+    example a bridge of MTU above its NIC's.
     """
 
     nics: tuple[NicFacts, ...] = ()
@@ -160,15 +169,18 @@ class ObservedState(Collections):
 
 
 class Ledger(Frozen):
-    """Values of others that Placewire changes, as they were; on disk before anything is touched.
+    """What no mark can tell; on disk before anything is touched.
 
-    nics, sysctls  what the state in force took over, or, while a change is under way, what the
-                   states before and after it take over
+    nics, sysctls  values of others that Placewire changes, as they were: what the state in force
+                   took over, or, while a change is under way, the states before and after it
+    addresses      those that Placewire gives to its bridges; any other address there is another
+                   program's
     owed           debts: what NICs held that were away when it was to be given back to them
     """
 
     nics: tuple[TakenOver, ...] = ()
     sysctls: tuple[Sysctl, ...] = ()
+    addresses: tuple[Address, ...] = ()
     owed: tuple[TakenOver, ...] = ()
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from ipaddress import IPv4Interface
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pyroute2 import IPRoute
 
@@ -16,12 +18,14 @@ from placewire.agent.contract.state import NicFacts
 from placewire.agent.drivers import ethtool
 from placewire.agent.drivers.announce import announce
 from placewire.agent.drivers.command import run
+from placewire.agent.drivers.traffic_control import Discipline, read_on_left
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.steps import EntryStep, NicStep
 
 # Words that `ip route` prints and does not accept.
 _ROUTE_STATES = {"linkdown", "dead", "offload", "rt_offload", "trap", "pervasive"}
+_LASTS = re.compile(r" expires \S+")
 _DATAPATH_INTERFACES = ("ovs-netdev", "ovs-system")
 # The datapath that makes a bridge's own interface of this kind, in the kernel's words.
 _DATAPATH_OF: Mapping[str, DatapathType] = {"tun": "netdev", "openvswitch": "system"}
@@ -34,11 +38,13 @@ class InterfaceView:
         self._links: dict[str, Any] = {
             link["ifname"]: link for link in json.loads(run(["ip", "-j", "-d", "address", "show"]))
         }
-        self._qdiscs: dict[str, Any] = {
-            qdisc["dev"]: qdisc
+        # Those that the kernel attaches by itself have no handle.
+        self._given_qdiscs = [
+            qdisc
             for qdisc in json.loads(run(["tc", "-j", "qdisc", "show"]))
-            if qdisc.get("root") and qdisc["handle"] != "0:"
-        }
+            if qdisc["handle"] != "0:"
+        ]
+        self._qdiscs: dict[str, Any] = {q["dev"]: q for q in self._given_qdiscs if q.get("root")}
         self._routes = read_foreign_routes()
 
     @property
@@ -82,6 +88,37 @@ class InterfaceView:
             return False
         return "class htb 1:fffe root" in run(["tc", "class", "show", "dev", nic])
 
+    @cached_property
+    def foreign_routes_v6(self) -> Sequence[str]:
+        """Other programs' IPv6 routes, as `ip -6 route` accepts them."""
+        return read_foreign_routes("-6")
+
+    @cached_property
+    def permanent_neighbours(self) -> Sequence[Mapping[str, Any]]:
+        """As `ip -j neigh` shows them; the kernel makes none by itself."""
+        return list(json.loads(run(["ip", "-j", "neigh", "show", "nud", "permanent"]) or "[]"))
+
+    @property
+    def all_foreign_routes(self) -> Sequence[str]:
+        """Other programs' IPv4 routes, as `ip route` accepts them."""
+        return self._routes
+
+    def disciplines(self, interface: str) -> tuple[Discipline, ...]:
+        """The queueing disciplines that have a handle."""
+        return tuple(
+            Discipline(q["kind"], q["handle"], "" if q.get("root") else q.get("parent", ""))
+            for q in self._given_qdiscs
+            if q["dev"] == interface
+        )
+
+    def above(self, interface: str) -> tuple[str, ...]:
+        """The interfaces that are made on top of it, as VLANs are: they go with it."""
+        return tuple(name for name, link in self._links.items() if link.get("link") == interface)
+
+    def address_entries(self, interface: str) -> list[Mapping[str, Any]]:
+        """All its addresses as `ip -j address` shows them."""
+        return list(self._links.get(interface, {}).get("addr_info", []))
+
     def foreign_routes(self, interface: str) -> tuple[str, ...]:
         """Other programs' routes through the interface, as `ip route` accepts them."""
         return tuple(line for line in self._routes if f" dev {interface} " in f" {line} ")
@@ -124,7 +161,7 @@ class InterfaceView:
         )
 
     def _global(self, interface: str) -> list[Any]:
-        entries = self._links.get(interface, {}).get("addr_info", [])
+        entries = self.address_entries(interface)
         return [a for a in entries if a["family"] == "inet" or a["scope"] == "global"]
 
 
@@ -147,13 +184,17 @@ def _address_command(entry: Mapping[str, Any]) -> str:
     return " ".join(words)
 
 
-def read_foreign_routes() -> list[str]:
-    """IPv4 routes that neither the kernel made nor we, as `ip route` accepts them. Those without a
+def read_foreign_routes(family: Literal["-4", "-6"] = "-4") -> list[str]:
+    """Routes that neither the kernel made nor we, as `ip route` accepts them. Those without a
     gateway come first, so that all can be added in this order."""
     excluded = {("proto", "kernel"), ("table", "local"), ("proto", str(PROTOCOL))}
+    if family == "-6":
+        excluded.add(("proto", "ra"))  # The kernel's own, of a router's advertisement.
     lines = []
-    for line in run(["ip", "-o", "-4", "route", "show", "table", "all"]).splitlines():
-        words = [word for word in line.replace("\\", " ").split() if word not in _ROUTE_STATES]
+    for line in run(["ip", "-o", family, "route", "show", "table", "all"]).splitlines():
+        # How long a route still lasts differs at each reading.
+        lasting = _LASTS.sub("", line.replace("\\", " "))
+        words = [word for word in lasting.split() if word not in _ROUTE_STATES]
         if words and excluded.isdisjoint(pairwise(words)):
             lines.append(" ".join(words))
     return sorted(lines, key=lambda line: " via " in line)
@@ -196,19 +237,45 @@ def remove_left_by_switch(bridges: Sequence[str]) -> None:
             run(["ovs-dpctl", "del-if", "ovs-system", bridge.name])
 
 
-def move_nic(step: NicStep) -> None:
+def move_nics(steps: Sequence[NicStep]) -> None:
     """Moves all that can be moved, then raises EffectError with what could not."""
-    actions = _to_bridge(step) if step.direction == "to bridge" else _back(step)
     failures = []
-    for action in actions:
+    for step in steps:
+        try:
+            failures += _move_nic(step)
+        except EffectError as error:
+            failures.append(str(error))
+    if failures:
+        raise EffectError("; ".join(failures))
+
+
+def _move_nic(step: NicStep) -> list[str]:
+    """Returns what failed. Raises EffectError where the NIC is gone."""
+    failures = []
+    for action in _to_bridge(step) if step.direction == "to bridge" else _back(step):
         try:
             run(action)
         except EffectError as error:
             failures.append(str(error))
-    if step.direction == "back" and step.held.was_up:
-        announce(step.held.nic, [a.split()[0].split("/")[0] for a in step.held.addresses])
-    if failures:
-        raise EffectError("; ".join(failures))
+    if step.direction == "back":
+        failures += _remove_left_queues(step.held.nic)
+        if step.held.was_up:
+            announce(step.held.nic, [a.split()[0].split("/")[0] for a in step.held.addresses])
+    return failures
+
+
+def _remove_left_queues(nic: str) -> list[str]:
+    """Removes the HTB that ovs-vswitchd left on a NIC; returns why it cannot be removed."""
+    view = InterfaceView()
+    if not view.has_htb_of_switch(nic):
+        return []
+    if theirs := read_on_left(nic, view.disciplines(nic)):
+        return [f"the queues of {nic} stay: {f.text} is not ours ({f.remedy})" for f in theirs]
+    try:
+        run(["tc", "qdisc", "del", "dev", nic, "root"])
+    except EffectError as error:
+        return [str(error)]
+    return []
 
 
 def _to_bridge(step: NicStep) -> list[list[str]]:
@@ -238,13 +305,16 @@ def _back(step: NicStep) -> list[list[str]]:
     return [
         ["ip", "link", "set", nic, "up" if held.was_up else "down"],
         *([] if held.was_promiscuous else [["ip", "link", "set", nic, "promisc", "off"]]),
-        *([["tc", "qdisc", "del", "dev", nic, "root"]] if view.has_htb_of_switch(nic) else []),
         *[["ip", "address", "add", *address.split(), "dev", nic] for address in missing],
         *[["ip", "route", "add", *route.split()] for route in held.routes if route not in there],
     ]
 
 
+def identity_of(entry: Mapping[str, Any]) -> list[str]:
+    """The words that name an address to `ip address del`. entry: as `ip -j address` shows it."""
+    return _identity(_address_command(entry))
+
+
 def _identity(address_command: str) -> list[str]:
-    """The words that name an address to `ip address del`."""
     words = address_command.split()
     return words[:3] if len(words) > 1 and words[1] == "peer" else words[:1]

@@ -46,6 +46,9 @@ _COOKIE = re.compile(r"cookie=(0x[0-9a-f]+|0)")
 _PRIORITY = re.compile(r"priority=(\d+)")
 _DESTINATION = re.compile(r"nw_dst=([0-9./]+)")
 _QUEUE = re.compile(r"set_queue:(\d+)")
+_TABLE = re.compile(r"\btable=(\d+)")
+# What Open vSwitch gives a bridge that has no controller.
+_OF_A_NEW_BRIDGE = re.compile(r"cookie=0(x0)?, priority=0 actions=NORMAL")
 # Its Ethernet header included.
 _LONGEST_SHORT_BYTES = SHORT_PACKET_BYTES - 1 + 14
 # Not with PSH: the short end of a piece of data must stay behind the data before it
@@ -57,43 +60,66 @@ _SHORT_PRIORITIES = (SHORT_FLOW_PRIORITY, LENGTH_FLOW_PRIORITY)
 
 
 def read_flows(run_dir: str, bridges: Iterable[str]) -> tuple[list[Flow], list[ForeignEntry]]:
-    """Our flows, and foreign ones in their place. Raises EffectError."""
+    """Our flows, and those of others on the same bridges. Raises EffectError."""
     ours: list[Flow] = []
     foreign: list[ForeignEntry] = []
     for bridge in bridges:
-        found, strangers = parse_flows(bridge, _dump(_management(run_dir, bridge)))
+        management = _management(run_dir, bridge)
+        found, strangers = parse_flows(bridge, _dump(management), management)
         ours += found
         foreign += strangers
     return sorted(ours, key=lambda f: f.key), foreign
 
 
-def parse_flows(bridge: str, text: str) -> tuple[list[Flow], list[ForeignEntry]]:
-    """Our flows, and foreign ones in their place. text: of `ovs-ofctl --no-stats dump-flows`."""
+def parse_flows(
+    bridge: str, text: str, management: str = ""
+) -> tuple[list[Flow], list[ForeignEntry]]:
+    """Our flows, and those of others; the key of one in the place of ours is that of ours.
+
+    text: of `ovs-ofctl --no-stats dump-flows`. management: how ovs-ofctl is to call the bridge.
+    """
     ours: list[Flow] = []
     foreign: list[ForeignEntry] = []
     short: dict[int, str] = {}
-    for line in text.splitlines():
-        destination, priority, is_ours = _DESTINATION.search(line), _priority(line), _is_ours(line)
-        if destination is None:
-            # The two flows for short packets are the only ones that match a register.
-            if priority not in _SHORT_PRIORITIES or "reg0=" not in line:
-                continue
-            if is_ours:
-                short[priority] = line
-                continue
-        elif is_ours:
+    for line in map(str.strip, text.splitlines()):
+        if "actions=" not in line or _OF_A_NEW_BRIDGE.fullmatch(line):
+            continue
+        destination, priority = _DESTINATION.search(line), _priority(line)
+        # The two flows for short packets are the only ones of ours that match a register.
+        is_short = destination is None and priority in _SHORT_PRIORITIES and "reg0=" in line
+        if not _is_ours(line):
+            in_our_place = is_short or (destination is not None and priority == FLOW_PRIORITY)
+            place = Flow(bridge=bridge, destination=destination and destination[1], queue_id=0)
+            foreign.append(
+                ForeignEntry(
+                    collection="flows",
+                    key=place.key if in_our_place else f"{bridge} {_strict_match(line)}",
+                    text=f"flow {line}",
+                    on=bridge,
+                    remedy=f"ovs-ofctl {' '.join(_PROTOCOL)} --strict del-flows "
+                    f"{management or bridge} '{_strict_match(line)}'",
+                )
+            )
+        elif is_short:
+            short[priority] = line
+        elif destination is not None:
             # One of ours that lost its queue gets queue -1, which differs from every desired one.
             ours.append(Flow(bridge=bridge, destination=destination[1], queue_id=_queue_id(line)))
-            continue
-        elif priority != FLOW_PRIORITY:
-            continue
-        key = Flow(bridge=bridge, destination=destination and destination[1], queue_id=0).key
-        foreign.append(ForeignEntry(collection="flows", key=key, text=line.strip()))
     if short:
         whole = _CHECK in short.get(LENGTH_FLOW_PRIORITY, "")
         queue_id = _queue_id(short.get(SHORT_FLOW_PRIORITY, "")) if whole else -1
         ours.append(Flow(bridge=bridge, destination=None, queue_id=queue_id))
     return ours, foreign
+
+
+def _strict_match(line: str) -> str:
+    """The words that name this one flow to `ovs-ofctl --strict del-flows`, with its cookie."""
+    head = line.partition("actions=")[0].split()
+    cookie, table = _COOKIE.search(line), _TABLE.search(" ".join(head))
+    # A flow that matches everything with the default priority has no words of a match.
+    match = [head[-1]] if head and not head[-1].endswith(",") else []
+    named = [f"cookie={cookie[1] if cookie else 0}/-1", f"table={table[1] if table else 0}"]
+    return ",".join([*named, *match])
 
 
 def _queue_id(line: str) -> int:

@@ -213,6 +213,9 @@ def _write_queues(
             continue
         _change_queue_map(transaction, tables, qos, changes, plan_name)
         if nic in gone:
+            qos.verify("queues")
+            if theirs := [n for n, r in qos.queues.items() if OWNER_KEY not in r.external_ids]:
+                raise EffectError(f"{nic} queue {theirs[0]} has a row that is not ours")
             ports[nic].qos = []
             qos.delete()
 
@@ -242,6 +245,8 @@ def _change_queue_map(
             QUEUE_KEY: str(queue_id),
             PURPOSE_KEY: queue.purpose,
         }
+        if row is not None and OWNER_KEY not in row.external_ids:
+            raise EffectError(f"{queue.key} has a row that is not ours")
         if row is None:
             row = queues[queue_id] = transaction.insert(tables["Queue"])
             row.other_config, row.external_ids = config, marks

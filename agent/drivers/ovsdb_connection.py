@@ -25,13 +25,19 @@ parse_quickly()
 
 # Only the columns that are used, because Python makes rows of all that comes.
 COLUMNS = {
-    "Open_vSwitch": ["bridges", "next_cfg", "cur_cfg", "ovs_version"],
-    "Bridge": ["name", "ports", "external_ids", "datapath_type", "other_config", "fail_mode"],
+    "Open_vSwitch": ["bridges", "next_cfg", "cur_cfg", "ovs_version", "other_config"],
+    "Bridge": [
+        "name", "ports", "external_ids", "datapath_type", "other_config", "fail_mode",
+        "controller", "mirrors", "netflow", "sflow", "ipfix",
+    ],
     "Port": ["name", "interfaces", "qos", "external_ids"],
     "Interface": ["name", "type", "mtu_request"],
     "QoS": ["type", "queues", "other_config", "external_ids"],
     "Queue": ["other_config", "external_ids"],
-}
+    # Of what others may add to a bridge, only whether it is there.
+    "Controller": ["target"], "Mirror": ["name"],
+    "NetFlow": ["targets"], "sFlow": ["targets"], "IPFIX": ["targets"],
+}  # fmt: skip
 TIMEOUT_SECONDS = 10.0
 # How long to wait for a listener: a restart takes less, and a lease that ends must not wait longer.
 ABSENCE_SECONDS = 2.0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from ipaddress import IPv4Network
 from socket import AF_INET
 from typing import Any
 
 from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
 
 from placewire.agent.contract.entries import (
     PROTOCOL,
@@ -35,7 +37,10 @@ def read_rules() -> tuple[list[Rule], list[ForeignEntry]]:
                 ours.append(Rule(priority=priority, source=source, table=table))
             elif priority in RULE_PRIORITIES:
                 text = f"{priority}: from {source} lookup {table}"
-                foreign.append(ForeignEntry(collection="rules", key=str(priority), text=text))
+                remedy = f"ip rule del priority {priority} from {source} table {table}"
+                foreign.append(
+                    ForeignEntry(collection="rules", key=str(priority), text=text, remedy=remedy)
+                )
     return sorted(ours, key=lambda rule: rule.key), foreign
 
 
@@ -60,7 +65,14 @@ def read_routes() -> tuple[list[Route], list[ForeignEntry]]:
                 ours.append(route)
             else:
                 text = f"{route.destination} dev {route.interface} table {table}"
-                foreign.append(ForeignEntry(collection="routes", key=route.key, text=text))
+                foreign.append(
+                    ForeignEntry(
+                        collection="routes",
+                        key=route.key,
+                        text=text,
+                        remedy=f"ip route del {route.destination} table {table}",
+                    )
+                )
     return sorted(ours, key=lambda route: route.key), foreign
 
 
@@ -88,13 +100,24 @@ def _rule(netlink: Any, verb: str, rule: Rule) -> None:
 
 
 def change_routes(steps: Sequence[EntryStep]) -> None:
-    """The kernel refuses a new route where a foreign one has come into its place meanwhile."""
+    """The kernel refuses a new route where a foreign one has come into its place meanwhile. Told to
+    replace one, it would not ask whose that is: a changed route is removed by its mark, and added.
+    """
     with IPRoute() as netlink:
         for step in steps:
+            if isinstance(step.before, Route):
+                _remove_route(netlink, step.before, may_be_gone=step.after is not None)
             if isinstance(step.after, Route):
-                _route(netlink, "add" if step.before is None else "replace", step.after)
-            elif isinstance(step.before, Route):
-                _route(netlink, "del", step.before)
+                _route(netlink, "add", step.after)
+
+
+def _remove_route(netlink: Any, route: Route, *, may_be_gone: bool) -> None:
+    """may_be_gone: it is no error where there is none."""
+    try:
+        _route(netlink, "del", route)
+    except NetlinkError as error:
+        if not (may_be_gone and error.code == errno.ESRCH):
+            raise
 
 
 def _route(netlink: Any, verb: str, route: Route) -> None:
@@ -107,11 +130,12 @@ def _route(netlink: Any, verb: str, route: Route) -> None:
         "family": AF_INET,
         "dst": route.destination,
         "oif": indexes[0],
-        "prefsrc": route.source,
         "table": route.table,
         "proto": PROTOCOL,
         "scope": _SCOPE_LINK if route.gateway is None else _SCOPE_UNIVERSE,
     }
+    if route.source:
+        arguments["prefsrc"] = route.source
     if route.gateway is not None:
         arguments["gateway"] = route.gateway
     netlink.route(verb, **arguments)

@@ -32,6 +32,8 @@ from placewire.agent.drivers import (
     devices,
     ethtool,
     interfaces,
+    on_bridges,
+    on_queues,
     openflow,
     ovsdb,
     policy_routing,
@@ -43,8 +45,9 @@ from placewire.agent.drivers.ovsdb_connection import connected
 from placewire.agent.drivers.switch_view import SwitchView
 from placewire.agent.reconcile.effective import drifted_nics
 from placewire.agent.reconcile.effects import EffectError, UnreadableError
+from placewire.agent.reconcile.foreign import FEATURES, SHAPERS
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
-from placewire.agent.reconcile.unmarkable import Unmarked
+from placewire.agent.reconcile.unmarkable import NOTHING_KNOWN, Unmarked
 
 log = logging.getLogger(__name__)
 
@@ -71,11 +74,13 @@ class Server:
         with _as_effect_error("reading the server's network", UnreadableError):
             return self._observe(sought)
 
-    def observe_what_answers(self) -> tuple[ObservedState, str | None]:
+    def observe_what_answers(
+        self, sought: Unmarked = NOTHING_KNOWN
+    ) -> tuple[ObservedState, str | None]:
         """Returns the state and None, or, where Open vSwitch cannot be read, the NICs alone and the
         reason. Raises EffectError."""
         try:
-            return self.observe(Unmarked()), None
+            return self.observe(sought), None
         except UnreadableError as error:
             return ObservedState(nics=interfaces.InterfaceView().nics({}, ())), str(error)
 
@@ -97,6 +102,11 @@ class Server:
         )
         rules, foreign_rules = policy_routing.read_rules()
         routes, foreign_routes = policy_routing.read_routes()
+        facts = view.nics(switch.bridge_of_port, switch.internal_interfaces)
+        effective = traffic_control.read_queues(nics)
+        theirs = switch.foreign_on_ours()
+        shaped_by_others = {entry.key for entry in theirs if entry.collection == SHAPERS}
+        beside = self._on_bridges(view, switch, [*live, *(b.name for b in left)], sought)
         return ObservedState(
             bridges=(*bridges, *left),
             addresses=tuple(
@@ -104,6 +114,7 @@ class Server:
                 for name in live
                 for address in view.addresses(name)
                 if ":" not in address
+                and (sought.addresses is None or (name, address) in sought.addresses)
             ),
             sysctls=tuple(sysctl.read_sysctls(sought.sysctls)),
             shapers=tuple(shapers),
@@ -112,16 +123,30 @@ class Server:
             classifiers=tuple(classifiers),
             routes=tuple(routes),
             rules=tuple(rules),
-            nics=view.nics(switch.bridge_of_port, switch.internal_interfaces),
-            effective_queues=tuple(traffic_control.read_queues(nics)),
+            nics=facts,
+            effective_queues=tuple(effective),
             foreign=(
                 *switch.foreign_bridges(),
-                *switch.foreign_on_ours(),
+                *theirs,
                 *_foreign_interfaces(view.names, {b.name for b in (*bridges, *left)}),
                 *foreign_flows,
                 *foreign_filters,
+                *on_queues.read_on_queues(
+                    view,
+                    [nic for nic in nics if nic in view.names and nic not in shaped_by_others],
+                    effective,
+                    switch.queue_ids(),
+                ),
+                *(
+                    entry
+                    for nic in facts
+                    if nic.left_by_switch and nic.name in sought.nics
+                    for entry in traffic_control.read_on_left(nic.name, view.disciplines(nic.name))
+                ),
+                *beside,
                 *foreign_rules,
-                *foreign_routes,
+                # One over a bridge of ours is told as what is on that.
+                *(r for r in foreign_routes if r.key not in {entry.key for entry in beside}),
             ),
             bridges_down=tuple(name for name in live if not view.is_up(name)),
             bridge_routes=tuple(r for name in live for r in view.foreign_routes(name)),
@@ -129,6 +154,26 @@ class Server:
             held=tuple(switch.held()),
             problems=tuple(_problems(bridges, view)),
         )
+
+    def _on_bridges(
+        self,
+        view: interfaces.InterfaceView,
+        switch: SwitchView,
+        bridges: Collection[str],
+        sought: Unmarked,
+    ) -> list[ForeignEntry]:
+        if sought.addresses is None or sought.routes is None:
+            return []
+        return [
+            entry
+            for name in bridges
+            for entry in on_bridges.read_on_bridges(
+                view,
+                name,
+                {*(a for n, a in sought.addresses if n == name), *sought.routes},
+                offloads=switch.offloads,
+            )
+        ]
 
     def apply(self, steps: Sequence[Step], plan_name: str, ledger: Ledger) -> None:
         """Executes consecutive steps of one kind as one transaction. Raises EffectError."""
@@ -161,20 +206,24 @@ class Server:
     def _apply_batch(self, batch: list[Step], plan_name: str, ledger: Ledger) -> None:
         first = batch[0]
         if isinstance(first, NicStep):
-            for step in batch:
-                assert isinstance(step, NicStep)
-                interfaces.move_nic(step)
+            interfaces.move_nics([step for step in batch if isinstance(step, NicStep)])
             return
         entries = [step for step in batch if isinstance(step, EntryStep)]
         if first.collection == "bridges":
             self._bridges(entries, plan_name, ledger)
         elif first.collection in _TOGETHER:
+            on_queues.require_free(entries)
             ovsdb.change_queues(self._remote, entries, plan_name)
             self._make_effective([step.entry for step in entries if step.action == "replace"])
         elif first.collection == "unused rows":
             ovsdb.remove_unused_rows(self._remote)
         elif first.collection == "flows":
             openflow.change_flows(self._run_dir, entries)
+        elif first.collection == "addresses":
+            for step in entries:
+                if isinstance(step.before, Address) and step.after is None:
+                    on_bridges.require_alone(step.before, step.with_it)
+            interfaces.change_addresses(entries)
         else:
             _KERNEL[first.collection](entries)
 
@@ -187,6 +236,7 @@ class Server:
         if queues and drifted_nics(queues, traffic_control.read_queues(nics)):
             ovsdb.write_classes_again(self._remote)
         if queues and (left := drifted_nics(queues, traffic_control.read_queues(nics))):
+            on_queues.require_bare(left, queues)
             ovsdb.install_anew(self._remote, left)
 
     def _bridges(self, steps: list[EntryStep], plan_name: str, ledger: Ledger) -> None:
@@ -201,8 +251,27 @@ class Server:
             interfaces.bring_up([name for b in wanted for name in (b.nic, b.name)])
         gone = [s.before.name for s in steps if s.after is None and isinstance(s.before, Bridge)]
         if gone:
+            self._require_nothing_on(steps)
             ovsdb.remove_bridges(self._remote, gone)
             interfaces.remove_left_by_switch(gone)
+
+    def _require_nothing_on(self, steps: Sequence[EntryStep]) -> None:
+        """Raises EffectError where others have come onto the bridges that these steps remove. Their
+        ports and QoS are looked for in the transaction that removes the bridge."""
+        with connected(self._remote) as database:
+            switch = SwitchView(database)
+        rows = {name for name, _, _ in switch.bridges()}
+        view = interfaces.InterfaceView()
+        found = [entry for entry in switch.foreign_on_ours() if entry.collection == FEATURES]
+        for step in steps:
+            name, offloads = step.entry.key, switch.offloads
+            if step.after is not None:
+                continue
+            on = on_bridges.read_on_bridges(view, name, step.with_it, offloads=offloads)
+            live = [name] if name in rows and name in view.names else []
+            _, flows = openflow.read_flows(self._run_dir, live)
+            features = [entry for entry in found if entry.on == name]
+            on_bridges.require_nothing([*on, *flows, *features])
 
 
 @contextmanager
@@ -220,7 +289,6 @@ def _as_effect_error(what: str, kind: type[EffectError]) -> Iterator[None]:
 
 
 _KERNEL: dict[str, Callable[[Sequence[EntryStep]], None]] = {
-    "addresses": interfaces.change_addresses,
     "sysctls": sysctl.change_sysctls,
     "classifiers": traffic_control.change_classifiers,
     "routes": policy_routing.change_routes,

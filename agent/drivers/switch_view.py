@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -17,12 +18,14 @@ from placewire.agent.contract.entries import (
 )
 from placewire.agent.contract.state import ForeignEntry, TakenOver
 from placewire.agent.drivers.ovsdb_connection import Database
-from placewire.agent.reconcile.foreign import PORTS, SHAPERS
+from placewire.agent.reconcile.foreign import FEATURES, PORTS, SHAPERS
 
 NIC_KEY = "placewire-nic"
 HELD_KEY = "placewire-held"
 QUEUE_KEY = "placewire-queue"
 PURPOSE_KEY = "placewire-purpose"
+# Columns of a bridge that we never use: rows that they name are others', and go with the bridge.
+_FEATURES = ("controller", "mirrors", "netflow", "sflow", "ipfix")
 
 
 class SwitchView:
@@ -59,41 +62,87 @@ class SwitchView:
                     found.append(TakenOver.model_validate_json(text))
         return found
 
+    @property
+    def offloads(self) -> bool:
+        """Whether Open vSwitch offloads flows to hardware, for which it makes disciplines."""
+        return any(r.other_config.get("hw-offload") == "true" for r in self._rows("Open_vSwitch"))
+
     def foreign_bridges(self) -> list[ForeignEntry]:
         return [
-            ForeignEntry(collection="bridges", key=row.name, text=f"Open vSwitch bridge {row.name}")
+            ForeignEntry(
+                collection="bridges",
+                key=row.name,
+                text=f"Open vSwitch bridge {row.name}",
+                remedy=f"ovs-vsctl del-br {row.name}",
+            )
             for row in self._rows("Bridge")
             if OWNER_KEY not in row.external_ids and row.name.startswith(BRIDGE_PREFIX)
         ]
 
     def foreign_on_ours(self) -> list[ForeignEntry]:
-        """Ports of others on our bridges, and QoS of others on our ports."""
+        """Ports and features of others on our bridges, QoS of others on our ports, and queues of
+        others in our QoS."""
         ours = [row for row in self._rows("Bridge") if OWNER_KEY in row.external_ids]
-        ports: list[ForeignEntry] = []
-        shapers: list[ForeignEntry] = []
+        found = [
+            ForeignEntry(
+                collection=FEATURES,
+                key=f"{row.name} {column}",
+                text=f"a row in column {column} of bridge {row.name}",
+                on=row.name,
+                remedy=f"ovs-vsctl clear bridge {row.name} {column}",
+            )
+            for row in ours
+            for column in _FEATURES
+            if getattr(row, column)
+        ]
         for bridge, port in ((row.name, port) for row in ours for port in row.ports):
             if OWNER_KEY not in port.external_ids:
-                text = f"port {port.name}"
-                ports.append(ForeignEntry(collection=PORTS, key=bridge, text=text))
+                found.append(
+                    ForeignEntry(
+                        collection=PORTS,
+                        key=bridge,
+                        text=f"port {port.name}",
+                        on=bridge,
+                        remedy=f"ovs-vsctl del-port {bridge} {port.name}",
+                    )
+                )
                 continue
             for qos in port.qos:
-                if OWNER_KEY not in qos.external_ids:
-                    text = f"{qos.type} QoS of port {port.name}"
-                    shapers.append(ForeignEntry(collection=SHAPERS, key=port.name, text=text))
-        return [*ports, *shapers]
+                if OWNER_KEY in qos.external_ids:
+                    found += _foreign_queues(port.name, qos)
+                    continue
+                found.append(
+                    ForeignEntry(
+                        collection=SHAPERS,
+                        key=port.name,
+                        text=f"{qos.type} QoS of port {port.name}",
+                        on=port.name,
+                        remedy=f"ovs-vsctl clear port {port.name} qos",
+                    )
+                )
+        return found
 
     def shapers_and_queues(self) -> tuple[list[Shaper], list[Queue]]:
         """Those of ours that a port uses."""
         shapers, queues = [], []
-        for port in self._rows("Port"):
-            for qos in port.qos:
-                if OWNER_KEY not in qos.external_ids:
-                    continue
-                shapers.append(Shaper(nic=port.name, max_bits_per_second=_rate(qos, "max-rate")))
-                for queue_id, row in qos.queues.items():
-                    queues.append(_queue(port.name, queue_id, row))
+        for port, qos in self._own_qos():
+            shapers.append(Shaper(nic=port, max_bits_per_second=_rate(qos, "max-rate")))
+            for queue_id, row in qos.queues.items():
+                if OWNER_KEY in row.external_ids:
+                    queues.append(_queue(port, queue_id, row))
         queues.sort(key=lambda queue: (queue.nic, queue.queue_id))
         return sorted(shapers, key=lambda shaper: shaper.nic), queues
+
+    def queue_ids(self) -> dict[str, frozenset[int]]:
+        """By NIC that has a QoS of ours, the ids of all queues in it, whoever put them there."""
+        return {port: frozenset(qos.queues) for port, qos in self._own_qos()}
+
+    def _own_qos(self) -> Iterator[tuple[str, Any]]:
+        """(port, QoS) of each QoS of ours that a port uses."""
+        for port in self._rows("Port"):
+            for qos in port.qos:
+                if OWNER_KEY in qos.external_ids:
+                    yield port.name, qos
 
     def unused_rows(self) -> list[UnusedRow]:
         """Rows of ours that no port uses. A queue of a foreign QoS counts as used in any case."""
@@ -108,6 +157,19 @@ class SwitchView:
             for row in self._rows(table)
             if OWNER_KEY in row.external_ids and row.uuid not in used
         ]
+
+
+def _foreign_queues(nic: str, qos: Any) -> Iterator[ForeignEntry]:
+    for queue_id, row in qos.queues.items():
+        if OWNER_KEY not in row.external_ids:
+            key = Queue.key_format.format(nic=nic, queue_id=queue_id)
+            yield ForeignEntry(
+                collection="queues",
+                key=key,
+                text=f"row {row.uuid} of table Queue, as queue {queue_id} of {nic}",
+                on=key,
+                remedy=f"ovs-vsctl remove qos {qos.uuid} queues {queue_id}",
+            )
 
 
 def _queue(nic: str, queue_id: int, row: Any) -> Queue:

@@ -1,4 +1,5 @@
-"""Reads the kernel's HTB classes, and reads and changes our u32 classifiers on them.
+"""Reads the kernel's HTB classes, and reads and changes our u32 classifiers on them; finds what
+others have on them.
 
 Classifiers take the place of set_queue where the datapath ignores it: queue n is class 1:(n+1).
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from typing import Any, NamedTuple
@@ -18,15 +19,20 @@ from placewire.agent.contract.entries import (
     CLASSIFIER_PREFERENCES,
     SHORT_PACKET_BYTES,
     Classifier,
+    Queue,
 )
 from placewire.agent.contract.state import EffectiveQueue, ForeignEntry
 from placewire.agent.drivers.command import run
+from placewire.agent.reconcile.foreign import CLASSES, DISCIPLINES, FILTERS
 from placewire.agent.reconcile.steps import EntryStep
 
 # One unit of HTB's buffer is 64 ns (the kernel's PSCHED_SHIFT is 6).
 _TICK_SECONDS = 64e-9
-# Major number of the HTB that Open vSwitch makes, in tc's notation.
+# Major number of the HTB that Open vSwitch makes, in tc's notation; and the minor number of the
+# class that it puts above all queues.
 _HTB = "1"
+HTB_HANDLE = f"{_HTB}:"
+_INNER = 0xFFFE
 # Open vSwitch (3.1) raises a class's burst to the NIC's MTU plus this, whatever was asked.
 _BURST_BEYOND_MTU_BYTES = 64
 _SHORT_PREFERENCE, _DESTINATION_PREFERENCE = CLASSIFIER_PREFERENCES[:2]
@@ -45,10 +51,14 @@ _SHORT_MATCHES: Sequence[tuple[int, int, int]] = (
 _DESTINATION_OFFSET = 16
 
 _HEADER = re.compile(
-    r"^filter .*pref (?P<pref>\d+) u32 .*fh (?P<handle>[0-9a-f]+::[0-9a-f]+) .*"
-    r"flowid (?P<major>[0-9a-f]+):(?P<minor>[0-9a-f]+)"
+    r"^filter .*pref (?P<pref>\d+) u32 .*fh (?P<handle>[0-9a-f]+::[0-9a-f]+)"
+    r"(?: .*flowid (?P<class>[0-9a-f]+:[0-9a-f]+))?"
 )
-_ANY = re.compile(r"^filter .*pref (?P<pref>\d+) (?P<kind>\S+)")
+_ANY = re.compile(
+    r"^filter (?:parent (?P<parent>\S+) )?.*protocol (?P<protocol>\S+) pref (?P<pref>\d+) "
+    r"(?P<kind>\S+)(?: chain (?P<chain>\d+))?"
+)
+_LEADS = re.compile(r"\b(?:flowid|classid) ([0-9a-f]+:[0-9a-f]+)")
 _MATCH = re.compile(r"^\s+match (?P<value>[0-9a-f]{8})/(?P<mask>[0-9a-f]{8}) at (?P<at>\d+)")
 
 
@@ -69,8 +79,7 @@ def read_queues(nics: Iterable[str]) -> list[EffectiveQueue]:
 def queue_id_of(message: Any) -> int | None:
     """The queue of a class as netlink shows it; None: it is no queue of Open vSwitch's HTB."""
     minor = message["handle"] & 0xFFFF
-    # 1:fffe is the root that Open vSwitch puts above all queues.
-    if message.get_attr("TCA_KIND") != "htb" or minor in (0, 0xFFFE):
+    if message.get_attr("TCA_KIND") != "htb" or minor in (0, _INNER):
         return None
     return int(minor) - 1
 
@@ -114,54 +123,183 @@ class Filter:
         return None
 
 
+class Discipline(NamedTuple):
+    """A queueing discipline that somebody gave a handle. parent: as tc names it; "" for a root."""
+
+    kind: str
+    handle: str
+    parent: str
+
+
 def read_classifiers(nics: Iterable[str]) -> tuple[list[Classifier], list[ForeignEntry]]:
-    """Our classifiers, and foreign filters in our preferences. NICs without an HTB have none."""
+    """Our classifiers, and filters of others on the same HTB. NICs without an HTB have none."""
     ours: list[Classifier] = []
     foreign: list[ForeignEntry] = []
     for nic in nics:
         found = _filters(nic)
-        strangers = list(found.strangers)
-        for item in found.filters:
-            classifier = item.classifier(nic)
-            if classifier is None:
-                strangers.append(f"pref {item.preference} handle {item.handle}")
-            else:
-                ours.append(classifier)
-        foreign += [
-            ForeignEntry(collection="classifiers", key=nic, text=text) for text in strangers
-        ]
+        ours += [c for item in found.filters if (c := item.classifier(nic)) is not None]
+        foreign += _strangers(nic, found)
     return sorted(ours, key=lambda c: c.key), foreign
 
 
-class _Filters(NamedTuple):
-    """filters: u32 filters in our preferences. strangers: lines of other filters there. empty: the
-    preferences of ours that hold a hash table with nothing in it."""
+def read_foreign(
+    nic: str,
+    classes: Collection[int],
+    disciplines: Iterable[Discipline],
+    ours: Collection[int] | None,
+) -> list[ForeignEntry]:
+    """What others have on the classes of the NIC's HTB, and classes of theirs.
+
+    classes: the queues that the kernel has (read_queues). disciplines: of the NIC. ours: the queues
+    of the database; None: they are in no database any more, so that no class counts as theirs.
+    """
+    found = [
+        ForeignEntry(
+            collection=DISCIPLINES,
+            key=f"{nic} {one.parent}",
+            text=f"{one.kind} queueing discipline {one.handle} of class {one.parent}",
+            on=_on(nic, class_id),
+            remedy=f"tc qdisc del dev {nic} parent {one.parent}",
+        )
+        for one in disciplines
+        if (class_id := _class_id(one.parent)) is not None
+    ]
+    found += [
+        ForeignEntry(
+            collection=CLASSES,
+            key=f"{nic} {name}",
+            text=f"class {name}",
+            on=nic,
+            remedy=f"tc class del dev {nic} classid {name}",
+        )
+        for queue_id in sorted(set(classes) - set(classes if ours is None else ours))
+        for name in [f"{_HTB}:{queue_id + 1:x}"]
+    ]
+    parents = [f"{_HTB}:{minor:x}" for minor in (_INNER, *(n + 1 for n in sorted(classes)))]
+    if classes and _tc(*(f"filter show dev {nic} parent {parent}" for parent in parents)).strip():
+        for parent in parents:
+            said = run(["tc", "filter", "show", "dev", nic, "parent", parent])
+            found += _all_foreign(nic, parent, parse_filters(said))
+    return found
+
+
+def read_on_left(nic: str, disciplines: Iterable[Discipline]) -> list[ForeignEntry]:
+    """What others have on an HTB of which nothing is in the database any more."""
+    classes = [queue.queue_id for queue in read_queues([nic])]
+    return [*_strangers(nic, _filters(nic)), *read_foreign(nic, classes, disciplines, None)]
+
+
+class Other(NamedTuple):
+    """A filter of another program, or all of one preference that lead to one class. class_id: None
+    where it leads to no class."""
+
+    kind: str
+    protocol: str
+    preference: int
+    chain: int
+    class_id: int | None
+
+
+class Filters(NamedTuple):
+    """filters: u32 filters in our preferences. others: filters of any other kind or preference.
+    empty: the preferences of ours that hold a hash table with nothing in it."""
 
     filters: Sequence[Filter]
-    strangers: Sequence[str]
+    others: Sequence[Other]
     empty: Collection[int]
 
 
-def _filters(nic: str) -> _Filters:
+def _filters(nic: str) -> Filters:
+    return parse_filters(run(["tc", "filter", "show", "dev", nic]))
+
+
+def parse_filters(text: str) -> Filters:
+    """text: of `tc filter show dev NIC`."""
     filters: list[Filter] = []
-    strangers: list[str] = []
+    others: list[Other] = []
     tables: set[int] = set()
     current: Filter | None = None
-    for line in run(["tc", "filter", "show", "dev", nic]).splitlines():
+    for line in text.splitlines():
         if (header := _HEADER.match(line)) and int(header["pref"]) in CLASSIFIER_PREFERENCES:
-            class_id = int(header["major"], 16) << 16 | int(header["minor"], 16)
-            current = Filter(int(header["pref"]), header["handle"], class_id)
+            class_id = _class_id(header["class"] or "")
+            current = Filter(int(header["pref"]), header["handle"], class_id or 0)
             filters.append(current)
         elif (match := _MATCH.match(line)) and current is not None:
             current.matches.add((int(match["value"], 16), int(match["mask"], 16), int(match["at"])))
-        elif any_filter := _ANY.match(line):
+        elif found := _ANY.match(line):
             current = None
-            if int(any_filter["pref"]) in CLASSIFIER_PREFERENCES:
-                if any_filter["kind"] == "u32":
-                    tables.add(int(any_filter["pref"]))
-                else:
-                    strangers.append(line.strip())
-    return _Filters(filters, strangers, tables - {item.preference for item in filters})
+            preference, leads = int(found["pref"]), _LEADS.search(line)
+            if found["kind"] == "u32" and preference in CLASSIFIER_PREFERENCES:
+                tables.add(preference)
+                continue
+            class_id = _class_id(leads[1]) if leads else None
+            chain = int(found["chain"] or 0)
+            others.append(Other(found["kind"], found["protocol"], preference, chain, class_id))
+    # tc prints a line for a preference, and for a hash table, before those of its filters.
+    leading = {(o.preference, o.chain) for o in others if o.class_id is not None}
+    others = [o for o in others if o.class_id or (o.preference, o.chain) not in leading]
+    empty = tables - {item.preference for item in filters}
+    return Filters(filters, tuple(dict.fromkeys(others)), empty)
+
+
+def _strangers(nic: str, found: Filters) -> Iterator[ForeignEntry]:
+    """The filters of others on the HTB itself. One among our preferences is in our place."""
+    written = [item for item in found.filters if item.classifier(nic) is None]
+    for entry in _all_foreign(nic, HTB_HANDLE, found._replace(filters=written)):
+        preference = int(entry.key.split()[-1])
+        in_our_place = {"collection": "classifiers", "key": nic}
+        yield (
+            entry.model_copy(update=in_our_place) if preference in CLASSIFIER_PREFERENCES else entry
+        )
+
+
+def _all_foreign(nic: str, parent: str, found: Filters) -> Iterator[ForeignEntry]:
+    """The key ends in the preference."""
+    unlike_ours = (
+        (
+            item.preference,
+            item.class_id,
+            f"u32 filter {item.handle}",
+            f"protocol ip pref {item.preference} handle {item.handle} u32",
+        )
+        for item in found.filters
+    )
+    others = (
+        (
+            other.preference,
+            other.class_id,
+            f"{other.kind} filter",
+            f"{f'chain {other.chain} ' if other.chain else ''}protocol {other.protocol} pref "
+            f"{other.preference}",
+        )
+        for other in found.others
+    )
+    at_class = _class_id(parent)
+    for preference, class_id, what, words in (*unlike_ours, *others):
+        on = _on(nic, class_id if at_class is None else at_class)
+        yield ForeignEntry(
+            collection=FILTERS,
+            key=f"{on} {parent} preference {preference}",
+            text=f"{what} of preference {preference} on {parent} of {nic}",
+            on=on,
+            remedy=f"tc filter del dev {nic} parent {parent} {words}",
+        )
+
+
+def _class_id(name: str) -> int | None:
+    """The number of a class as tc writes it; None: it is no class of our HTB."""
+    major, colon, minor = name.partition(":")
+    if not (colon and minor) or major != _HTB:
+        return None
+    return int(major, 16) << 16 | int(minor, 16)
+
+
+def _on(nic: str, class_id: int | None) -> str:
+    """The key of the queue whose class that is; else the NIC."""
+    minor = (class_id or 0) & 0xFFFF
+    if minor in (0, _INNER):
+        return nic
+    return Queue.key_format.format(nic=nic, queue_id=minor - 1)
 
 
 def change_classifiers(steps: Sequence[EntryStep]) -> None:
@@ -192,16 +330,16 @@ def _adding(classifier: Classifier) -> str:
         preference, matches = _DESTINATION_PREFERENCE, ((value, mask, _DESTINATION_OFFSET),)
     words = " ".join(f"match u32 {value:#x} {mask:#x} at {at}" for value, mask, at in matches)
     return (
-        f"filter add dev {classifier.nic} parent {_HTB}: protocol ip pref {preference} u32 {words} "
-        f"flowid {_HTB}:{classifier.queue_id + 1:x}"
+        f"filter add dev {classifier.nic} parent {HTB_HANDLE} protocol ip pref {preference} u32 "
+        f"{words} flowid {_HTB}:{classifier.queue_id + 1:x}"
     )
 
 
 def _removing(nic: str, preference: int, which: str = "") -> str:
-    return f"filter del dev {nic} parent {_HTB}: protocol ip pref {preference} {which}"
+    return f"filter del dev {nic} parent {HTB_HANDLE} protocol ip pref {preference} {which}"
 
 
-def _tc(*commands: str) -> None:
-    """Runs all commands in one process, up to the first that fails. Raises EffectError."""
-    if commands:
-        run(["tc", "-batch", "-"], stdin="\n".join(commands) + "\n")
+def _tc(*commands: str) -> str:
+    """Runs all commands in one process, up to the first that fails; returns what they print. Raises
+    EffectError."""
+    return run(["tc", "-batch", "-"], stdin="\n".join(commands) + "\n") if commands else ""

@@ -55,7 +55,7 @@ class Memory:
         self.lock = threading.Lock()
         # Wall-clock time less elapsed time, as the expiries were written by.
         self._wall_offset = clock() - elapsed()
-        self.kept = leases.resumed(store.load(), self._mark())
+        self.kept = leases.resumed(leases.with_known_addresses(store.load()), self._mark())
         # Whether the disk lags behind `kept`, and when a save was last tried.
         self.unsaved = False
         self._tried_at = elapsed()

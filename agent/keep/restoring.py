@@ -16,6 +16,7 @@ from placewire.agent.reconcile.unknown_marks import (
     refusal_of_unknown_marks,
     unknown_marks,
 )
+from placewire.agent.reconcile.unmarkable import NOTHING_KNOWN
 
 
 def restore(context: Context, generation: int) -> Outcome:
@@ -36,7 +37,7 @@ def destroy(context: Context) -> Outcome:
 def restore_from_marks(context: Context) -> Outcome:
     """For a server whose state on disk is lost. Raises EffectError."""
     memory = context.memory
-    observed = context.observe(None, memory.kept.ledger)
+    observed = context.network.observe(NOTHING_KNOWN)
     if not unknown_marks(memory.kept.lease, observed):
         return _with_debts(context, NOTHING_DONE)
     ledger = ledger_of_marks(observed, held_on_bridges(observed))

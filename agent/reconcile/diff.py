@@ -61,7 +61,7 @@ def difference(
         if kind is Sysctl:
             leaving.append(_sysctls_back(target, current, ledger))
         else:
-            leaving.append([EntryStep(e, None) for k, e in current.items() if k not in target])
+            leaving.append([_leaving(e, ledger) for k, e in current.items() if k not in target])
     leaving.append([EntryStep(row, None) for row in observed.unused_rows])
     backwards = [step for group in reversed(leaving) for step in reversed(group)]
     return (*appearing, *backwards, *_nics_back(wanted.bridges, observed, ledger))
@@ -82,6 +82,16 @@ def _appearing(
         or (isinstance(entry, (Shaper, Queue, Classifier)) and entry.nic in broken)
         or (isinstance(entry, Bridge) and entry.name in broken)
     ]
+
+
+def _leaving(entry: Entry, ledger: Ledger) -> EntryStep:
+    if not isinstance(entry, (Bridge, Address)):
+        return EntryStep(entry, None)
+    name = entry.name if isinstance(entry, Bridge) else entry.interface
+    given = (a.address for a in ledger.addresses if a.interface == name)
+    # Those of the NIC too, where an agent ended before it had moved them.
+    routes = (r for taken in ledger.nics if taken.bridge == name for r in taken.routes)
+    return EntryStep(entry, None, (*given, *moved_routes(name, ledger), *routes))
 
 
 def _down(wanted: Collections, observed: ObservedState) -> frozenset[str]:
@@ -142,6 +152,16 @@ def over_bridge(route: str, nic: str, bridge: str) -> str:
     words = route.split()
     at = words.index("dev") + 1
     return " ".join([*words[:at], bridge if words[at] == nic else words[at], *words[at + 1 :]])
+
+
+def moved_routes(bridge: str, ledger: Ledger) -> tuple[str, ...]:
+    """The routes of the NIC that the bridge has taken over, as they are over the bridge."""
+    return tuple(
+        over_bridge(route, taken.nic, bridge)
+        for taken in ledger.nics
+        if taken.bridge == bridge
+        for route in taken.routes
+    )
 
 
 def _sysctls_back(

@@ -1,79 +1,242 @@
 """Holds back the steps of a change that would take something away from other programs. Pure.
 
-An operator may have added a port to a bridge of ours, or put a QoS of their own on its NIC.
-Removing the bridge deletes that port and detaches that QoS; writing our QoS replaces theirs.
+Others may have something on what is ours: a port, an address, a route, a flow on our bridge; a
+filter or a queueing discipline on our queues. It goes with what it is on, whoever removes that.
+ON_BRIDGES and ON_QUEUES list what is looked for. Healing and changes that keep the bridge or the
+queues leave it where it is.
 
-A request for such a change is refused, and the refusal says what to move first. An undo cannot be
-refused: a lease has run out, and nobody may be there. Everything else is then undone, and these
-steps are held back: the bridge stays with its NIC, both reach the network as before, and the
-NIC's own addresses and routes stay on the bridge, where they work. On the NIC they would be cut
-off, because it still is a port; without the NIC the foreign port would be cut off. The lease says
-`failed` and what is in the way, and the agent tries again until that is gone.
+A request for a change that would take it away is refused before anything changes; each refusal
+names one object, where it is, and the command that removes it. An undo cannot be refused: a lease
+has run out, and nobody may be there. Everything else is then undone, and these steps are held back.
+The bridge stays with its NIC, both reach the network as before, and the NIC's own addresses and
+routes stay on the bridge, where they work. On the NIC they would be cut off, because it still is a
+port; without the NIC the foreign port would be cut off. Queues stay with all that is beneath them.
+The lease says `failed` and what is in the way, and the agent tries again until that is gone.
 
 The same holds where others have made something in the place of an entry of ours: a flow of its
 match and priority (an add would overwrite theirs), a rule of its priority, a route of its table, a
-filter among our preferences, a bridge or an interface of its name, another bridge over its NIC.
+filter among our preferences, an address that we would give, a queueing discipline or queue where
+ours would be, a bridge or an interface of its name, another bridge over its NIC.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from ipaddress import IPv4Interface
+from typing import NamedTuple
 
 from placewire.agent.contract.entries import Address, Bridge, Classifier, Entry, Queue, Rule, Shaper
-from placewire.agent.contract.state import Ledger, ObservedState, Refusal, refuse
+from placewire.agent.contract.state import ForeignEntry, Ledger, ObservedState, Refusal, refuse
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 
-# Collections of a ForeignEntry on what is ours: the key is our bridge, or our NIC.
+# Collections of a ForeignEntry on what is ours; the key of the first two is our bridge, or our NIC.
 PORTS = "ports"
 SHAPERS = "shapers"
+FEATURES = "features"
+NEIGHBOURS = "neighbours"
+INTERFACES = "interfaces"
+DISCIPLINES = "queueing disciplines"
+CLASSES = "classes"
+FILTERS = "filters"
+# What is looked for on each bridge of ours, and on each HTB of ours (with all of its classes). What
+# the kernel or Open vSwitch makes by itself is not foreign: IPv6 link-local addresses, routes of
+# `proto kernel`, the one flow of a new bridge.
+ON_BRIDGES = (
+    PORTS, FEATURES, "flows", "addresses", "routes", NEIGHBOURS, INTERFACES, DISCIPLINES,
+)  # fmt: skip
+ON_QUEUES = ("classifiers", FILTERS, DISCIPLINES, CLASSES, "queues")
+# Of what is on one bridge or NIC, so many are named one by one.
+MOST_NAMED = 50
 
 
 def hold_back(
     steps: Sequence[Step], observed: ObservedState, ledger: Ledger
 ) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
     """The steps that harm nobody, and the reasons why the others are held back."""
-    bridges = _bridges_to_keep(steps, observed)
-    shaped = {f.key: f.text for f in observed.foreign if f.collection == SHAPERS}
+    would_go = _what_would_go(steps, observed, ledger)
+    shaped = {f.key: f for f in observed.foreign if f.collection == SHAPERS}
     wanted = [step.after for step in steps if isinstance(step, EntryStep)]
     nics = {entry.nic for entry in wanted if isinstance(entry, Shaper) and entry.nic in shaped}
-    found = [
-        refuse(
-            f"bridge {name}",
-            f"removing it would take away {' and '.join(texts)}, which is not ours",
-            f"take that off {name} first, then ask again",
-        )
-        for name, texts in bridges.items()
-    ]
-    found += [
-        refuse(
-            f"NIC {nic}",
-            f"our shaping would replace {shaped[nic]}, which is not ours",
-            f"take it off first (ovs-vsctl clear port {nic} qos), then ask again",
-        )
-        for nic in sorted(nics)
-    ]
     taken = _taken_places(steps, observed)
-    found += [refusal for _, refusal in taken]
-    kept = _kept_addresses({b.nic: b.name for b in observed.bridges if b.name in bridges}, ledger)
+    found = [
+        *_removals_refused(would_go),
+        *(
+            refuse(
+                f"NIC {nic}",
+                f"our shaping would replace {shaped[nic].text}, which is not ours",
+                f"take it off first ({_command(shaped[nic])}), then ask again",
+            )
+            for nic in sorted(nics)
+        ),
+        *(refusal for _, refusal in taken),
+    ]
+    staying = _Staying(
+        bridges={place.name for place in would_go if place.kind == "bridge"},
+        shaping={place.name for place in would_go if place.kind == "NIC"},
+        entries={place.name for place in would_go if place.kind not in ("bridge", "NIC")},
+        ledger=ledger,
+        bridge_of={b.nic: b.name for b in observed.bridges},
+    )
     blocked = [step for step, _ in taken]
     harmless = tuple(
-        step for step in steps if step not in blocked and not _harms(step, set(bridges), nics, kept)
+        step
+        for step in steps
+        if step not in blocked and not staying.harmed_by(step) and not _reshapes(step, nics)
     )
     return harmless, tuple(dict.fromkeys(found))
+
+
+class _Place(NamedTuple):
+    """Something of ours that a step removes. kind: what it is called: bridge, NIC (for its queues),
+    address or queue. name: of the bridge or NIC; else the entry's key."""
+
+    kind: str
+    name: str
+
+
+def _what_would_go(
+    steps: Sequence[Step], observed: ObservedState, ledger: Ledger
+) -> dict[_Place, list[ForeignEntry]]:
+    """By what the steps would remove, what of others would go with it."""
+    on: dict[str, list[ForeignEntry]] = defaultdict(list)
+    for entry in observed.foreign:
+        on[entry.on or (entry.key if entry.collection in (PORTS, SHAPERS) else "")].append(entry)
+    on.pop("", None)
+    going = [step for step in steps if isinstance(step, EntryStep) and _goes(step)]
+    bridges = [step.before for step in going if isinstance(step.before, Bridge)]
+    nics = {step.before.nic for step in going if isinstance(step.before, Shaper)}
+    # An ovs-vswitchd that was killed left these queues.
+    nics |= {s.held.nic for s in steps if isinstance(s, NicStep) and s.direction == "back"} & {
+        nic.name for nic in observed.nics if nic.left_by_switch
+    }
+    found: dict[_Place, list[ForeignEntry]] = {}
+    for nic in sorted(nics):
+        beneath = [f for name, entries in on.items() for f in entries if _is_beneath(name, nic)]
+        # Open vSwitch removes any discipline with our queues: one of others in their place, too.
+        found[_Place("NIC", nic)] = beneath
+    for step in going:
+        if isinstance(step.before, Queue) and step.before.nic not in nics:
+            found[_Place("queue", step.before.key)] = on[step.before.key]
+    names = {bridge.name for bridge in bridges}
+    with_address = {
+        address: list(
+            goes_with_address(
+                address, [*on[address.interface], *_routes_from(address, observed, ledger)]
+            )
+        )
+        for step in going
+        if isinstance(address := step.before, Address)
+    }
+    for bridge in bridges:
+        mine = [entries for a, entries in with_address.items() if a.interface == bridge.name]
+        found[_Place("bridge", bridge.name)] = [
+            *on[bridge.name],
+            *(entry for entry in on[bridge.nic] if entry.collection == SHAPERS),
+            *(entry for entries in mine for entry in entries if entry.on != bridge.name),
+        ]
+    for address, entries in with_address.items():
+        if address.interface not in names:
+            found[_Place("address", address.key)] = entries
+    kept = {place: entries for place, entries in found.items() if entries}
+    # A bridge whose NIC keeps its queues stays, though nothing is on the bridge itself.
+    for bridge in bridges:
+        if _Place("NIC", bridge.nic) in kept:
+            kept.setdefault(_Place("bridge", bridge.name), [])
+    return kept
+
+
+def _goes(step: EntryStep) -> bool:
+    """Whether the entry is removed; a bridge also, where it is made anew on another datapath."""
+    if isinstance(step.before, Bridge) and isinstance(step.after, Bridge):
+        return bool(step.before.nic) and step.before.datapath != step.after.datapath
+    return step.after is None
+
+
+def _is_beneath(name: str, nic: str) -> bool:
+    """Whether `name` is the NIC, or one of its queues."""
+    return name == nic or name.startswith(f"{nic} queue ")
+
+
+def goes_with_address(address: Address, foreign: Iterable[ForeignEntry]) -> Iterator[ForeignEntry]:
+    """What the kernel removes together with this address: a route that has it as its source, and an
+    address of the same subnet that came later."""
+    network = IPv4Interface(address.address).network
+    for entry in foreign:
+        held = entry.key.removeprefix(f"{address.interface} ")
+        if entry.collection == "routes":
+            if f" src {address.address.split('/')[0]} " in f"{entry.text} ":
+                yield entry
+        elif (
+            entry.collection == "addresses"
+            and entry.on == address.interface
+            and ":" not in held
+            and IPv4Interface(held).network == network
+        ):
+            yield entry
+
+
+def _routes_from(
+    address: Address, observed: ObservedState, ledger: Ledger
+) -> Iterator[ForeignEntry]:
+    """Others' routes over no bridge of ours. None, while a NIC has this very address as well: they
+    then stay."""
+    host = address.address.split("/")[0]
+    if any(held.split("/")[0] == host for nic in observed.nics for held in nic.addresses):
+        return
+    own = {route for taken in ledger.nics for route in taken.routes}
+    for route in dict.fromkeys(r for nic in observed.nics for r in nic.routes if r not in own):
+        yield ForeignEntry(
+            collection="routes", key=route, text=f"route {route}", remedy=f"ip route del {route}"
+        )
+
+
+def _removals_refused(would_go: dict[_Place, list[ForeignEntry]]) -> Iterator[Refusal]:
+    """One for each object; an object that several removals would take away is named once."""
+    named: set[ForeignEntry] = set()
+    # A bridge first: it is what an operator sees.
+    for place in sorted(would_go, key=lambda place: place.kind != "bridge"):
+        entries = [entry for entry in would_go[place] if entry not in named]
+        named.update(entries)
+        where, what = f"{place.kind} {place.name}", "removing it"
+        if place.kind == "NIC":
+            what = "removing its queues"
+        elif place.kind == "queue":
+            where = place.name
+        for entry in entries[:MOST_NAMED]:
+            yield refuse(
+                where,
+                f"{what} would take away {entry.text}, which is not ours",
+                f"take that off {place.name} first ({_command(entry)}), then ask again",
+            )
+        if len(entries) > MOST_NAMED:
+            more = len(entries) - MOST_NAMED
+            yield refuse(
+                where,
+                f"{what} would take away {more} more objects that are not ours",
+                "take off those that are named, then ask again",
+            )
+
+
+def _command(entry: ForeignEntry) -> str:
+    """What removes it, where the driver does not say."""
+    by_kind = {PORTS: "ovs-vsctl del-port PORT", SHAPERS: f"ovs-vsctl clear port {entry.key} qos"}
+    return entry.remedy or by_kind.get(entry.collection, "with the program that made it")
 
 
 def _taken_places(
     steps: Sequence[Step], observed: ObservedState
 ) -> list[tuple[EntryStep, Refusal]]:
     """The steps that would put an entry where others have put something."""
-    texts = {(f.collection, f.key): f.text for f in observed.foreign}
+    taken = {(f.collection, f.key): f for f in observed.foreign}
     ports = {nic.name: nic.bridge for nic in observed.nics}
     found = []
     for step in steps:
         if not isinstance(step, EntryStep) or step.after is None or step.collection == SHAPERS:
             continue
         entry = step.after
-        text = texts.get((entry.collection, _place(entry)))
+        foreign = taken.get((entry.collection, _place(entry)))
+        text, remedy = foreign and foreign.text, foreign and foreign.remedy
         if text is None and isinstance(entry, Bridge):
             master = ports.get(entry.nic)
             if master not in (None, entry.name):
@@ -82,7 +245,7 @@ def _taken_places(
             refusal = refuse(
                 f"{entry.collection} {entry.key}",
                 f"something that is not ours is in its place: {text}",
-                "remove or move that; ours follows",
+                f"remove or move that{f' ({remedy})' if remedy else ''}; ours follows",
             )
             found.append((step, refusal))
     return found
@@ -95,34 +258,44 @@ def _place(entry: Entry) -> str:
     return entry.nic if isinstance(entry, Classifier) else entry.key
 
 
-def _bridges_to_keep(steps: Sequence[Step], observed: ObservedState) -> dict[str, list[str]]:
-    """The bridges that the steps remove, each with what of others would go with it."""
-    found: dict[str, list[str]] = {}
-    for step in steps:
-        if isinstance(step, EntryStep) and step.after is None and isinstance(step.before, Bridge):
-            places = {(PORTS, step.before.name), (SHAPERS, step.before.nic)}
-            texts = [f.text for f in observed.foreign if (f.collection, f.key) in places]
-            if texts:
-                found[step.before.name] = texts
-    return found
+class _Staying:
+    """What stays because something of others is on it: bridges and NICs (their queues) by name,
+    other entries by key; and with each bridge, the addresses that its NIC itself had."""
 
+    def __init__(
+        self,
+        bridges: Collection[str],
+        shaping: Collection[str],
+        entries: Collection[str],
+        ledger: Ledger,
+        bridge_of: dict[str, str],
+    ) -> None:
+        self._bridges, self._shaping, self._entries = bridges, shaping, entries
+        self._addresses = {
+            (bridge_of[taken.nic], address.split()[0])
+            for taken in ledger.nics
+            if bridge_of.get(taken.nic) in bridges
+            for address in taken.addresses
+        }
 
-def _kept_addresses(bridge_of: dict[str, str], ledger: Ledger) -> set[tuple[str, str]]:
-    """(bridge, address) of each address that a NIC itself had."""
-    return {
-        (bridge_of[taken.nic], address.split()[0])
-        for taken in ledger.nics
-        if taken.nic in bridge_of
-        for address in taken.addresses
-    }
-
-
-def _harms(step: Step, bridges: set[str], nics: set[str], addresses: set[tuple[str, str]]) -> bool:
-    if isinstance(step, NicStep):
-        return step.direction == "back" and step.bridge in bridges
-    if step.after is None:
+    def harmed_by(self, step: Step) -> bool:
+        if isinstance(step, NicStep):
+            # Without a bridge, the driver gives all back but the queues that others have used.
+            return step.direction == "back" and step.bridge in self._bridges
         gone = step.before
-        if isinstance(gone, Address):
-            return (gone.interface, gone.address) in addresses
-        return isinstance(gone, Bridge) and gone.name in bridges
+        if not _goes(step) or gone is None:
+            return False
+        if isinstance(gone, Bridge):
+            return gone.name in self._bridges
+        if isinstance(gone, (Shaper, Queue)) and gone.nic in self._shaping:
+            return True
+        if isinstance(gone, Address) and (gone.interface, gone.address) in self._addresses:
+            return True
+        return isinstance(gone, (Address, Queue)) and gone.key in self._entries
+
+
+def _reshapes(step: Step, nics: Collection[str]) -> bool:
+    """Whether the step gives one of these NICs queues."""
+    if isinstance(step, NicStep):
+        return False
     return isinstance(step.after, (Shaper, Queue, Classifier)) and step.after.nic in nics

@@ -75,6 +75,14 @@ class LeaseRefusedError(ValueError):
         super().__init__(self.refusal.sentence)
 
 
+def with_known_addresses(kept: Kept) -> Kept:
+    """The ledger of an agent that did not note which addresses it gives: completed from its
+    states."""
+    states = [baseline.desired for baseline in kept.baselines]
+    states += [kept.desired] if kept.desired else []
+    return kept.model_copy(update={"ledger": ledgers.with_addresses(states, kept.ledger)})
+
+
 def check_stage(kept: Kept, desired: DesiredState) -> Literal["new", "again"]:
     """`again`: this very state is already in force. Raises LeaseRefusedError."""
     lease, where = kept.lease, f"server {desired.server}"
@@ -327,7 +335,9 @@ def _require_in_force(kept: Kept, generation: int, now_unix: float, verb: str) -
 
 
 def _settled(kept: Kept, observed: ObservedState) -> Kept:
-    return kept.model_copy(update={"ledger": ledgers.settled(kept.desired, observed, kept.ledger)})
+    beneath = [baseline.desired for baseline in kept.baselines]
+    ledger = ledgers.settled(kept.desired, observed, kept.ledger, beneath)
+    return kept.model_copy(update={"ledger": ledger})
 
 
 def _is_past(expires_unix: float | None, now_unix: float) -> bool:

@@ -12,9 +12,9 @@ somebody who may want it so.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
-from placewire.agent.contract.entries import Bridge, Sysctl
+from placewire.agent.contract.entries import Address, Bridge, Sysctl
 from placewire.agent.contract.state import (
     DesiredState,
     Ledger,
@@ -55,12 +55,28 @@ def extended(desired: DesiredState, observed: ObservedState, ledger: Ledger) -> 
         # Those of bridges' interfaces go with the interface.
         if sysctl.name in wanted and interface_of(sysctl.name) not in own
     ]
-    return Ledger(nics=tuple(nics), sysctls=tuple(sysctls), owed=tuple(owed))
+    extended = Ledger(
+        nics=tuple(nics), sysctls=tuple(sysctls), addresses=ledger.addresses, owed=tuple(owed)
+    )
+    return with_addresses([desired], extended)
 
 
-def settled(desired: DesiredState | None, observed: ObservedState, ledger: Ledger) -> Ledger:
+def with_addresses(states: Iterable[DesiredState], ledger: Ledger) -> Ledger:
+    """The ledger with the addresses that these states give to bridges."""
+    given = (address for state in states for address in state.addresses)
+    addresses = tuple(dict.fromkeys((*ledger.addresses, *given)))
+    return ledger.model_copy(update={"addresses": addresses})
+
+
+def settled(
+    desired: DesiredState | None,
+    observed: ObservedState,
+    ledger: Ledger,
+    baselines: Collection[DesiredState] = (),
+) -> Ledger:
     """The ledger once `observed` was read back and found as `desired` says: what `desired` does not
-    take over was given back, or is owed from now on."""
+    take over was given back, or is owed from now on. Only the addresses that a baseline gives to
+    bridges stay: they may have to come back while the disk is full."""
     facts = {nic.name: nic for nic in observed.nics}
     covered = {bridge.nic for bridge in desired.bridges} if desired else set()
     names = {sysctl.name for sysctl in desired.sysctls} if desired else set()
@@ -78,7 +94,14 @@ def settled(desired: DesiredState | None, observed: ObservedState, ledger: Ledge
         for sysctl in ledger.sysctls
         if sysctl.name not in moved and (sysctl.name in names or sysctl.name not in there)
     )
-    return Ledger(nics=tuple(nics), sysctls=tuple(sysctls), owed=(*ledger.owed, *debts))
+    states = [*baselines, *([desired] if desired else [])]
+    given = {address for state in states for address in state.addresses}
+    return Ledger(
+        nics=tuple(nics),
+        sysctls=tuple(sysctls),
+        addresses=tuple(address for address in ledger.addresses if address in given),
+        owed=(*ledger.owed, *debts),
+    )
 
 
 def has_back(taken: TakenOver, nic: NicFacts) -> bool:
@@ -150,12 +173,12 @@ def owed_refusals(server: str, ledger: Ledger) -> tuple[Refusal, ...]:
 
 def marked_as_held(bridge: Bridge, ledger: Ledger) -> TakenOver | None:
     """What the mark of a bridge says that its NIC held: a second witness beside the disk. It tells
-    the sysctls of the whole machine, too."""
+    the addresses, too, that Placewire gives to the bridge."""
     taken = next((taken for taken in ledger.nics if taken.nic == bridge.nic), None)
     if taken is None:
         return None
-    sysctls = (*sysctls_of(bridge.nic, ledger), *sysctls_of("", ledger))
-    return taken.model_copy(update={"sysctls": sysctls})
+    given = tuple(a.address for a in ledger.addresses if a.interface == bridge.name)
+    return taken.model_copy(update={"sysctls": sysctls_of(bridge.nic, ledger), "given": given})
 
 
 def ledger_of_marks(observed: ObservedState, over_nic: Collection[TakenOver]) -> Ledger:
@@ -164,13 +187,17 @@ def ledger_of_marks(observed: ObservedState, over_nic: Collection[TakenOver]) ->
     marked = {held.bridge for held in observed.held}
     held = (*observed.held, *(taken for taken in over_nic if taken.bridge not in marked))
     return Ledger(
-        nics=tuple(taken.model_copy(update={"sysctls": ()}) for taken in held),
-        sysctls=tuple({s.name: s for taken in held for s in taken.sysctls}.values()),
+        nics=tuple(taken.model_copy(update={"sysctls": (), "given": ()}) for taken in held),
+        sysctls=tuple(sysctl for taken in held for sysctl in taken.sysctls),
+        addresses=tuple(
+            Address(interface=taken.bridge, address=address)
+            for taken in held
+            for address in taken.given
+        ),
     )
 
 
 def sysctls_of(interface: str, ledger: Ledger) -> tuple[Sysctl, ...]:
-    """interface: "" for those of the whole machine."""
     return tuple(s for s in ledger.sysctls if interface_of(s.name) == interface)
 
 

@@ -9,13 +9,18 @@ from ipaddress import IPv4Interface, IPv4Network
 from placewire.agent.contract.entries import (
     BRIDGE_PREFIX,
     LONGEST_INTERFACE_NAME,
+    SYSCTL_KEYS,
+    SYSCTL_PREFIX,
     Address,
     Bridge,
 )
 from placewire.agent.contract.state import DesiredState, NicFacts, ObservedState, Refusal, refuse
 
 _INTERFACE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
-_SYSCTL_NAME = re.compile(r"net(\.[A-Za-z0-9_-]+){2,}")
+_OWN_SYSCTLS = (
+    f"set only {', '.join(SYSCTL_KEYS)} here, in {SYSCTL_PREFIX}INTERFACE., of the bridges and NICs of "
+    "this state"
+)
 _OWN_SUBNET = "use a subnet of its own for every rail"
 
 
@@ -57,6 +62,8 @@ def bridge_refusals(
             )
         else:
             yield from _nic(wanted, bridge, nic, taken)
+            if nic.name not in taken:
+                yield from _sources(nic, observed)
     for bridge in wanted.bridges:
         if sum(other.nic == bridge.nic for other in wanted.bridges) > 1:
             yield refuse(
@@ -124,6 +131,21 @@ def _nic(
             )
 
 
+def _sources(nic: NicFacts, observed: ObservedState) -> Iterator[Refusal]:
+    """Refuses a NIC whose address is the source of a route over another one: the kernel removes
+    such a route when the address leaves the bridge again."""
+    hosts = [address.split("/")[0] for address in nic.addresses]
+    for other in observed.nics:
+        for route in other.routes if other.name != nic.name else ():
+            if any(f" src {host} " in f"{route} " for host in hosts):
+                yield refuse(
+                    f"NIC {nic.name}",
+                    f"has the address from which {other.name} sends by the route {route!r}; an "
+                    "undo would lose that route",
+                    f"remove it, or give it a source of {other.name}'s own (ip route del {route})",
+                )
+
+
 def _mtu(bridge: Bridge, nic: NicFacts) -> Iterator[Refusal]:
     where, wanted = f"NIC {nic.name}", bridge.mtu_bytes
     if wanted <= nic.mtu_bytes:
@@ -184,9 +206,25 @@ def address_refusals(
             )
 
 
-def sysctl_refusals(wanted: DesiredState) -> list[Refusal]:
-    return [
-        refuse(f"sysctl {entry.name}", "is not a network setting", "set only net.* here")
-        for entry in wanted.sysctls
-        if not _SYSCTL_NAME.fullmatch(entry.name)
-    ]
+def sysctl_refusals(wanted: DesiredState, protected: Collection[str]) -> Iterator[Refusal]:
+    """Refuses every sysctl but those of SYSCTL_KEYS of a bridge or NIC of this state."""
+    interfaces = {name for bridge in wanted.bridges for name in (bridge.name, bridge.nic)}
+    for entry in wanted.sysctls:
+        where = f"sysctl {entry.name}"
+        interface, _, key = entry.name.removeprefix(SYSCTL_PREFIX).rpartition(".")
+        if not entry.name.startswith("net."):
+            yield refuse(where, "is not a network setting", _OWN_SYSCTLS)
+        elif not entry.name.startswith(SYSCTL_PREFIX) or interface in ("all", "default", ""):
+            yield refuse(
+                where, "is a setting of the whole server, not of one interface", _OWN_SYSCTLS
+            )
+        elif interface in protected:
+            yield refuse(
+                where,
+                f"is of {interface}, which is protected in this agent's configuration",
+                _OWN_SYSCTLS,
+            )
+        elif interface not in interfaces:
+            yield refuse(where, f"is of {interface}, no bridge or NIC of this state", _OWN_SYSCTLS)
+        elif key not in SYSCTL_KEYS:
+            yield refuse(where, "is none that Placewire uses", _OWN_SYSCTLS)

@@ -11,10 +11,16 @@ from placewire.agent.contract.state import Change, TakenOver
 
 @dataclass(frozen=True)
 class EntryStep:
-    """An entry that appears (before None), changes, or goes (after None)."""
+    """An entry that appears (before None), changes, or goes (after None).
+
+    with_it: what of ours bears no mark and may go with a bridge or address that is removed:
+    addresses (a.b.c.d/len) and routes (as `ip route` prints them). Drivers remove nothing that has
+    anything else on it.
+    """
 
     before: Entry | None
     after: Entry | None
+    with_it: tuple[str, ...] = ()
 
     @property
     def entry(self) -> Entry:

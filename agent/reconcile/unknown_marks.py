@@ -47,12 +47,14 @@ def refusal_of_unknown_marks(
 
 def held_on_bridges(observed: ObservedState) -> tuple[TakenOver, ...]:
     """What stands on the bridges' interfaces, as held by their NICs: all that is known of a bridge
-    whose mark does not say what its NIC held, as an agent of version 1 made it."""
+    whose mark does not say what its NIC held, as an agent of version 1 made it. observed: read with
+    NOTHING_KNOWN."""
     return tuple(
         TakenOver(
             nic=bridge.nic,
             bridge=bridge.name,
-            addresses=tuple(a.address for a in observed.addresses if a.interface == bridge.name),
+            addresses=on_it,
+            given=on_it,
             routes=tuple(
                 over_bridge(route, bridge.name, bridge.nic)
                 for route in observed.bridge_routes
@@ -61,4 +63,5 @@ def held_on_bridges(observed: ObservedState) -> tuple[TakenOver, ...]:
         )
         for bridge in observed.bridges
         if bridge.nic
+        for on_it in [tuple(a.address for a in observed.addresses if a.interface == bridge.name)]
     )

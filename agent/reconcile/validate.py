@@ -61,7 +61,7 @@ def refusals(
         *bridge_refusals(wanted, observed, facts.datapath, facts.protected, taken),
         *_management(wanted, observed, facts),
         *address_refusals(wanted, observed, facts.protected),
-        *sysctl_refusals(wanted),
+        *sysctl_refusals(wanted, facts.protected),
         *queue_refusals(wanted, facts.open_vswitch_version),
         *kernel_refusals(wanted, facts.traffic_control),
         *speed_refusals(wanted, observed),

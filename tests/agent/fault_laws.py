@@ -11,12 +11,11 @@ from placewire.agent.reconcile.effective import ineffective_queues
 from placewire.agent.reconcile.unmarkable import Unmarked
 from tests.agent.foreign_process import Others
 from tests.agent.memory_server import (
-    INTERFACE_SYSCTL,
-    MACHINE_SYSCTL,
     NICS,
     MemoryServer,
     base_address,
     base_route,
+    sysctls_of,
 )
 
 Outcome = Literal["done", "refused", "unknown"]
@@ -54,7 +53,17 @@ def not_whole(
 ) -> list[str]:
     """What of `desired` is missing, what is there too much, and what was not put back."""
     wanted = canonical(desired) if desired is not None else Collections()
-    everything = Unmarked(sysctls=frozenset(server.sysctls), bridges=frozenset(server.links))
+    everything = Unmarked(
+        sysctls=frozenset(server.sysctls),
+        bridges=frozenset(server.links),
+        addresses=frozenset(
+            (n, a)
+            for n, link in server.links.items()
+            for a in link.addresses
+            if a not in link.theirs
+        ),
+        routes=frozenset(server.main_routes),
+    )
     found = server.read(server.read_switch(), everything)
     complaints = list(ineffective_queues(desired, found))
     for name in Collections.model_fields:
@@ -76,7 +85,7 @@ def _down(server: MemoryServer, desired: DesiredState) -> list[str]:
 
 def _sysctls(server: MemoryServer, wanted: Collections, others: Others) -> list[str]:
     values = {sysctl.name: sysctl.value for sysctl in wanted.sysctls}
-    for name in (MACHINE_SYSCTL, *(INTERFACE_SYSCTL.format(nic) for nic in NICS)):
+    for name in (sysctl for nic in NICS for sysctl in sysctls_of(nic)):
         if name in server.sysctls and name not in others.edited_sysctls:
             values.setdefault(name, "0")
     return [

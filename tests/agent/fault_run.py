@@ -379,7 +379,7 @@ class FaultRun:
             self._break(f"{when}: {complaint}")
 
     def _require_foreign(self, when: str) -> None:
-        for complaint in self._others.complaints():
+        for complaint in (*self._others.complaints(), *self._network.harmed):
             self._break(f"{when}: {complaint}")
 
     def _break(self, what: str) -> None:

@@ -14,15 +14,16 @@ from placewire.agent.contract.entries import (
     Rule,
 )
 from tests.agent.memory_server import (
-    INTERFACE_SYSCTL,
-    MACHINE_SYSCTL,
     MANAGEMENT,
     NICS,
     BridgeRow,
     FlowRow,
+    Link,
     MemoryServer,
     Port,
     Qos,
+    mac,
+    sysctls_of,
 )
 
 
@@ -56,6 +57,13 @@ class Others:
             self._make_port,
             self._make_qos,
             self._make_bridge,
+            self._make_address,
+            self._make_route_over_ours,
+            self._make_neighbour,
+            self._make_interface,
+            self._make_filter,
+            self._make_leaf,
+            self._make_root,
         ]
         return self._rng.choice(makers)()
 
@@ -91,6 +99,14 @@ class Others:
         for name, rows in server.flows.items():
             if server.bridges[name].ours:
                 rows[:] = [row for row in rows if row.ours]
+        server.their_routes = []
+        for name in [n for n, link in server.links.items() if link.above]:
+            server.remove_link(name)
+        for link in server.links.values():
+            link.addresses = [a for a in link.addresses if a not in link.theirs]
+            link.theirs, link.neighbours, link.filters, link.leaves = set(), [], {}, {}
+            if link.root is not None:
+                link.without_root()
         self._made = [made for made in self._made if made[1]()]
 
     # -- their own -------------------------------------------------------------------------------
@@ -167,6 +183,84 @@ class Others:
                    kernel=False)  # fmt: skip
         return f"QoS on {port.name}"
 
+    # What MemoryNetwork itself watches: it says what goes with an effect of the agent.
+
+    def _make_address(self) -> str:
+        """Also one of the subnet of ours, which goes with ours where it came later."""
+        row = self._a_bridge_of_ours(lambda row: row.name in self._server.links)
+        if row is None:
+            return ""
+        rail = row.nic[-1:] or "0"
+        choices = ["10.99.0.7/24", f"10.7.{rail}.77/24", f"fd00:{rail}::7/64"]
+        address, link = self._rng.choice(choices), self._server.links[row.name]
+        if address in link.addresses:
+            return ""
+        link.addresses.append(address)
+        link.theirs.add(address)
+        return f"address {address} on {row.name}"
+
+    def _make_route_over_ours(self) -> str:
+        """Also one with our address as its source, over another interface."""
+        row = self._a_bridge_of_ours(
+            lambda row: row.name in self._server.links and self._server.links[row.name].up
+        )
+        if row is None:
+            return ""
+        held = [a for a in self._server.links[row.name].addresses if a.startswith("10.7.")]
+        lines = [f"10.60.0.0/16 dev {row.name}", f"10.61.0.0/16 dev {row.name} table 8000"]
+        if held:
+            host = held[0].split("/")[0]
+            lines += [f"10.62.0.0/16 dev {via} src {host}" for via in (row.name, MANAGEMENT)]
+        line = self._rng.choice(lines)
+        if line not in self._server.their_routes:
+            self._server.their_routes.append(line)
+        return f"route {line}"
+
+    def _make_neighbour(self) -> str:
+        row = self._a_bridge_of_ours(lambda row: row.name in self._server.links)
+        if row is None or self._server.links[row.name].neighbours:
+            return ""
+        self._server.links[row.name].neighbours.append("10.7.0.9")
+        return f"neighbour on {row.name}"
+
+    def _make_interface(self) -> str:
+        row = self._a_bridge_of_ours(lambda row: row.name in self._server.links)
+        if row is None or "vlan7" in self._server.links:
+            return ""
+        self._server.links["vlan7"] = Link(mac("vlan7"), above=row.name)
+        self._server.sysctls |= dict.fromkeys(sysctls_of("vlan7"), "0")
+        return f"vlan7 on {row.name}"
+
+    def _make_filter(self) -> str:
+        link = self._a_shaped_link()
+        if link is None:
+            return ""
+        link.filters[5] = "u32 filter of preference 5"
+        return "filter on our HTB"
+
+    def _make_leaf(self) -> str:
+        link = self._a_shaped_link()
+        if link is None or not link.classes:
+            return ""
+        link.leaves[self._rng.choice(list(link.classes))] = "fq_codel queueing discipline 10:"
+        return "discipline on our class"
+
+    def _make_root(self) -> str:
+        """Puts a discipline in the place of our HTB, which takes all that is on that away."""
+        link = self._a_shaped_link()
+        if link is None or link.filters or link.leaves:
+            return ""
+        link.without_root()
+        link.root = "tbf queueing discipline 8001:"
+        return "discipline in the place of our HTB"
+
+    def _a_shaped_link(self) -> Link | None:
+        """A NIC that has our HTB."""
+        ports = [(n, p) for n in NICS if (p := self._server.port(n)) and p.qos and p.qos.ours]
+        links = [self._server.links[n] for n, _ in ports if n in self._server.links]
+        shaped = [link for link in links if link.classes is not None]
+        return self._rng.choice(shaped) if shaped else None
+
     def _make_bridge(self) -> str:
         """Makes a bridge, also with a name like ours."""
         name = self._rng.choice(["br-2", "pw-nic1", "pw-x"])
@@ -198,7 +292,7 @@ class Others:
     def _edits_of_kernel(self) -> list[tuple[str, Callable[[], object]]]:
         server = self._server
         edits: list[tuple[str, Callable[[], object]]] = []
-        for name in (MACHINE_SYSCTL, *(INTERFACE_SYSCTL.format(nic) for nic in NICS)):
+        for name in (sysctl for nic in NICS for sysctl in sysctls_of(nic)):
             if name in server.sysctls and server.bridges.keys() & {"pw-nic0", "pw-nic1"}:
                 edits.append((name, lambda n=name: self._edit_sysctl(n)))
         edits += [("remove a rule of ours", lambda e=e: server.rules.remove(e))
@@ -262,4 +356,4 @@ def _slow_down(link: object) -> None:
 
 
 def _remove_htb(link: object) -> None:
-    link.classes, link.classifiers = None, []  # type: ignore[attr-defined]
+    link.without_root()  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ rows of bridges or queues, one bundle of flows per bridge, one call per kernel o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import groupby
 
 from placewire.agent.contract.entries import (
@@ -21,10 +21,11 @@ from placewire.agent.contract.entries import (
     Shaper,
     Sysctl,
 )
-from placewire.agent.contract.state import Ledger, ObservedState
+from placewire.agent.contract.state import ForeignEntry, Ledger, ObservedState
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effective import drifted_nics
 from placewire.agent.reconcile.effects import EffectError, UnreadableError
+from placewire.agent.reconcile.foreign import goes_with_address
 from placewire.agent.reconcile.ledger import marked_as_held
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 from placewire.agent.reconcile.unmarkable import Unmarked
@@ -37,6 +38,8 @@ class MemoryNetwork:
         self._server = server
         self._striker = striker
         self._ledger = Ledger()  # of the change under way
+        # What of others went with an effect of the agent.
+        self.harmed: list[str] = []
 
     def observe(self, sought: Unmarked) -> ObservedState:
         """Reads the database first, then the kernel, which may have changed in between."""
@@ -67,7 +70,12 @@ class MemoryNetwork:
         if fault is Fault.CALL_FAILS:
             raise EffectError(f"{what}: injected")
         if fault is not Fault.CALL_WITHOUT_EFFECT:
-            effect()
+            before = self._server.foreign_objects()
+            try:
+                effect()
+            finally:
+                lost = before - self._server.foreign_objects()
+                self.harmed += [f"{what}: took away {each}" for each in sorted(map(str, lost))]
         if fault is Fault.CALL_DONE_AND_FAILED:
             raise EffectError(f"{what}: no answer")
 
@@ -89,12 +97,12 @@ class MemoryNetwork:
             for bridge in wanted:
                 for name in (bridge.nic, bridge.name):
                     self._do(f"link {name} up", lambda name=name: self._bring_up(name))
-        gone = [step.entry.key for step in steps if step.after is None]
+        gone = {step.entry.key: step.with_it for step in steps if step.after is None}
         if gone:
             self._do("remove bridges", lambda: self._remove_bridges(gone))
-            for name in gone:
+            for name, own in gone.items():
                 if name in self._server.links:
-                    self._do(f"remove {name}", lambda name=name: self._remove_left(name))
+                    self._do(f"remove {name}", lambda n=name, own=own: self._remove_left(n, own))
 
     def _write_bridges(self, wanted: list[Bridge]) -> None:
         for bridge in wanted:
@@ -115,9 +123,11 @@ class MemoryNetwork:
             row.ports.setdefault(bridge.nic, Port(bridge.nic, True))
         self._follow()
 
-    def _remove_bridges(self, names: list[str]) -> None:
-        rows = [self._server.bridges[n] for n in names if n in self._server.bridges]
+    def _remove_bridges(self, gone: Mapping[str, Collection[str]]) -> None:
+        rows = [self._server.bridges[n] for n in gone if n in self._server.bridges]
         for row in rows:
+            if row.name in self._server.links:
+                _require_nothing(self._server.on_bridge(row.name, gone[row.name]))
             for port in row.ports.values():
                 ours = port.ours and (port.qos is None or port.qos.ours)
                 _require(ours, f"{port.name} of {row.name}, or its QoS, is not ours")
@@ -128,9 +138,10 @@ class MemoryNetwork:
             self._server.stray += [p.qos for p in row.ports.values() if p.qos and p.qos.ours]
         self._follow()
 
-    def _remove_left(self, name: str) -> None:
+    def _remove_left(self, name: str, own: Collection[str]) -> None:
         in_use = self._server.switch_runs and name not in self._server.left
         _require(not in_use, f"{name}: device or resource busy")
+        _require_nothing(self._server.on_bridge(name, own))
         self._server.remove_link(name)
 
     def _bring_up(self, name: str) -> None:
@@ -158,6 +169,8 @@ class MemoryNetwork:
         for nic, qos in rows.items():
             port = self._server.port(nic)
             assert qos is not None
+            if not there and nic in self._server.links:
+                _require_nothing(self._server.on_queues(nic))
             _require(port is not None and port.qos is (None if there else qos), f"{nic} changed")
             assert port is not None
             port.qos = qos if there else None
@@ -176,6 +189,7 @@ class MemoryNetwork:
                 port = ports[step.after.nic]
                 _require(port is not None and port.ours, f"{step.after.nic} is no port of ours")
                 _require(port.qos is None or port.qos.ours, f"{port.name} has a foreign QoS")  # type: ignore[union-attr]
+        self._require_free(steps)
         new = []
         for step in steps:
             port = ports[step.entry.nic]  # type: ignore[union-attr]
@@ -199,6 +213,18 @@ class MemoryNetwork:
         self._follow()
         for nic in new:
             self._server.install(nic)
+
+    def _require_free(self, steps: list[EntryStep]) -> None:
+        """Others have nothing on the shapers and queues that go, nor where a shaper comes."""
+        shapers = {
+            s.entry.nic  # type: ignore[union-attr]
+            for s in steps
+            if isinstance(s.entry, Shaper) and s.action != "replace"
+        }
+        gone = {s.entry.key for s in steps if isinstance(s.entry, Queue) and s.after is None}
+        for nic in {s.entry.nic for s in steps} & self._server.links.keys():  # type: ignore[union-attr]
+            found = self._server.on_queues(nic)
+            _require_nothing([f for f in found if nic in shapers or f.on in gone])
 
     def _flows(self, steps: list[EntryStep]) -> None:
         for bridge in dict.fromkeys(step.entry.bridge for step in steps):  # type: ignore[union-attr]
@@ -243,9 +269,20 @@ class MemoryNetwork:
         assert link is not None
         if step.after is None:
             _require(entry.address in link.addresses, f"{entry.key}: no such address")
+            there = self._server.on_bridge(entry.interface, {entry.address, *step.with_it})
+            _require_nothing([*goes_with_address(entry, [*there, *self._elsewhere(entry)])])
             self._server.remove_address(entry.interface, entry.address)
         elif entry.address not in link.addresses:
             link.addresses.append(entry.address)
+
+    def _elsewhere(self, address: Address) -> list[ForeignEntry]:
+        """The routes of others; none where they stay, as another interface has the address too."""
+        host = address.address.split("/")[0]
+        others = (link for name, link in self._server.links.items() if name != address.interface)
+        if any(held.split("/")[0] == host for link in others for held in link.addresses):
+            return []
+        lines = self._server.their_routes
+        return [ForeignEntry(collection="routes", key=line, text=line) for line in lines]
 
     def _sysctls(self, steps: list[EntryStep]) -> None:
         def change(step: EntryStep) -> None:
@@ -290,13 +327,11 @@ class MemoryNetwork:
                 self._server.routes.remove((route, True))
             return
         _require(link is not None and link.up, f"{route.key}: {route.interface} is not up")
-        there = any(held.key == route.key for held, _ in self._server.routes)
-        _require(step.before is not None or not there, f"{route.key}: exists")
+        others = [(r, ours) for r, ours in self._server.routes if (r, ours) != (step.before, True)]
+        _require(all(held.key != route.key for held, _ in others), f"{route.key}: exists")
         local = {a.split("/")[0] for each in self._server.links.values() for a in each.addresses}
         _require(route.source in local, f"{route.key}: source {route.source} is not local")
-        self._server.routes = [
-            (r, ours) for r, ours in self._server.routes if r.key != route.key
-        ] + [(route, True)]
+        self._server.routes = [*others, (route, True)]
 
     def _rules(self, steps: list[EntryStep]) -> None:
         for step in steps:
@@ -315,16 +350,20 @@ class MemoryNetwork:
 
     def _nic_moves(self, steps: list[NicStep]) -> None:
         """Tries every move, and says at the end which failed."""
+        failures = []
         for step in steps:
-            failures = []
-            calls = self._to_bridge(step) if step.direction == "to bridge" else self._back(step)
+            try:
+                calls = self._to_bridge(step) if step.direction == "to bridge" else self._back(step)
+            except EffectError as error:
+                failures.append(str(error))
+                continue
             for what, call in calls:
                 try:
                     self._do(what, call)
                 except EffectError as error:
                     failures.append(str(error))
-            if failures:
-                raise EffectError("; ".join(failures))
+        if failures:
+            raise EffectError("; ".join(failures))
 
     def _to_bridge(self, step: NicStep) -> list[tuple[str, Callable[[], None]]]:
         nic, held = step.held.nic, step.held
@@ -384,6 +423,10 @@ _APPLY: dict[str, Callable[[MemoryNetwork, list], None]] = {
 def _kind(step: Step) -> tuple[str, bool]:
     together = "queues" if step.collection == "shapers" else step.collection
     return together, isinstance(step, EntryStep) and step.after is None
+
+
+def _require_nothing(found: Sequence[ForeignEntry]) -> None:
+    _require(not found, "; ".join(f"{f.text} is on {f.on}, and not ours" for f in found))
 
 
 def _require(holds: bool, otherwise: str) -> None:

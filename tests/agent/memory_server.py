@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from ipaddress import ip_interface
 
 from placewire.agent.contract.entries import (
     BRIDGE_PREFIX,
     FLOW_PRIORITY,
+    RULE_PRIORITIES,
+    TABLES,
     Address,
     Bridge,
     Classifier,
@@ -32,13 +35,19 @@ from placewire.agent.contract.state import (
     TakenOver,
 )
 from placewire.agent.reconcile.effective import LEAST_CLASS_BITS_PER_SECOND
-from placewire.agent.reconcile.foreign import PORTS, SHAPERS
+from placewire.agent.reconcile.foreign import (
+    DISCIPLINES,
+    FILTERS,
+    INTERFACES,
+    NEIGHBOURS,
+    PORTS,
+    SHAPERS,
+)
 from placewire.agent.reconcile.unmarkable import Unmarked
 
 MANAGEMENT = "mgmt"
 NICS = ("nic0", "nic1")
-INTERFACE_SYSCTL = "net.ipv4.conf.{}.arp_ignore"
-MACHINE_SYSCTL = "net.ipv4.conf.all.rp_filter"
+SYSCTLS = ("net.ipv4.conf.{}.arp_ignore", "net.ipv4.conf.{}.rp_filter")
 
 
 @dataclass
@@ -82,6 +91,20 @@ class Link:
     addresses: list[str] = field(default_factory=list)  # as a.b.c.d/len
     classes: dict[int, EffectiveQueue] | None = None  # None: there is no HTB
     classifiers: list[Classifier] = field(default_factory=list)
+    # Of others: which of the addresses, neighbours, what is on the HTB (filters by preference,
+    # disciplines by queue), and a root discipline, which on a NIC is in the place of the HTB.
+    theirs: set[str] = field(default_factory=set)
+    neighbours: list[str] = field(default_factory=list)
+    filters: dict[int, str] = field(default_factory=dict)
+    leaves: dict[int, str] = field(default_factory=dict)
+    root: str | None = None
+    has_qos: bool = False  # whether ovs-vswitchd has put a root there
+    above: str | None = None  # the interface that it is made on, and goes with
+
+    def without_root(self) -> None:
+        """What is on a root discipline goes with it."""
+        self.classes, self.root = None, None
+        self.classifiers, self.filters, self.leaves = [], {}, {}
 
 
 class MemoryServer:
@@ -102,10 +125,9 @@ class MemoryServer:
             **{nic: Link(mac(nic), addresses=[base_address(nic)]) for nic in NICS},
             MANAGEMENT: Link(mac(MANAGEMENT), addresses=["10.9.0.1/24"]),
         }
-        self.sysctls = {MACHINE_SYSCTL: "0"} | {
-            INTERFACE_SYSCTL.format(name): "0" for name in self.links
-        }
+        self.sysctls = {sysctl: "0" for name in self.links for sysctl in sysctls_of(name)}
         self.main_routes = [base_route("nic0")]
+        self.their_routes: list[str] = []  # as `ip route` prints them
         self.rules: list[tuple[Rule, bool]] = []  # with whether it is ours
         self.routes: list[tuple[Route, bool]] = []
         self.flows: dict[str, list[FlowRow]] = {}
@@ -124,7 +146,7 @@ class MemoryServer:
         for name, row in self.bridges.items():
             if name not in self.links:
                 self.links[name] = Link(mac(name), internal=True, up=False)
-                self.sysctls[INTERFACE_SYSCTL.format(name)] = "0"
+                self.sysctls |= dict.fromkeys(sysctls_of(name), "0")
             # An interface that was left is taken up, with an empty flow table.
             self.flows.setdefault(name, [])
             self.links[name].mtu_bytes = row.mtu_bytes
@@ -133,15 +155,21 @@ class MemoryServer:
         for name, link in self.links.items():
             qos = ports[name].qos if name in ports else None
             if qos is None:
-                link.classes, link.classifiers = None, []
+                if link.has_qos:
+                    link.without_root()
+                    link.has_qos = False
             elif link.classes is not None:
                 link.classes = _classes(qos)
+                link.leaves = {n: text for n, text in link.leaves.items() if n in link.classes}
 
     def install(self, nic: str) -> None:
         """Makes the HTB of a port that has just got its QoS."""
         port = self.port(nic)
         if self.switch_runs and port is not None and port.qos is not None and nic in self.links:
-            self.links[nic].classes = _classes(port.qos)
+            link = self.links[nic]
+            if link.classes is None:
+                link.without_root()
+            link.classes, link.has_qos = _classes(port.qos), True
 
     def switch_restarts(self) -> None:
         """Its interfaces are made anew, and its flow tables are empty; queues are as in the
@@ -177,23 +205,37 @@ class MemoryServer:
     def remove_link(self, name: str) -> None:
         del self.links[name]
         self.left.discard(name)
-        self.routes = [(r, ours) for r, ours in self.routes if r.interface != name]
-        self.main_routes = [line for line in self.main_routes if f" dev {name}" not in line]
-        self.sysctls.pop(INTERFACE_SYSCTL.format(name), None)
+        self._remove_routes(name)
+        for sysctl in sysctls_of(name):
+            self.sysctls.pop(sysctl, None)
         self.flows.pop(name, None)
+        for above in [n for n, link in self.links.items() if link.above == name]:
+            self.remove_link(above)
+
+    def _remove_routes(self, name: str) -> None:
+        self.routes = [(r, ours) for r, ours in self.routes if r.interface != name]
+        self.main_routes = [line for line in self.main_routes if not _is_over(line, name)]
+        self.their_routes = [line for line in self.their_routes if not _is_over(line, name)]
 
     def set_up(self, name: str, up: bool) -> None:
         """Routes through an interface that goes down are lost."""
         self.links[name].up = up
         if not up:
-            self.routes = [(r, ours) for r, ours in self.routes if r.interface != name]
-            self.main_routes = [line for line in self.main_routes if f" dev {name}" not in line]
+            self._remove_routes(name)
 
     def remove_address(self, interface: str, address: str) -> None:
-        """Routes that have the address as their source go with it."""
-        self.links[interface].addresses.remove(address)
+        """Routes that have the address as their source go with it, and the later addresses of its
+        subnet with the first one."""
+        link = self.links[interface]
+        subnet = [a for a in link.addresses if same_subnet(a, address)]
+        for one in subnet if subnet[0] == address else [address]:
+            link.addresses.remove(one)
+            link.theirs.discard(one)
         gone = address.split("/", maxsplit=1)[0]
         self.routes = [(r, ours) for r, ours in self.routes if r.source != gone]
+        if not any(a.split("/")[0] == gone for one in self.links.values() for a in one.addresses):
+            source = f" src {gone} "
+            self.their_routes = [r for r in self.their_routes if source not in f"{r} "]
 
     def nic_vanishes(self, nic: str) -> None:
         if nic in self.links:
@@ -203,7 +245,7 @@ class MemoryServer:
         """The NIC is bare and down: nobody gives it its address. ovs-vswitchd finds it again."""
         if nic not in self.links:
             self.links[nic] = Link(mac(nic), up=False)
-            self.sysctls[INTERFACE_SYSCTL.format(nic)] = "0"
+            self.sysctls |= dict.fromkeys(sysctls_of(nic), "0")
             self.switch_follows()
             self.install(nic)
 
@@ -226,12 +268,24 @@ class MemoryServer:
                 if not row.ours and row.name.startswith(BRIDGE_PREFIX)
             ),
             *(
-                ForeignEntry(collection=PORTS, key=row.name, text=f"port {port.name}")
+                ForeignEntry(
+                    collection=PORTS,
+                    key=row.name,
+                    text=f"port {port.name}",
+                    on=row.name,
+                    remedy=f"ovs-vsctl del-port {row.name} {port.name}",
+                )
                 for row, port in ports
                 if not port.ours
             ),
             *(
-                ForeignEntry(collection=SHAPERS, key=port.name, text=f"QoS of {port.name}")
+                ForeignEntry(
+                    collection=SHAPERS,
+                    key=port.name,
+                    text=f"QoS of {port.name}",
+                    on=port.name,
+                    remedy=f"ovs-vsctl clear port {port.name} qos",
+                )
                 for _, port in ports
                 if port.ours and port.qos is not None and not port.qos.ours
             ),
@@ -278,7 +332,10 @@ class MemoryServer:
             shapers=switch["shapers"],
             queues=switch["queues"],
             addresses=tuple(
-                Address(interface=n, address=a) for n in names for a in self.links[n].addresses
+                Address(interface=n, address=a)
+                for n in names
+                for a in self.links[n].addresses
+                if sought.addresses is None or (n, a) in sought.addresses
             ),
             sysctls=tuple(
                 Sysctl(name=n, value=self.sysctls[n])
@@ -298,9 +355,23 @@ class MemoryServer:
             effective_queues=tuple(
                 c for nic in nics for c in (self.links[nic].classes or {}).values()
             ),
-            foreign=(*switch["foreign"], *self._foreign(names, left - set(sought.bridges))),
+            foreign=(
+                *switch["foreign"],
+                *self._foreign(left - set(sought.bridges)),
+                *(
+                    entry
+                    for name in (*names, *sorted(left & set(sought.bridges)))
+                    if sought.addresses is not None and sought.routes is not None
+                    for entry in self.on_bridge(
+                        name, {*(a for n, a in sought.addresses if n == name), *sought.routes}
+                    )
+                ),
+                *(entry for nic in nics for entry in self.on_queues(nic)),
+            ),
             bridges_down=tuple(name for name in names if not self.links[name].up),
-            bridge_routes=tuple(r for n in names for r in self.main_routes if f" dev {n}" in r),
+            bridge_routes=tuple(
+                r for n in names for r in (*self.main_routes, *self.their_routes) if _is_over(r, n)
+            ),
             unused_rows=switch["unused_rows"],
             held=switch["held"],
             problems=tuple(down),
@@ -323,14 +394,16 @@ class MemoryServer:
                 addresses=tuple(link.addresses),
                 bridge=bridge_of.get(name),
                 address_commands=tuple(link.addresses),
-                routes=tuple(line for line in self.main_routes if f" dev {name}" in line),
-                root_qdisc=None if link.classes is None else "htb",
+                routes=tuple(
+                    r for r in (*self.main_routes, *self.their_routes) if _is_over(r, name)
+                ),
+                root_qdisc=link.root if link.classes is None else "htb",
             )
             for name, link in sorted(self.links.items())
             if not link.internal
         )
 
-    def _foreign(self, names: Iterable[str], interfaces: Iterable[str]) -> list[ForeignEntry]:
+    def _foreign(self, interfaces: Iterable[str]) -> list[ForeignEntry]:
         """Entries of others in our ranges."""
         return [
             *(
@@ -339,23 +412,141 @@ class MemoryServer:
             ),
             *(
                 ForeignEntry(
-                    collection="flows", key=f"{name} to {row.destination}", text="a flow of theirs"
+                    collection="rules",
+                    key=str(rule.priority),
+                    text=rule.key,
+                    remedy=f"ip rule del priority {rule.priority}",
                 )
-                for name in names
-                for row in self.flows[name]
-                if not row.ours and row.priority == FLOW_PRIORITY
-            ),
-            *(
-                ForeignEntry(collection="rules", key=str(rule.priority), text=rule.key)
                 for rule, ours in self.rules
-                if not ours and rule.priority >= 18000
+                if not ours and rule.priority in RULE_PRIORITIES
             ),
             *(
-                ForeignEntry(collection="routes", key=route.key, text=route.key)
+                ForeignEntry(
+                    collection="routes",
+                    key=route.key,
+                    text=route.key,
+                    on=route.interface if route.interface in self.bridges else "",
+                    remedy=f"ip route del {route.destination} table {route.table}",
+                )
                 for route, ours in self.routes
-                if not ours and route.table >= 8000
+                if not ours and route.table in TABLES
             ),
         ]
+
+    def on_bridge(self, name: str, own: Collection[str]) -> list[ForeignEntry]:
+        """What of others is on the interface of a bridge, and its flows. own: the addresses and
+        routes that are ours."""
+
+        def entry(collection: str, key: str, text: str, remedy: str) -> ForeignEntry:
+            return ForeignEntry(
+                collection=collection, key=key, text=text, on=name, remedy=f"{remedy} dev {name}"
+            )
+
+        link = self.links[name]
+        lines = [r for r in (*self.main_routes, *self.their_routes) if _is_over(r, name)]
+        return [
+            *(
+                entry("addresses", f"{name} {a}", f"address {a}", f"ip address del {a}")
+                for a in link.addresses
+                if a not in own
+            ),
+            *(entry("routes", r, f"route {r}", f"ip route del {r}") for r in lines if r not in own),
+            *(entry(NEIGHBOURS, n, f"neighbour {n}", f"ip neigh del {n}") for n in link.neighbours),
+            *(
+                entry(INTERFACES, above, f"interface {above}", f"ip link del {above}")
+                for above, one in self.links.items()
+                if one.above == name
+            ),
+            *(entry(DISCIPLINES, name, link.root, "tc qdisc del") for _ in [0] if link.root),
+            *(
+                ForeignEntry(
+                    collection="flows",
+                    key=f"{name} to {row.destination}"
+                    if row.priority == FLOW_PRIORITY
+                    else f"{name} priority={row.priority},nw_dst={row.destination}",
+                    text=f"flow priority={row.priority},nw_dst={row.destination}",
+                    on=name,
+                    remedy=f"ovs-ofctl --strict del-flows {name} "
+                    f"priority={row.priority},ip,nw_dst={row.destination}",
+                )
+                for row in self.flows.get(name, ())
+                if not row.ours
+            ),
+        ]
+
+    def on_queues(self, nic: str) -> list[ForeignEntry]:
+        """What of others is on the HTB of a NIC, or in its place."""
+        link = self.links[nic]
+        found = [
+            ForeignEntry(
+                collection=FILTERS,
+                key=f"{nic} preference {preference}",
+                text=text,
+                on=nic,
+                remedy=f"tc filter del dev {nic} parent 1: pref {preference}",
+            )
+            for preference, text in link.filters.items()
+        ]
+        found += [
+            ForeignEntry(
+                collection=DISCIPLINES,
+                key=f"{nic} 1:{queue_id + 1:x}",
+                text=text,
+                on=f"{nic} queue {queue_id}",
+                remedy=f"tc qdisc del dev {nic} parent 1:{queue_id + 1:x}",
+            )
+            for queue_id, text in link.leaves.items()
+        ]
+        if link.root is not None:
+            remedy = f"tc qdisc del dev {nic} root"
+            found.append(
+                ForeignEntry(collection=SHAPERS, key=nic, text=link.root, on=nic, remedy=remedy)
+            )
+        return found
+
+    def foreign_objects(self) -> frozenset[tuple[object, ...]]:
+        """All that others have made here, each as one value."""
+        rows = self.bridges.values()
+        return frozenset(
+            [
+                *(("address", n, a) for n, link in self.links.items() for a in link.theirs),
+                *(("neighbour", n, a) for n, link in self.links.items() for a in link.neighbours),
+                *(("filter", n, p) for n, link in self.links.items() for p in link.filters),
+                *(("leaf", n, q) for n, link in self.links.items() for q in link.leaves),
+                *(("root", n, link.root) for n, link in self.links.items() if link.root),
+                *(("above", n) for n, link in self.links.items() if link.above),
+                *(("route", line) for line in self.their_routes),
+                *(("route", route) for route, ours in self.routes if not ours),
+                *(("rule", rule) for rule, ours in self.rules if not ours),
+                *(
+                    ("flow", name, row.priority, row.destination)
+                    for name, flows in self.flows.items()
+                    for row in flows
+                    if not row.ours
+                ),
+                *(("bridge", row.name) for row in rows if not row.ours),
+                *(("port", r.name, p.name) for r in rows for p in r.ports.values() if not p.ours),
+                *(
+                    ("QoS", port.name)
+                    for row in rows
+                    for port in row.ports.values()
+                    if port.qos is not None and not port.qos.ours
+                ),
+            ]
+        )
+
+
+def sysctls_of(interface: str) -> tuple[str, ...]:
+    return tuple(sysctl.format(interface) for sysctl in SYSCTLS)
+
+
+def same_subnet(one: str, other: str) -> bool:
+    """Whether two addresses, each a.b.c.d/len or of IPv6, are in one subnet."""
+    return ip_interface(one).network == ip_interface(other).network
+
+
+def _is_over(line: str, interface: str) -> bool:
+    return f" dev {interface} " in f" {line} "
 
 
 def mac(name: str) -> str:

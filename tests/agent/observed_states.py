@@ -22,5 +22,5 @@ def nic(name: str, *addresses: str, **changes: Any) -> NicFacts:
 
 BARE = ObservedState(
     nics=(nic("nic0", "10.7.0.1/24"), nic("nic1", "10.7.1.1/24"), nic("mgmt", "10.9.0.1/24")),
-    sysctls=(Sysctl(name="net.ipv4.conf.all.rp_filter", value="0"),),
+    sysctls=(Sysctl(name="net.ipv4.conf.nic0.rp_filter", value="0"),),
 )

@@ -33,15 +33,18 @@ def desired_states(draw: st.DrawFn) -> DesiredState:
     parts = [draw(_of_nic(nic)) for nic in NICS if draw(st.booleans())]
     rails = [int(part["bridges"].nic[-1]) for part in parts]
     rules = [_rule(rail) for rail in rails if draw(st.booleans())]
-    machine = Sysctl(name="net.ipv4.conf.all.rp_filter", value=draw(st.sampled_from("012")))
-    sysctls = [machine] if draw(st.booleans()) else []
+    filters = [
+        Sysctl(name=f"net.ipv4.conf.nic{rail}.rp_filter", value=draw(st.sampled_from("012")))
+        for rail in rails
+        if draw(st.booleans())
+    ]
     fields: dict[str, Any] = {
         "bridges": tuple(part["bridges"] for part in parts),
         "addresses": tuple(
             Address(interface=f"pw-nic{rail}", address=f"10.7.{rail}.1/24") for rail in rails
         ),
         "rules": tuple(rules),
-        "sysctls": (*sysctls, *(one for part in parts for one in part["sysctls"])),
+        "sysctls": (*filters, *(one for part in parts for one in part["sysctls"])),
     }
     for name in ("shapers", "queues", "flows", "classifiers", "routes"):
         fields[name] = tuple(one for part in parts for one in part.get(name, ()))

@@ -64,7 +64,7 @@ def desired_state(
                 for nic in nics
                 for interface in (f"pw-{nic}", nic)
             ),
-            Sysctl(name="net.ipv4.conf.all.rp_filter", value="2"),
+            *(Sysctl(name=f"net.ipv4.conf.{nic}.rp_filter", value="2") for nic in nics),
         ),
         "shapers": tuple(Shaper(nic=nic, max_bits_per_second=NIC_RATE) for nic in nics),
         "queues": tuple(

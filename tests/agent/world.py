@@ -43,7 +43,7 @@ class FakeNetwork:
     def __init__(self) -> None:
         self.entries: dict[tuple[str, str], Any] = {}
         self.nics = BARE
-        self.sysctls = {"net.ipv4.conf.all.rp_filter": "0"}
+        self.sysctls = {"net.ipv4.conf.nic0.rp_filter": "0"}
         self.fail_after: int | None = None
         self.crash_after: int | None = None
         self.unreadable = False
@@ -125,5 +125,5 @@ def plan(generation: int, **changes: Any) -> DesiredState:
     """A state of one NIC, without what the fake network would have to invent (sysctls of the
     bridge)."""
     state = desired_state(generation, nics=("nic0",))
-    sysctls = tuple(s for s in state.sysctls if ".all." in s.name)
+    sysctls = tuple(s for s in state.sysctls if s.name.endswith(".rp_filter"))
     return state.model_copy(update={"sysctls": sysctls, **changes})

@@ -416,7 +416,7 @@ def test_what_is_refused_is_not_touched(
 def test_what_the_system_refuses_half_way_is_undone(server: ServerUnderTest) -> None:
     """The last sysctl does not take its value: bridge and addresses have already moved by then."""
     before = server.snapshot()
-    bad = Sysctl(name="net.ipv4.conf.all.rp_filter", value="many")
+    bad = Sysctl(name="net.ipv4.conf.nic0.rp_filter", value="many")
     report = server.inside(keeping.stage, server.config, desired_state(1, sysctls=(bad,)))
     assert not report.succeeded
     assert "rp_filter = many" in report.refusals[0].what
@@ -427,7 +427,7 @@ def test_what_the_system_refuses_half_way_is_undone(server: ServerUnderTest) -> 
 def test_what_does_not_read_back_is_undone(server: ServerUnderTest) -> None:
     """The kernel reads this value as an octal number, which only the read-back shows."""
     before = server.snapshot()
-    clamped = Sysctl(name="net.ipv4.conf.all.rp_filter", value="010")
+    clamped = Sysctl(name="net.ipv4.conf.nic0.rp_filter", value="010")
     report = server.inside(
         keeping.stage_impatiently, server.config, desired_state(1, sysctls=(clamped,))
     )

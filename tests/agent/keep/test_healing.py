@@ -164,10 +164,10 @@ def test_what_others_removed_is_put_back_and_nothing_else_touched(world: World) 
 
 def test_what_no_event_told_is_found_all_the_same(world: World) -> None:
     keeper = in_force(world)
-    world.network.sysctls["net.ipv4.conf.all.rp_filter"] = "1"
+    world.network.sysctls["net.ipv4.conf.nic0.rp_filter"] = "1"
     assert tick(world, keeper, PERIOD_SECONDS - 1) is None
     assert tick(world, keeper, 1).succeeded
-    assert world.network.sysctls["net.ipv4.conf.all.rp_filter"] == "2"
+    assert world.network.sysctls["net.ipv4.conf.nic0.rp_filter"] == "2"
 
 
 def test_a_staged_state_is_watched_and_an_idle_server_is_not(world: World) -> None:

@@ -96,10 +96,10 @@ def test_what_a_plan_changed_is_put_back_two_plans_later(world: World) -> None:
     keeper.stage(plan(1), 10)
     keeper.commit(1, None)
     keeper.stage(plan(2, sysctls=()), 10)
-    assert world.network.sysctls["net.ipv4.conf.all.rp_filter"] == "0"
+    assert world.network.sysctls["net.ipv4.conf.nic0.rp_filter"] == "0"
     keeper.commit(2, None)
     keeper.restore(2)
-    assert world.network.sysctls["net.ipv4.conf.all.rp_filter"] == "2"
+    assert world.network.sysctls["net.ipv4.conf.nic0.rp_filter"] == "2"
     keeper.destroy("test-plan")
     assert world.network.state == before
 

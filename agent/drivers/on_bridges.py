@@ -1,0 +1,159 @@
+"""Finds what of others is on the interfaces of our bridges, and would go with them.
+
+Neither Linux nor Open vSwitch keeps anybody from removing an interface that others use. So whoever
+removes a bridge, or an address of it, asks here once more right before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from ipaddress import IPv6Address
+from typing import Any
+
+from placewire.agent.contract.entries import TABLES, Address
+from placewire.agent.contract.state import ForeignEntry
+from placewire.agent.drivers.interfaces import InterfaceView, identity_of
+from placewire.agent.reconcile.canonical import prefix
+from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.foreign import DISCIPLINES, INTERFACES, NEIGHBOURS, goes_with_address
+
+# Of an address that the kernel made by itself: what newer versions of iproute2 call its protocol,
+# and flags that only the kernel's own have.
+_KERNELS_PROTOCOLS = ("kernel_ll", "kernel_ra", "kernel_lo")
+_KERNELS_FLAGS = ("mngtmpaddr", "temporary", "stable-privacy")
+# Disciplines that take what an interface receives. Open vSwitch itself makes them where it offloads
+# flows to hardware.
+_RECEIVING = ("ingress", "clsact")
+
+
+def read_on_bridges(
+    view: InterfaceView, bridge: str, own: Collection[str], *, offloads: bool
+) -> list[ForeignEntry]:
+    """What of others is on this interface, Open vSwitch's database and flows apart.
+
+    own: the addresses (a.b.c.d/len) and routes (as `ip route` prints them) that are ours. offloads:
+    whether Open vSwitch offloads flows to hardware.
+    """
+    return [
+        *_addresses(bridge, view.address_entries(bridge), own),
+        *(_route(route, bridge) for route in view.foreign_routes(bridge) if route not in own),
+        *_routes_v6(bridge, view.foreign_routes_v6),
+        *_neighbours(bridge, view.permanent_neighbours),
+        *_above(bridge, view.above(bridge)),
+        *_disciplines(bridge, view, offloads=offloads),
+    ]
+
+
+def require_nothing(found: Iterable[ForeignEntry]) -> None:
+    """Raises EffectError where others have something on what is about to be removed."""
+    texts = [f"{f.text} is on {f.on or f.key}, and not ours ({f.remedy})" for f in found]
+    if texts:
+        raise EffectError(f"nothing is removed: {'; '.join(texts)}; take that off first")
+
+
+def require_alone(address: Address, own: Collection[str]) -> None:
+    """Raises EffectError where the kernel would remove something of others with this address."""
+    view, own = InterfaceView(), {address.address, *own}
+    there = read_on_bridges(view, address.interface, own, offloads=True)
+    host = address.address.split("/")[0]
+    others = (name for name in view.names if name != address.interface)
+    if any(host == entry["local"] for name in others for entry in view.address_entries(name)):
+        elsewhere = []  # A route with this source stays as long as any interface has the address.
+    else:
+        elsewhere = [_route(r, "") for r in view.all_foreign_routes if r not in own]
+    require_nothing(goes_with_address(address, [*there, *elsewhere]))
+
+
+def _addresses(
+    bridge: str, entries: Sequence[Mapping[str, Any]], own: Collection[str]
+) -> Iterator[ForeignEntry]:
+    for entry in entries:
+        address = f"{entry['local']}/{entry['prefixlen']}"
+        if address not in own and not made_by_kernel(entry):
+            yield ForeignEntry(
+                collection="addresses",
+                key=f"{bridge} {address}",
+                text=f"address {address} of {bridge}",
+                on=bridge,
+                remedy=f"ip address del {' '.join(identity_of(entry))} dev {bridge}",
+            )
+
+
+def made_by_kernel(entry: Mapping[str, Any]) -> bool:
+    """Whether the kernel made this IPv6 address by itself: a link-local one of an interface that is
+    up, or one that it made of a router's advertisement. entry: as `ip -j address` shows it."""
+    if entry["family"] != "inet6":
+        return False
+    if entry.get("protocol") in _KERNELS_PROTOCOLS or any(map(entry.get, _KERNELS_FLAGS)):
+        return True
+    # Made of a MAC address (RFC 4291, appendix A).
+    of_mac = IPv6Address(entry["local"]).packed[11:13] == b"\xff\xfe"
+    return entry["scope"] == "link" and of_mac
+
+
+def _route(route: str, on: str) -> ForeignEntry:
+    text, remedy = f"route {route}", f"ip route del {route}"
+    return ForeignEntry(
+        collection="routes", key=_key_of_route(route), text=text, on=on, remedy=remedy
+    )
+
+
+def _key_of_route(route: str) -> str:
+    """In one of our tables, the key of ours in whose place it is."""
+    words = route.split()
+    table = words[words.index("table") + 1] if "table" in words else ""
+    if table.isdigit() and int(table) in TABLES:
+        for word in words[:2]:  # The first may be a type of route.
+            try:
+                return f"table {table} {prefix(word)}"
+            except ValueError:
+                continue
+    return route
+
+
+def _routes_v6(bridge: str, routes: Iterable[str]) -> Iterator[ForeignEntry]:
+    for route in routes:
+        if f" dev {bridge} " in f" {route} ":
+            yield ForeignEntry(
+                collection="routes",
+                key=f"inet6 {route}",
+                text=f"IPv6 route {route}",
+                on=bridge,
+                remedy=f"ip -6 route del {route}",
+            )
+
+
+def _neighbours(bridge: str, entries: Iterable[Mapping[str, Any]]) -> Iterator[ForeignEntry]:
+    for entry in entries:
+        if entry.get("dev") == bridge:
+            yield ForeignEntry(
+                collection=NEIGHBOURS,
+                key=f"{bridge} {entry['dst']}",
+                text=f"permanent neighbour {entry['dst']} of {bridge}",
+                on=bridge,
+                remedy=f"ip neigh del {entry['dst']} dev {bridge}",
+            )
+
+
+def _above(bridge: str, names: Iterable[str]) -> Iterator[ForeignEntry]:
+    for name in names:
+        yield ForeignEntry(
+            collection=INTERFACES,
+            key=name,
+            text=f"interface {name}, which is made on {bridge}",
+            on=bridge,
+            remedy=f"ip link del {name}",
+        )
+
+
+def _disciplines(bridge: str, view: InterfaceView, *, offloads: bool) -> Iterator[ForeignEntry]:
+    for one in view.disciplines(bridge):
+        receives = one.kind in _RECEIVING
+        if not one.parent or (receives and not offloads):
+            yield ForeignEntry(
+                collection=DISCIPLINES,
+                key=f"{bridge} {one.handle}",
+                text=f"{one.kind} queueing discipline {one.handle} of {bridge}",
+                on=bridge,
+                remedy=f"tc qdisc del dev {bridge} {one.kind if receives else 'root'}",
+            )
