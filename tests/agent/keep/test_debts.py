@@ -12,11 +12,11 @@ from placewire.agent.contract.state import LeaseState
 from placewire.agent.store import COPY_FILE, STATE_FILE
 from tests.agent.memory_agent import MemoryAgent
 from tests.agent.memory_server import (
-    INTERFACE_SYSCTL,
     BridgeRow,
     Port,
     base_address,
     base_route,
+    sysctls_of,
 )
 from tests.agent.states import desired_state
 
@@ -318,7 +318,7 @@ def test_marks_that_no_state_knows_are_told_and_never_called_absent(agent: Memor
 
 def test_marks_give_back_what_nics_held(agent: MemoryAgent) -> None:
     in_force(agent)
-    assert agent.server.sysctls[INTERFACE_SYSCTL.format("nic0")] == "1", "what is to go back"
+    assert agent.server.sysctls[sysctls_of("nic0")[0]] == "1", "what is to go back"
     lose_state(agent)
     agent.restart()
     assert agent.keeper.restore_from_marks().succeeded
