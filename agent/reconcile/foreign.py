@@ -132,7 +132,7 @@ def _what_would_go(
         mine = [entries for a, entries in with_address.items() if a.interface == bridge.name]
         found[_Place("bridge", bridge.name)] = [
             *on[bridge.name],
-            *(entry for entry in on[bridge.nic] if entry.collection == SHAPERS),
+            *(f for f in on[bridge.nic] if f.collection == SHAPERS and bridge.nic not in nics),
             *(entry for entries in mine for entry in entries if entry.on != bridge.name),
         ]
     for address, entries in with_address.items():
