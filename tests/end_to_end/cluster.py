@@ -22,7 +22,6 @@ import yaml
 
 from placewire.controller.lab import find_lab
 from placewire.controller.lab.processes import start_ticks
-from placewire.controller.lab.record import exclusive
 from placewire.controller.lab.switches import run_directory
 from tests.controller.plans import plan_document
 from tests.end_to_end.snapshots import server_snapshot
@@ -195,14 +194,12 @@ class TestCluster:
         return lab.namespace(server)
 
     def snapshots(self) -> dict[str, Mapping[str, Any]]:
-        # While a lab goes up it raises a setting of the whole machine for a moment.
-        with exclusive():
-            return {
-                server: server_snapshot(
-                    self.namespace(server), run_directory(self.name, server) / "db.sock"
-                )
-                for server in SERVERS
-            }
+        return {
+            server: server_snapshot(
+                self.namespace(server), run_directory(self.name, server) / "db.sock"
+            )
+            for server in SERVERS
+        }
 
     def processes(self, words: str, *servers: str) -> list[int]:
         """Pids of the programs of this name whose network is one of these servers'. A program that

@@ -1,6 +1,11 @@
-"""Programs that stand in for ranks."""
+"""Programs that stand in for ranks, and the end of a controller that has started some."""
 
 from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections import Counter
 
 from placewire.job.contract.specification import RankSpec
 
@@ -46,3 +51,17 @@ for k in range(600):
     with open(sys.argv[0] + f".{rank}", "a") as marks: marks.write("x")
     time.sleep(0.1)
 """
+
+
+def kill_once_two_ranks_are_heard(controller: str) -> None:
+    """Runs a controller's source, which prints the rank of each event, and kills it once it has
+    heard two ranks twice: by then it has told both for how long they may run."""
+    command = [sys.executable, "-c", controller]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        heard: Counter[bytes] = Counter()
+        while sum(times > 1 for times in heard.values()) < 2:
+            line = process.stdout.readline()
+            assert line, "the controller ended by itself"
+            heard[line] += 1
+        process.send_signal(signal.SIGKILL)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -21,7 +20,12 @@ from placewire.controller.launch.lab import LabLauncher
 from placewire.controller.launch.launcher import NoLauncher
 from placewire.controller.launch.ranks import run_ranks
 from placewire.job.contract.specification import Finished, RankEvent, StepDone
-from tests.controller.launch.rank_programs import GOES_ON, PRELUDE, specs
+from tests.controller.launch.rank_programs import (
+    GOES_ON,
+    PRELUDE,
+    kill_once_two_ranks_are_heard,
+    specs,
+)
 
 pytestmark = pytest.mark.network
 
@@ -245,13 +249,12 @@ from placewire.controller.launch.ranks import run_ranks
 from tests.controller.launch.rank_programs import specs
 lab = Lab(LabRecord.model_validate_json({record!r}))
 launcher = LabLauncher(lab, program=({file!r},), workdir=Path({folder!r}))
-say = lambda event: print("step", flush=True)
+say = lambda event: print(event.rank, flush=True)
 asyncio.run(run_ranks(launcher, specs(), say, held_seconds=lambda: {held}))
 """
 
 
 def kill_a_controller(lab: Lab, stage: Stage, held_seconds: float) -> None:
-    """Kills a controller once both of its ranks have reported a step."""
     script = CONTROLLER.format(
         path=sys.path,
         record=lab.record.model_dump_json(),
@@ -259,11 +262,7 @@ def kill_a_controller(lab: Lab, stage: Stage, held_seconds: float) -> None:
         folder=str(stage.file.parent),
         held=held_seconds,
     )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as controller:
-        assert controller.stdout is not None
-        while len(list(stage.file.parent.glob("*.py.[01]"))) < 2:
-            assert controller.stdout.readline() == b"step\n"
-        controller.send_signal(signal.SIGKILL)
+    kill_once_two_ranks_are_heard(script)
 
 
 def steps_of(stage: Stage) -> list[int]:

@@ -22,7 +22,7 @@ from placewire.controller.launch.ssh import SshLauncher
 from placewire.controller.launch.ssh_connection import Login, SshServer
 from placewire.controller.records.journal import Journal
 from placewire.job.contract.specification import Finished, StepDone
-from tests.controller.launch.rank_programs import GOES_ON
+from tests.controller.launch.rank_programs import GOES_ON, kill_once_two_ranks_are_heard
 from tests.controller.launch.ssh_stage import ADDRESS, PRIVATE, Stage, around, launcher_of
 from tests.controller.launch.sshd import Keys, free_port, make_keys, running_sshd
 from tests.controller.plans import plan
@@ -172,24 +172,18 @@ from placewire.controller.launch.ssh_connection import Login
 from tests.controller.launch.ssh_stage import Stage
 login = Login(port={port}, key=Path({key!r}), known_hosts=Path({known!r}))
 stage = Stage(login, Path({folder!r}), {source!r})
-say = lambda event: print("step", flush=True)
+say = lambda event: print(event.rank, flush=True)
 asyncio.run(run_ranks(stage.launcher, stage.specs(2), say, held_seconds=lambda: {held}))
 """
 
 
 def kill_a_controller(login: Login, folder: Path, held_seconds: float) -> Stage:
-    """Kills a controller once both of its ranks have reported a step."""
-    source = GOES_ON
     script = CONTROLLER.format(
         path=sys.path, port=login.port, key=str(login.key), known=str(login.known_hosts),
-        folder=str(folder), source=source, held=held_seconds,
+        folder=str(folder), source=GOES_ON, held=held_seconds,
     )  # fmt: skip
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as controller:
-        assert controller.stdout is not None
-        while len(list(folder.glob("*.py.[01]"))) < 2:
-            assert controller.stdout.readline() == b"step\n"
-        controller.send_signal(signal.SIGKILL)
-    return Stage(login, folder, source)
+    kill_once_two_ranks_are_heard(script)
+    return Stage(login, folder, GOES_ON)
 
 
 async def test_ranks_outlive_the_controller_until_their_time_is_over(
