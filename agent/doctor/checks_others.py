@@ -9,6 +9,7 @@ from placewire.agent.contract.diagnosis import Finding
 from placewire.agent.contract.entries import TABLES
 from placewire.agent.contract.state import ForeignEntry
 from placewire.agent.doctor.facts import Facts
+from placewire.agent.reconcile.foreign import ON_BRIDGES, ON_QUEUES
 
 # From this value of arp_ignore on, requests for our addresses may stay unanswered (ip-sysctl).
 _SILENT_ARP = 3
@@ -120,9 +121,13 @@ def _tables(facts: Facts) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+_WITH_BRIDGE = "removing our bridge would take it away"
+_WITH_QUEUES = "removing our queues would take it away"
 _PLACES = {
+    **dict.fromkeys(ON_BRIDGES, (_WITH_BRIDGE, "remove it, or make it elsewhere")),
+    **dict.fromkeys(ON_QUEUES, (_WITH_QUEUES, "remove it, or make it elsewhere")),
     "bridges": ("only our bridges may have such a name", "rename or remove it"),
-    "ports": ("removing our bridge would take it away", "ovs-vsctl del-port BRIDGE PORT"),
+    "ports": (_WITH_BRIDGE, "ovs-vsctl del-port BRIDGE PORT"),
     "shapers": ("our queues would replace it", "ovs-vsctl clear port {key} qos"),
     "flows": ("our flow would have its match and priority", "give it another priority"),
     "classifiers": ("our filters have these preferences", "give that filter another preference"),
@@ -136,5 +141,5 @@ def _in_our_place(entry: ForeignEntry) -> Finding:
     return Finding(
         severity="warning", what=f"is not ours: {entry.text}",
         where=f"{entry.collection} {entry.key}", why=f"{why}; a plan that needs it is refused",
-        remedy=remedy.format(key=entry.key),
+        remedy=entry.remedy or remedy.format(key=entry.key),
     )  # fmt: skip

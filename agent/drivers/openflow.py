@@ -47,8 +47,9 @@ _PRIORITY = re.compile(r"priority=(\d+)")
 _DESTINATION = re.compile(r"nw_dst=([0-9./]+)")
 _QUEUE = re.compile(r"set_queue:(\d+)")
 _TABLE = re.compile(r"\btable=(\d+)")
-# What Open vSwitch gives a bridge that has no controller.
-_OF_A_NEW_BRIDGE = re.compile(r"cookie=0(x0)?, priority=0 actions=NORMAL")
+# What Open vSwitch gives a bridge that has no controller; without statistics, it prints no cookie
+# that is 0.
+_OF_A_NEW_BRIDGE = re.compile(r"(?:cookie=0(?:x0)?, )?priority=0 actions=NORMAL")
 # Its Ethernet header included.
 _LONGEST_SHORT_BYTES = SHORT_PACKET_BYTES - 1 + 14
 # Not with PSH: the short end of a piece of data must stay behind the data before it

@@ -73,7 +73,8 @@ def test_a_nic_that_is_away_at_the_undo_gets_all_back(
 ) -> None:
     before = shown(server)
     mac = server.sh("cat /sys/class/net/nic0/address").strip()
-    assert server.inside(keeping.stage, server.config, desired_state(1), 0.0).succeeded
+    lease_seconds = 60.0 if end == "destroyed" else 0.0
+    assert server.inside(keeping.stage, server.config, desired_state(1), lease_seconds).succeeded
     if end == "destroyed":
         server.inside(keeping.commit, server.config, 1)
     take_away(server, how)
