@@ -32,7 +32,8 @@ def _facts(snapshot: Mapping[str, Any], which: str) -> Mapping[str, Mapping[str,
     facts = snapshot.get("facts") if isinstance(snapshot, Mapping) else None
     if not isinstance(facts, Mapping) or snapshot.get("version") != VERSION:
         raise NotComparableError(
-            f"{which} snapshot is none of version {VERSION}: take both with one release of Placewire"
+            f"{which} snapshot is none of version {VERSION}: take both with one release of "
+            "Placewire"
         )
     return facts
 
@@ -62,9 +63,6 @@ def _text(value: Any) -> str:
         return ", ".join(f"{name} {_text(one)}" for name, one in value.items()) or "there"
     if isinstance(value, list):
         return " and ".join(_text(one) for one in value) or "none"
-    words = {None: "not set", True: "yes", False: "no", "": "empty"}
-    return (
-        words.get(value, str(value))
-        if value is None or isinstance(value, bool | str)
-        else str(value)
-    )
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "not set" if value is None else str(value) or "empty"

@@ -25,8 +25,8 @@ EXIT_UNREADABLE = 2
 LEFT_OUT: Mapping[str, str] = {
     "counters and statistics": "they count packets",
     "ages, timers and remaining lifetimes": "they run by themselves",
-    "indexes of interfaces, ports and rows (ifindex, ofport, _uuid)": "what is made anew gets others",
-    "handles that the kernel chose of qdiscs and of u32 filters": "they follow the order of making",
+    "indexes of interfaces, ports, rows (ifindex, ofport, _uuid)": "a thing made anew has others",
+    "handles of qdiscs and of u32 filters that the kernel chose": "they follow the order of making",
     "carrier and operational state": "they are the other end's of the cable",
     "neighbours and learned MACs, but for permanent neighbours": "they are caches",
     "temporary IPv6 addresses": "the kernel renews them",
@@ -241,7 +241,7 @@ def qdiscs(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         value = {"kind": qdisc["kind"], **options}
         if (handle := qdisc.get("handle", "0:")) != "0:" and not _is_chosen(handle):
             value["handle"] = handle
-        if _is_chosen(place.split()[-1]):
+        if _is_chosen(place.rsplit(maxsplit=1)[-1]):
             place = "parent that the kernel numbered"
         pairs.append((f"{qdisc['dev']} {place}", value))
     return _numbered(pairs)
@@ -472,7 +472,11 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         taken = take()
     except (UnreadableError, FileNotFoundError) as error:
-        print(f"the network cannot be read: {error}", file=sys.stderr)
+        print(
+            f"the network cannot be read: {error} (it takes a running Open vSwitch, and root or a "
+            "user of the group openvswitch)",
+            file=sys.stderr,
+        )
         return EXIT_UNREADABLE
     print(json.dumps(taken, indent=1, sort_keys=True))
     return 0

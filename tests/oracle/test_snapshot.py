@@ -1,4 +1,4 @@
-"""A snapshot of what the tools print has every setting in it, and nothing that changes by itself."""
+"""A snapshot has every setting that the tools print, and nothing that changes by itself."""
 
 from __future__ import annotations
 
