@@ -48,7 +48,9 @@ def require_new(out: Path) -> None:
     """Checks that a file would replace nothing, before long work is done for it. Raises
     UsageError."""
     if out.exists():
-        raise UsageError(f"{out}: is there already, and is not replaced", remedy="name another file")
+        raise UsageError(
+            f"{out}: is there already, and is not replaced", remedy="name another file"
+        )
     if not os.access(out.resolve().parent, os.W_OK):
         raise UsageError(f"{out}: its folder cannot be written to")
 

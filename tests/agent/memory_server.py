@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from placewire.agent.contract.entries import (
     BRIDGE_PREFIX,
+    CLASSIFIER_PREFERENCES,
     FLOW_PRIORITY,
     Address,
     Bridge,
@@ -75,6 +76,10 @@ class Link:
     addresses: list[str] = field(default_factory=list)  # as a.b.c.d/len
     classes: dict[int, EffectiveQueue] | None = None  # None: there is no HTB
     classifiers: list[Classifier] = field(default_factory=list)
+    # Preferences of filters of others on the HTB.
+    foreign_filters: list[int] = field(default_factory=list)
+    # Whether it was renamed: ovs-vswitchd does not know it by this name, and leaves its queues.
+    renamed: bool = False
 
 
 class MemoryServer:
@@ -124,8 +129,11 @@ class MemoryServer:
         ports = {port.name: port for row in self.bridges.values() for port in row.ports.values()}
         for name, link in self.links.items():
             qos = ports[name].qos if name in ports else None
+            if link.renamed and name not in ports:
+                continue
+            link.renamed = False
             if qos is None:
-                link.classes, link.classifiers = None, []
+                remove_htb(link)
             elif link.classes is not None:
                 link.classes = _classes(qos)
 
@@ -191,13 +199,39 @@ class MemoryServer:
         if nic in self.links:
             self.remove_link(nic)
 
-    def nic_comes_back(self, nic: str) -> None:
-        """The NIC is bare and down: nobody gives it its address. ovs-vswitchd finds it again."""
+    def nic_comes_back(self, nic: str, address: str | None = None) -> None:
+        """The NIC is bare and down: nobody gives it its address. ovs-vswitchd finds it again.
+        address: its MAC, where that is another one."""
         if nic not in self.links:
-            self.links[nic] = Link(mac(nic), up=False)
+            self.links[nic] = Link(address or mac(nic), up=False)
             self.sysctls[INTERFACE_SYSCTL.format(nic)] = "0"
             self.switch_follows()
             self.install(nic)
+
+    def nic_renamed(self, nic: str, name: str) -> None:
+        """Addresses, routes, sysctls and queues stay on the NIC under its other name. ovs-vswitchd
+        follows names."""
+        link = self.links.pop(nic)
+        link.renamed = True
+        self.links[name] = link
+        self.routes = [
+            (r.model_copy(update={"interface": name}) if r.interface == nic else r, ours)
+            for r, ours in self.routes
+        ]
+        self.main_routes = [_over(line, nic, name) for line in self.main_routes]
+        former = self.sysctls.pop(INTERFACE_SYSCTL.format(nic))
+        self.sysctls[INTERFACE_SYSCTL.format(name)] = former
+        self.switch_follows()
+        self.install(name)
+
+    def configure(self, nic: str) -> None:
+        """Does what the distribution's network service does for a NIC that has just appeared."""
+        link = self.links[nic]
+        link.up = True
+        if base_address(nic) not in link.addresses:
+            link.addresses.append(base_address(nic))
+        if nic == "nic0" and base_route(nic) not in self.main_routes:
+            self.main_routes.append(base_route(nic))
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -315,6 +349,7 @@ class MemoryServer:
                 address_commands=tuple(link.addresses),
                 routes=tuple(line for line in self.main_routes if f" dev {name}" in line),
                 root_qdisc=None if link.classes is None else "htb",
+                left_by_switch=name not in bridge_of and link.classes is not None,
             )
             for name, link in sorted(self.links.items())
             if not link.internal
@@ -336,6 +371,12 @@ class MemoryServer:
                 if not row.ours and row.priority == FLOW_PRIORITY
             ),
             *(
+                ForeignEntry(collection="classifiers", key=nic, text=f"pref {preference}")
+                for nic, link in self.links.items()
+                for preference in link.foreign_filters
+                if preference in CLASSIFIER_PREFERENCES
+            ),
+            *(
                 ForeignEntry(collection="rules", key=str(rule.priority), text=rule.key)
                 for rule, ours in self.rules
                 if not ours and rule.priority >= 18000
@@ -346,6 +387,17 @@ class MemoryServer:
                 if not ours and route.table >= 8000
             ),
         ]
+
+
+def remove_htb(link: Link) -> None:
+    """Filters go with it."""
+    link.classes, link.classifiers, link.foreign_filters = None, [], []
+
+
+def _over(line: str, nic: str, name: str) -> str:
+    words = line.split()
+    return " ".join(name if before == "dev" and word == nic else word
+                    for before, word in zip(["", *words], words, strict=False))  # fmt: skip
 
 
 def mac(name: str) -> str:

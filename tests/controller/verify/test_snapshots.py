@@ -75,7 +75,9 @@ def test_what_was_and_what_is(tmp_path: Path, launcher: Answering, run: Any) -> 
     file = tmp_path / "before.json"
     code, said, _ = run("--snapshot", file)
     assert code == 0 and "2 servers" in said
-    assert launcher.sources == [SOURCE.read_bytes()] * 2, "the oracle's own text goes to each server"
+    assert launcher.sources == [SOURCE.read_bytes()] * 2, (
+        "the oracle's own text goes to each server"
+    )
     assert json.loads(file.read_text())["servers"] == launcher.answers
     code, said, _ = run("--against-snapshot", file)
     assert code == 0 and "nothing differs" in said
@@ -108,10 +110,16 @@ def test_a_snapshot_replaces_no_file(tmp_path: Path, launcher: Answering, run: A
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (Ended(2, b"", ("ovs-vsctl: database connection failed (Permission denied)",)), "Permission"),
+        (
+            Ended(2, b"", ("ovs-vsctl: database connection failed (Permission denied)",)),
+            "Permission",
+        ),
         (Ended(127, b"", ("sh: 1: python3: not found",)), "python3: not found"),
         (Ended(0, b"Welcome to this server!\n", ()), "is no JSON"),
-        (LaunchFailed("SSH cannot be reached", where="s2", remedy="look at sshd"), "look at sshd; or"),
+        (
+            LaunchFailed("SSH cannot be reached", where="s2", remedy="look at sshd"),
+            "look at sshd; or",
+        ),
     ],
 )
 def test_a_server_that_cannot_be_read_is_refused_with_the_way_by_hand(
@@ -143,9 +151,7 @@ def test_a_file_that_is_no_snapshot_is_refused(
     assert code == 2 and str(file) in error and launcher.sources == []
 
 
-def test_servers_that_came_and_went_are_told(
-    tmp_path: Path, launcher: Answering, run: Any
-) -> None:
+def test_servers_that_came_and_went_are_told(tmp_path: Path, launcher: Answering, run: Any) -> None:
     file = tmp_path / "before.json"
     run("--snapshot", file)
     document = json.loads(file.read_text())
