@@ -174,8 +174,9 @@ class NotAsInSnapshot(VerificationFailed):
     def __init__(self, file: str, differences: Mapping[str, Sequence[str]]) -> None:
         self.differences = {server: tuple(some) for server, some in differences.items()}
         count = sum(map(len, self.differences.values()))
+        things = "1 thing differs" if count == 1 else f"{count} things differ"
         super().__init__(
-            f"{count} {'thing differs' if count == 1 else 'things differ'} from the snapshot {file}",
+            f"{things} from the snapshot {file}",
             where=", ".join(self.differences),
             remedy="nothing was changed; what a plan keeps in force differs as well, until it is "
             "destroyed",

@@ -16,6 +16,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ LEFT_OUT: Mapping[str, str] = {
     "ovs-netdev and ovs-system": "they are Open vSwitch's own devices and come and go with it",
 }
 _TIMEOUT_SECONDS = 20
+_ATTEMPTS = 3
+_PAUSE_SECONDS = 0.2
 _FOREVER = 0xFFFFFFFF
 _OWN_DEVICES = ("ovs-netdev", "ovs-system")
 _CARRIER_FLAGS = {"LOWER_UP", "RUNNING", "NO-CARRIER", "DORMANT", "M-DOWN", "ECHO"}
@@ -83,8 +86,17 @@ def take() -> dict[str, Any]:
     """The snapshot of the network namespace of this process. Raises UnreadableError.
 
     Open vSwitch's sockets are looked for in the environment variable OVS_RUNDIR, or else where
-    its package has them.
+    its package has them. An interface or a bridge may go while it is read: then all is read again.
     """
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return _taken()
+        except UnreadableError:
+            time.sleep(_PAUSE_SECONDS)
+    return _taken()
+
+
+def _taken() -> dict[str, Any]:
     links = json.loads(_run("ip", "-json", "-details", "address", "show"))
     facts: Facts = {
         **links_and_addresses(links),

@@ -77,7 +77,7 @@ def read(file: Path) -> dict[str, Any]:
     if not isinstance(servers, dict) or document.get("version") != _VERSION:
         raise UsageError(
             f"{file}: is no file that `controller verify PLAN --snapshot FILE` wrote",
-            remedy="snapshots of single servers are compared by `python -m placewire.oracle compare`",
+            remedy="`python -m placewire.oracle compare` compares snapshots of single servers",
         )
     return servers
 

@@ -116,7 +116,9 @@ def _renamed(server: MemoryServer) -> set[str]:
 
 def _without(facts: Mapping[str, Mapping[str, Any]], names: Collection[str]) -> dict[str, Any]:
     return {
-        kind: {where: value for where, value in found.items() if not set(where.split()) & set(names)}
+        kind: {
+            where: value for where, value in found.items() if not set(where.split()) & set(names)
+        }
         for kind, found in facts.items()
     }
 

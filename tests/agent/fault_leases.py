@@ -20,9 +20,7 @@ class Leases:
         self._sure: dict[int, float] = {}
         self._started = 0.0
 
-    def granted(
-        self, generation: int, seconds: float | None, now: float, *, sure: bool
-    ) -> None:
+    def granted(self, generation: int, seconds: float | None, now: float, *, sure: bool) -> None:
         """seconds: None for good. sure: the agent said that it took it, and has it on disk."""
         long = math.inf if seconds is None else seconds
         self._longest[generation] = max(long, self._longest.get(generation, 0.0))
@@ -51,7 +49,9 @@ class Leases:
         if now <= ends + LATE_SECONDS:
             return ""
         over = now - self._ends[lease.generation]
-        return f"generation {lease.generation} is in force {over:.0f} s after its lease of {long:g} s"
+        return (
+            f"generation {lease.generation} is in force {over:.0f} s after its lease of {long:g} s"
+        )
 
     def early(self, former: LeaseState, lease: LeaseState, now: float) -> str:
         """What is wrong with an end that nobody asked for; "" for nothing."""

@@ -41,8 +41,8 @@ from tests.agent.fault_laws import (
     unpaid,
     untold_leftovers,
 )
-from tests.agent.fault_link import RepliesInMemory, gist_of, number_of, outcome_of
 from tests.agent.fault_leases import Leases
+from tests.agent.fault_link import RepliesInMemory, gist_of, number_of, outcome_of
 from tests.agent.faults import (
     CLOCK_FAULTS,
     NIC_FAULTS,
@@ -219,6 +219,9 @@ class FaultRun:
         if fault in STATE_FAULTS:
             return self._damage(fault)
         if fault in CLOCK_FAULTS:
+            lease = self.keeper.lease if self.keeper is not None else None
+            if lease is None or not lease.is_in_force or lease.is_kept:
+                return False  # No lease would notice.
             off = self._rng.uniform(*CLOCK_OFF_SECONDS)
             off = -off if fault is Fault.CLOCK_BEHIND else off
             self._clock_off += off

@@ -1,4 +1,4 @@
-"""The runs with faults in memory: all runs of some seeds, and the table of how they ended by kind."""
+"""The runs with faults in memory: all runs of some seeds, and how they ended, by kind."""
 
 from __future__ import annotations
 

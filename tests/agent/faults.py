@@ -92,9 +92,7 @@ _HABITS: dict[Fault, tuple[frozenset[Place], int, int]] = {
     Fault.THEIRS_MADE: (_ANY, 250, 2),
     Fault.FOREIGN_INSIDE: (_ANY, 250, 2),
 }
-NIC_FAULTS = frozenset(
-    {Fault.NIC_VANISHES, Fault.NIC_MOVED, Fault.NIC_RENAMED, Fault.NIC_REPLACED}
-)
+NIC_FAULTS = frozenset({Fault.NIC_VANISHES, Fault.NIC_MOVED, Fault.NIC_RENAMED, Fault.NIC_REPLACED})
 STATE_FAULTS = frozenset({Fault.STATE_LOST, Fault.STATE_CUT, Fault.STATE_FLIPPED})
 CLOCK_FAULTS = frozenset({Fault.CLOCK_BEHIND, Fault.CLOCK_AHEAD})
 # What is found at the agent's next start: it ends with the event.

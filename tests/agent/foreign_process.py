@@ -161,7 +161,10 @@ class Others:
         row = self._a_bridge_of_ours(lambda row: row.name in self._server.links)
         if row is None:
             return ""
-        link, address = self._server.links[row.name], f"{_THEIR_NETWORK}{self._rng.randint(1, 9)}.1/24"
+        link, address = (
+            self._server.links[row.name],
+            f"{_THEIR_NETWORK}{self._rng.randint(1, 9)}.1/24",
+        )
         if address in link.addresses:
             return ""
         link.addresses.append(address)
