@@ -12,7 +12,7 @@
 # make bench-engine   the engine's figures: docs/benchmarks/engine.md is written anew (over an hour)
 # make bench-methods  every method on the same graphs: docs/benchmarks/methods.md (two hours; a run that
 #              was cut off goes on where it ended)
-# make bench-agent    the agent's figures: docs/benchmarks/agent.md (root: it makes labs; half an hour)
+# make bench-agent    the agent's figures: docs/benchmarks/agent.md (root: it makes labs; two hours)
 # make bench-job      the placed job's figures: docs/benchmarks/job.md (root: it makes labs)
 # make soak        a lab of four servers under random operations and faults for three hours (root)
 # make reference      docs/reference is written anew, from the code

@@ -11,6 +11,7 @@ PlacewireError             1  a lab, a profile or the search failed on this mach
 │   ├── StalePreview          its changes would be others than were previewed
 │   └── ProvisionFailed       it could not be installed or removed
 ├── VerificationFailed     6  the network is not as promised; everything was restored
+│   └── NotAsInSnapshot       something of a server differs from a snapshot of it
 ├── JobFailed              7  a rank failed
 │   └── LaunchFailed          no program can be started on a server
 └── RestoreFailed          8  something could not be restored; the message says what and where
@@ -165,6 +166,24 @@ class VerificationFailed(PlacewireError):
 
     def document(self) -> dict[str, Any]:
         return super().document() | {"links": [link.model_dump() for link in self.links]}
+
+
+class NotAsInSnapshot(VerificationFailed):
+    """differences: by server, a sentence for each thing that differs."""
+
+    def __init__(self, file: str, differences: Mapping[str, Sequence[str]]) -> None:
+        self.differences = {server: tuple(some) for server, some in differences.items()}
+        count = sum(map(len, self.differences.values()))
+        things = "1 thing differs" if count == 1 else f"{count} things differ"
+        super().__init__(
+            f"{things} from the snapshot {file}",
+            where=", ".join(self.differences),
+            remedy="nothing was changed; what a plan keeps in force differs as well, until it is "
+            "destroyed",
+        )
+
+    def document(self) -> dict[str, Any]:
+        return super().document() | {"differences": self.differences}
 
 
 class JobFailed(PlacewireError):

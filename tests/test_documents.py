@@ -27,7 +27,9 @@ from tests.documents import (
 )
 from tests.paths import ROOT
 
-_FOLDERS = "agent|benchmarks|controller|deploy|docs|examples|optimizer|playbooks|reference|tests"
+_FOLDERS = (
+    "agent|benchmarks|controller|deploy|docs|examples|optimizer|oracle|playbooks|reference|tests"
+)
 
 each_document = pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 

@@ -17,7 +17,13 @@ HEAVY = (
 
 
 @pytest.mark.parametrize(
-    "module", ["placewire.controller.cli", "placewire.agent.main", "placewire.optimizer.cli"]
+    "module",
+    [
+        "placewire.controller.cli",
+        "placewire.agent.main",
+        "placewire.optimizer.cli",
+        "placewire.oracle",
+    ],
 )
 def test_help_loads_nothing_heavy(module: str) -> None:
     program = (

@@ -7,12 +7,13 @@ until an operator gives it up.
 
 A NIC that comes back is the same NIC if it has its name and its MAC address. One that has only the
 name may be another adapter in the same slot; one that has only the MAC address was renamed by
-somebody who may want it so.
+somebody who may want it so. While a plan is in force, its names rule: what is a port of our bridge
+under the NIC's name is the NIC.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from placewire.agent.contract.entries import Address, Bridge, Sysctl
 from placewire.agent.contract.state import (
@@ -35,7 +36,8 @@ def extended(desired: DesiredState, observed: ObservedState, ledger: Ledger) -> 
     `desired` takes over is what that NIC held."""
     facts = {nic.name: nic for nic in observed.nics}
     known = {taken.nic for taken in ledger.nics}
-    nics, sysctls, owed = [*ledger.nics], [*ledger.sysctls], [*ledger.owed]
+    nics = [_as_it_is_now(taken, facts) for taken in ledger.nics]
+    sysctls, owed = [*ledger.sysctls], [*ledger.owed]
     for bridge in desired.bridges:
         nic = facts.get(bridge.nic)
         if nic is None or nic.name in known:
@@ -223,6 +225,15 @@ def _held(nic: NicFacts, bridge: Bridge, take_over: Collection[str]) -> TakenOve
         was_promiscuous=nic.promiscuous and nic.bridge is None,
         bridge=bridge.name,
     )
+
+
+def _as_it_is_now(taken: TakenOver, facts: Mapping[str, NicFacts]) -> TakenOver:
+    """A NIC that took the place of another one on our bridge is the one that the plan names: its
+    adapter was changed, or its driver gives it another MAC address at each start."""
+    nic = facts.get(taken.nic)
+    if nic is None or not taken.mac or not taken.bridge or nic.bridge != taken.bridge:
+        return taken
+    return taken.model_copy(update={"mac": nic.mac})
 
 
 def _mac(debt: TakenOver) -> str:

@@ -44,6 +44,17 @@ def require_writable(out: Path | None) -> None:
         raise UsageError(f"--out {out}: its folder cannot be written to")
 
 
+def require_new(out: Path) -> None:
+    """Checks that a file would replace nothing, before long work is done for it. Raises
+    UsageError."""
+    if out.exists():
+        raise UsageError(
+            f"{out}: is there already, and is not replaced", remedy="name another file"
+        )
+    if not os.access(out.resolve().parent, os.W_OK):
+        raise UsageError(f"{out}: its folder cannot be written to")
+
+
 def plan_name(text: str) -> str:
     """The name that an argument PLAN|NAME means. Raises PlanError where the plan is not valid."""
     if not Path(text).is_file():

@@ -46,6 +46,17 @@ def _enter_lab(plan: Plan, arguments: argparse.Namespace) -> None:
         lab.run_in_controller([sys.executable, "-m", "placewire.controller.cli", *sys.argv[1:]])
 
 
+def with_launcher(
+    arguments: argparse.Namespace, work: Callable[[Plan, Launcher], Coroutine[Any, Any, int]]
+) -> int:
+    """Like `in_session`, for work that asks no agent: nothing listens, and no journal is opened."""
+    from placewire.controller.plan.plan_file import load_plan
+
+    plan = load_plan(arguments.plan)
+    _enter_lab(plan, arguments)
+    return interruptible(work(plan, _launcher(plan, arguments.plan)))
+
+
 async def _with_tools(plan: Plan, arguments: argparse.Namespace, work: Work) -> int:
     from placewire.controller.records.journal import Journal
     from placewire.controller.show.story import Show

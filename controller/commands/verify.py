@@ -1,19 +1,27 @@
-"""`controller verify PLAN`: reads back what a plan keeps in force, and measures its rates again."""
+"""`controller verify PLAN`: reads back what a plan keeps in force, and measures its rates again; or
+takes snapshots of its servers, and compares them with earlier ones."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from placewire.controller.commands.arguments import add_no_measurement, add_plan
-from placewire.controller.commands.session import in_session
+from placewire.controller.commands.arguments import add_no_measurement, add_plan, require_new
+from placewire.controller.commands.session import in_session, with_launcher
 from placewire.controller.commands.talking import print_json
-from placewire.controller.errors import AgentUnreachable, UsageError, VerificationFailed
+from placewire.controller.errors import (
+    AgentUnreachable,
+    NotAsInSnapshot,
+    UsageError,
+    VerificationFailed,
+)
 
 if TYPE_CHECKING:
     from placewire.agent.contract.measurement import LinkMeasurement
     from placewire.agent.contract.messages import Observation, ReadBackResult
+    from placewire.controller.launch.launcher import Launcher
     from placewire.controller.plan.plan import Plan
     from placewire.controller.story.tools import Tools
 
@@ -24,9 +32,24 @@ _NOTHING_CHANGED = "nothing was changed; `controller apply` makes it as the plan
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan(parser)
     add_no_measurement(parser)
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
+        "--snapshot", type=Path, metavar="FILE",
+        help="only write there what each server's network is now, by the system's own tools, which "
+        "run in the lab or over SSH (`launch`) without any agent",
+    )  # fmt: skip
+    instead.add_argument(
+        "--against-snapshot", type=Path, metavar="FILE",
+        help="only say what differs now from that file; ends with 6 where something does",
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.snapshot is not None:
+        return _write_snapshot(arguments, arguments.snapshot)
+    if arguments.against_snapshot is not None:
+        return _compare_with_snapshot(arguments, arguments.against_snapshot)
+
     async def verify(plan: Plan, tools: Tools) -> int:
         from placewire.controller.change.in_force import observed, read_back
 
@@ -45,6 +68,47 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
 
     return in_session(arguments, verify)
+
+
+def _write_snapshot(arguments: argparse.Namespace, file: Path) -> int:
+    require_new(file)
+
+    async def work(plan: Plan, launcher: Launcher) -> int:
+        from placewire.controller.show.story import Show
+        from placewire.controller.verify.snapshots import take_all, write
+
+        write(file, plan.name, await take_all(plan, launcher))
+        if arguments.json:
+            print_json({"snapshot": str(file)})
+        else:
+            Show().plain(f"{file}: the network of {len(plan.cluster.servers)} servers as it is now")
+        return 0
+
+    return with_launcher(arguments, work)
+
+
+def _compare_with_snapshot(arguments: argparse.Namespace, file: Path) -> int:
+    from placewire.controller.verify.snapshots import differing, read, take_all
+
+    before = read(file)
+
+    async def work(plan: Plan, launcher: Launcher) -> int:
+        from placewire.controller.show.story import Show
+
+        found = differing(file, before, await take_all(plan, launcher))
+        show = Show(to_error=arguments.json)
+        for server, sentences in found.items():
+            for sentence in sentences:
+                show.plain(f"{server}: {sentence}")
+        if found:
+            raise NotAsInSnapshot(str(file), found)
+        if arguments.json:
+            print_json({"differences": {}})
+        else:
+            show.plain(f"nothing differs from {file}")
+        return 0
+
+    return with_launcher(arguments, work)
 
 
 def _decision(plan: Plan, observations: Mapping[str, Observation | None]) -> str:

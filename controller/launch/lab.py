@@ -11,6 +11,7 @@ import placewire
 from placewire.controller.errors import UsageError
 from placewire.controller.lab import Lab
 from placewire.controller.lab.processes import end, programs_inside, running_seconds
+from placewire.controller.lab.switches import run_directory
 from placewire.controller.launch.launcher import (
     PROFILE_PROGRAM,
     RANK_PROGRAM,
@@ -84,6 +85,17 @@ class LabLauncher:
             )
         except OSError as error:
             raise not_started("a program", server, argv, error) from error
+
+    async def read(self, server: str, source: bytes) -> Ended:
+        """Runs it as the user of this process, who is root where a lab is up."""
+        argv = self._lab.inside_server(server, [sys.executable, "-I", "-"])
+        sockets = {"OVS_RUNDIR": str(run_directory(self._lab.name, server))}
+        return await run_to_end(
+            argv,
+            environment={**self._lab.environment, **sockets},
+            given=source,
+            on_line=lambda line: None,
+        )
 
     def left(self) -> tuple[RunningProgram, ...]:
         servers = [server.name for server in self._lab.record.servers]

@@ -80,6 +80,11 @@ class Launcher(Starter, Protocol):
         ranks. given: its standard input; on_line: gets each line of its standard error. Raises
         PlacewireError where it cannot be started; the caller judges the status it ends with."""
 
+    async def read(self, server: str, source: bytes) -> Ended:
+        """Runs a program that only reads, given as its text, by that server's own `python3 -I`. It
+        has more rights than ranks where the launcher has more. Raises PlacewireError where it
+        cannot be started; the caller judges the status it ends with."""
+
     def busy(self, server: str) -> tuple[RunningProgram, ...]:
         """Returns ranks and profiles on that server that would disturb a measurement there."""
 
@@ -124,6 +129,9 @@ class NoLauncher:
             given=given,
             on_line=on_line,
         )
+
+    async def read(self, server: str, source: bytes) -> NoReturn:
+        raise UsageError("the plan does not say how to reach its servers", where=server)
 
     def busy(self, server: str) -> tuple[RunningProgram, ...]:
         return ()

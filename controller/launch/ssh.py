@@ -22,7 +22,14 @@ from placewire.controller.launch.launcher import (
     RunningProgram,
     not_ended,
 )
-from placewire.controller.launch.programs import LONGEST_LINE_BYTES, Ended, OnLine, follow, lines_of
+from placewire.controller.launch.programs import (
+    LONGEST_LINE_BYTES,
+    TAIL_LINES,
+    Ended,
+    OnLine,
+    follow,
+    lines_of,
+)
 from placewire.controller.launch.ssh_connection import (
     CONNECTION_LOST,
     InFolder,
@@ -42,6 +49,8 @@ INSTALLED_PYTHON = "/opt/placewire/.venv/bin/python"
 _CHUNK_BYTES = 65_536
 _MOST_AT_ONCE = 16
 _END_SECONDS = 3
+# sbin is where Debian has ip and tc, and not on every user's path.
+_READ = 'PATH="$PATH:/usr/sbin:/sbin" exec python3 -I -'
 _DRAIN_SECONDS = 5.0
 _LOOK = """
 import importlib.metadata as m, importlib.util as u, json, os, sys
@@ -108,6 +117,11 @@ class SshLauncher:
             return Ended(await program.wait(), output, tail)
         finally:
             program.kill()
+
+    async def read(self, server: str, source: bytes) -> Ended:
+        on = self._servers[server]
+        status, said, complaint = await asyncio.to_thread(on.run, _READ, source)
+        return Ended(status, said.encode(), tuple(complaint.splitlines()[-TAIL_LINES:]))
 
     def left(self) -> tuple[RunningProgram, ...]:
         found = self._on_all(lambda on: self._running(on, self._program, by_launcher=True))

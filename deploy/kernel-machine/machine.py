@@ -37,7 +37,7 @@ from monitor import Monitor, MonitorError
 ROOT = Path(__file__).resolve().parents[2]
 HOME = "/opt/placewire"
 CODE = (
-    "agent", "controller", "job", "optimizer", "examples", "src", "tests", "deploy",
+    "agent", "controller", "job", "optimizer", "oracle", "examples", "src", "tests", "deploy",
     "pyproject.toml",
 )  # fmt: skip
 EXIT_NOT_SET_UP, EXIT_NOT_UP, EXIT_LATE = 3, 4, 5

@@ -1,22 +1,36 @@
 """The laws that must hold of a server at the end of a run with faults: which decisions may be in
-force, and what a whole state is. They do not use the state machine of agent/reconcile."""
+force, and what a whole state is. They do not use the state machine of agent/reconcile.
+
+Where nothing of ours is in force, the oracle compares the server with what it was before. Nothing
+is given back on the agent's behalf: what a NIC held when the agent's ledger had it is the agent's
+to give back, also where the NIC was away at the undo. It is a debt then: it stays in the ledger, is
+told, and is paid when the NIC of this name and MAC is back.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+import json
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import Any, Literal
 
 from placewire.agent.contract.state import Collections, DesiredState
+from placewire.agent.keep.keeper import Keeper
 from placewire.agent.reconcile.canonical import canonical
 from placewire.agent.reconcile.effective import ineffective_queues
+from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.unmarkable import Unmarked
+from placewire.oracle.differences import differences
 from tests.agent.foreign_process import Others
 from tests.agent.memory_server import (
     NICS,
     MemoryServer,
     base_address,
     base_route,
+    mac,
     sysctls_of,
 )
+from tests.agent.memory_snapshot import snapshot
 
 Outcome = Literal["done", "refused", "unknown"]
 
@@ -27,6 +41,7 @@ class Decisions:
 
     def __init__(self) -> None:
         self.possible = frozenset({0})
+        self._ever = frozenset({0})
         self._beneath: dict[int, frozenset[int]] = {}
 
     def commit(self, generation: int, outcome: Outcome, *, for_good: bool) -> None:
@@ -35,6 +50,7 @@ class Decisions:
         self._beneath.setdefault(generation, self.possible - {generation})
         certain = frozenset() if outcome == "done" else self.possible
         self.possible = certain | {generation}
+        self._ever |= {generation}
 
     def restore(self, generation: int, outcome: Outcome) -> None:
         if outcome == "refused" or generation not in self.possible:
@@ -47,12 +63,73 @@ class Decisions:
             left = frozenset() if outcome == "done" else self.possible
             self.possible = left | {0}
 
+    def forget(self) -> None:
+        """The agent's memory was damaged: whatever it once had for good may be in force."""
+        self.possible = self._ever
+
+
+def told_by(keeper: Keeper) -> str:
+    """All that the agent tells people of its state, but for the network as it reads it."""
+    told: list[Any] = [keeper.lease.model_dump(), keeper.drift.model_dump()]
+    with suppress(EffectError):  # The switch does not run.
+        told.append(keeper.observe().model_dump(exclude={"state"}))
+    return json.dumps(told, default=str)
+
+
+def unpaid(keeper: Keeper, nics: Collection[str]) -> list[str]:
+    """What is wrong with the debts to these NICs, which are away or replaced."""
+    ledger, told = keeper._memory.kept.ledger.model_dump_json(), told_by(keeper)
+    wrong = []
+    for nic in sorted(nics):
+        if f'"{nic}"' not in ledger:
+            wrong.append(f"a debt is forgotten: what {nic} had is in no ledger")
+        elif nic not in told:
+            wrong.append(f"a debt is not told: what {nic} had")
+    return wrong
+
+
+def untold_leftovers(keeper: Keeper, server: MemoryServer) -> list[str]:
+    """Bridges of ours of which the agent, whose memory was damaged, says nothing."""
+    told = told_by(keeper)
+    ours = [row.name for row in server.bridges.values() if row.ours]
+    return [f"{name} carries our mark, and nobody is told" for name in ours if name not in told]
+
+
+def bare(server: MemoryServer, before: Mapping[str, Any], others: Others) -> list[str]:
+    """What differs from `before`, by the oracle, but for NICs that are away or another now."""
+    changed = others.edited_sysctls | other_nics(server)
+    names = {n for nic in changed for n in (nic, *sysctls_of(nic))}
+    known = {"version": before["version"], "facts": _without(before["facts"], changed | names)}
+    return differences(known, snapshot(server, changed | names | _renamed(server)))
+
+
+def other_nics(server: MemoryServer) -> set[str]:
+    """The NICs that are not there, or whose name another one has."""
+    found = {nic: server.links.get(nic) for nic in NICS}
+    return {nic for nic, link in found.items() if link is None or link.mac != mac(nic)}
+
+
+def _renamed(server: MemoryServer) -> set[str]:
+    return {name for name, link in server.links.items() if link.mac in map(mac, NICS)} - set(NICS)
+
+
+def _without(facts: Mapping[str, Mapping[str, Any]], names: Collection[str]) -> dict[str, Any]:
+    return {
+        kind: {
+            where: value for where, value in found.items() if not set(where.split()) & set(names)
+        }
+        for kind, found in facts.items()
+    }
+
 
 def not_whole(
-    server: MemoryServer, desired: DesiredState | None, others: Others, vanished: set[str]
+    server: MemoryServer, desired: DesiredState | None, others: Others, before: Mapping[str, Any]
 ) -> list[str]:
-    """What of `desired` is missing, what is there too much, and what was not put back."""
-    wanted = canonical(desired) if desired is not None else Collections()
+    """What of `desired` is missing, what is there too much, and what was not put back. before: the
+    snapshot of the server before anything of ours."""
+    if desired is None:
+        return bare(server, before, others)
+    wanted = canonical(desired)
     everything = Unmarked(
         sysctls=frozenset(server.sysctls),
         bridges=frozenset(server.links),
@@ -74,8 +151,8 @@ def not_whole(
             if len(getattr(found, name)) != len(here):
                 complaints.append(f"{name}: something is there twice")
     complaints += [f"{row.key} is not in use" for row in found.unused_rows]
-    complaints += found.problems if desired is None else _down(server, desired)
-    return complaints + _sysctls(server, wanted, others) + _nics(server, wanted, vanished)
+    complaints += _down(server, desired)
+    return complaints + _sysctls(server, wanted, others) + _nics(server, wanted)
 
 
 def _down(server: MemoryServer, desired: DesiredState) -> list[str]:
@@ -95,18 +172,18 @@ def _sysctls(server: MemoryServer, wanted: Collections, others: Others) -> list[
     ]
 
 
-def _nics(server: MemoryServer, wanted: Collections, vanished: set[str]) -> list[str]:
+def _nics(server: MemoryServer, wanted: Collections) -> list[str]:
     bridge_of = {bridge.nic: bridge.name for bridge in wanted.bridges}
     complaints = []
     for nic in (nic for nic in NICS if nic in server.links):
         held = server.links[nic].addresses
         if nic in bridge_of:
             complaints += [f"{nic} still has {held}"] if held else []
-        elif held != [base_address(nic)] and (held or nic not in vanished):
+        elif nic not in other_nics(server) and held != [base_address(nic)]:
             complaints.append(f"{nic} has {held}, not its own address")
-        if nic not in bridge_of and not server.links[nic].up and nic not in vanished:
+        if nic not in bridge_of and nic not in other_nics(server) and not server.links[nic].up:
             complaints.append(f"{nic} is down")
     route = base_route(bridge_of.get("nic0", "nic0"))
-    if server.main_routes != [route] and "nic0" not in vanished:
+    if server.main_routes != [route] and "nic0" not in other_nics(server):
         complaints.append(f"the routes of others are {server.main_routes}, not {route}")
     return complaints

@@ -11,7 +11,7 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from placewire.agent.connection.controller_connection import ControllerConnection
@@ -26,21 +26,38 @@ from placewire.agent.contract.messages import (
     Restore,
     Stage,
 )
-from placewire.agent.contract.state import DesiredState
+from placewire.agent.contract.state import DesiredState, LeaseState
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.lease import LeaseRefusedError
 from placewire.agent.reconcile.validate import ServerFacts
 from placewire.agent.service import Service
-from placewire.agent.store import DiskStore, StoreError
+from placewire.agent.store import STATE_FILE, DiskStore, StoreError
 from placewire.frozen import Frozen
-from tests.agent.fault_laws import Decisions, not_whole
+from tests.agent.fault_laws import (
+    Decisions,
+    not_whole,
+    other_nics,
+    unpaid,
+    untold_leftovers,
+)
+from tests.agent.fault_leases import Leases
 from tests.agent.fault_link import RepliesInMemory, gist_of, number_of, outcome_of
-from tests.agent.faults import AgentDied, Fault, Place, PowerCut, Striker
+from tests.agent.faults import (
+    CLOCK_FAULTS,
+    NIC_FAULTS,
+    STATE_FAULTS,
+    AgentDied,
+    Fault,
+    Place,
+    PowerCut,
+    Striker,
+)
 from tests.agent.foreign_process import Others
 from tests.agent.memory_disk import MemoryDisk
 from tests.agent.memory_drivers import MemoryNetwork
-from tests.agent.memory_server import MANAGEMENT, NICS, MemoryServer
+from tests.agent.memory_server import MANAGEMENT, NICS, MemoryServer, base_address
+from tests.agent.memory_snapshot import snapshot
 from tests.agent.states import desired_state
 
 FACTS = ServerFacts("s1", "netdev", (3, 1), frozenset({MANAGEMENT}), frozenset({"10.9.0.1"}))
@@ -63,6 +80,11 @@ CONTENTS = tuple(
 LONGEST_SETTLING_SECONDS = 20_000.0
 # How long until what was fought over is put back again.
 LONGEST_DRIFT_SECONDS = 4000.0
+# How long the agent is watched while a NIC stays away.
+AWAY_SECONDS = 1000.0
+# By how much a wall clock is off that was not set yet.
+CLOCK_OFF_SECONDS = (60.0, 3 * 86_400.0)
+_AWAY_NAME, _OTHER_MAC = "away-{}", "02:00:00:00:01:{:02x}"
 
 
 class Told(NamedTuple):
@@ -73,19 +95,37 @@ class Told(NamedTuple):
     story: tuple[str, ...]
 
 
+class _Away(NamedTuple):
+    """later: whether the NIC comes back only after all has settled, so that an undo finds it away.
+    owed: whether the agent had what the NIC held in its ledger, and so has to give it back."""
+
+    fault: Fault
+    later: bool
+    owed: bool
+
+
 class FaultRun:
-    def __init__(self, seed: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, seed: int, loop: asyncio.AbstractEventLoop, kinds: Sequence[Fault] = tuple(Fault)
+    ) -> None:
         self._rng = random.Random(seed)
         self._loop = loop
         self.server = MemoryServer()
-        self.striker = Striker(random.Random(f"faults {seed}"), self._happen)
+        self.striker = Striker(random.Random(f"faults {seed}"), self._happen, kinds)
         self._others = Others(self._rng, self.server)
+        self._before = snapshot(self.server)
         self._disk = MemoryDisk(self.striker)
         self._network = MemoryNetwork(self.server, self.striker)
         self._running_seconds = 1000.0  # the boot clock
         self._boots = 1
         self._clock_off = 1_700_000_000.0
-        self._vanished: set[str] = set()
+        self._away: dict[str, _Away] = {}
+        # NICs that another one replaced while our bridge was over that name.
+        self._adopted: set[str] = set()
+        self._owed: set[str] = set()
+        self._clock_wrong = 0.0
+        self._leases = Leases()
+        self._damaged = False  # Whether the agent's state file was.
         # Whether others may have changed the state in force since the agent last made it whole.
         self._disturbed = False
         self._decisions = Decisions()
@@ -106,19 +146,24 @@ class FaultRun:
         """Starts the agent as agent/daemon.py does."""
         self.striker.agent_is_dead = False
         self._say("agent starts")
+        if self._disk.is_full and self._rng.random() < 0.5:
+            self._make_room()
+        self._leases.agent_starts(self._running_seconds)
         try:
             self.keeper = Keeper(
                 self._network, DiskStore(self._disk.root), lambda: FACTS, self._wall_clock, 0,  # type: ignore[arg-type]
                 lambda: self._running_seconds, lambda: f"boot {self._boots}",
             )  # fmt: skip
-        except StoreError as error:
+        except (StoreError, UnicodeDecodeError) as error:
             self._break(f"the agent cannot start: {error}")
             return
         service = Service("s1", self.keeper, None)  # type: ignore[arg-type]
         self._link = ControllerConnection(CONFIG, service, None, None)  # type: ignore[arg-type]
         undisturbed = not self._disturbed
         self._disturbed = False
+        former = self.keeper.lease
         report = self.keeper.resume()
+        self._require_no_early_end(former, "resume")
         self._disturbed = self._disturbed or (report is not None and not report.succeeded)
         self._disturbed = self._disturbed or (report is None and not undisturbed)
         self._stuck = report is not None and not report.succeeded
@@ -143,8 +188,11 @@ class FaultRun:
         self._disk.cut_power(self._rng)
         self._boots += 1
         self._running_seconds, self._clock_off = 10.0, self._wall_clock() + 50
+        self._leases.reboot(self._running_seconds)
         self.server.boot()
         self._others.after_a_reboot()
+        self._away.clear()  # The distribution's configuration makes every NIC as it was.
+        self._owed.clear()
         self._disturbed = True
 
     def _revive(self) -> None:
@@ -170,44 +218,106 @@ class FaultRun:
             return True
         if fault is Fault.MESSAGE_MEANWHILE:
             return self._message_meanwhile()
-        if fault is Fault.NIC_VANISHES:
-            nic = self._rng.choice(NICS)
-            self.server.nic_vanishes(nic)
-            self._vanished.add(nic)
-            self._disturbed = True
+        if fault in NIC_FAULTS:
+            return self._take_away(self._rng.choice(NICS), fault)
+        if fault in STATE_FAULTS:
+            return self._damage(fault)
+        if fault in CLOCK_FAULTS:
+            lease = self.keeper.lease if self.keeper is not None else None
+            if lease is None or not lease.is_in_force or lease.is_kept:
+                return False  # No lease would notice.
+            off = self._rng.uniform(*CLOCK_OFF_SECONDS)
+            off = -off if fault is Fault.CLOCK_BEHIND else off
+            self._clock_off += off
+            self._clock_wrong += off
             return True
         if fault in (Fault.SWITCH_RESTARTS, Fault.SWITCH_DIES):
             if not self.server.switch_runs:
                 return False
+            self._others.after_the_switch()
             if fault is Fault.SWITCH_DIES:
                 self.server.switch_dies()
             else:
                 self.server.switch_restarts()
             self._disturbed = True
             return True
-        edit = fault is Fault.OURS_EDITED
-        what = self._others.edit_ours() if edit else self._others.make_their_own()
-        if what:
+        acts = {
+            Fault.OURS_EDITED: self._others.edit_ours,
+            Fault.THEIRS_MADE: self._others.make_their_own,
+            Fault.FOREIGN_INSIDE: self._others.make_inside,
+        }
+        if what := acts[fault]():
             self._say(f"others: {what}")
             self._disturbed = True
         return bool(what)
+
+    def _take_away(self, nic: str, fault: Fault) -> bool:
+        if nic not in self.server.links:
+            return False
+        unpaid_yet = base_address(nic) not in self.server.links[nic].addresses
+        # What had everything back before it went away is its owner's.
+        owed = unpaid_yet and (self._is_in_ledger(nic) or nic in self._owed)
+        self._adopted.discard(nic)
+        self._owed = self._owed | {nic} if owed else self._owed - {nic}
+        self._away[nic] = _Away(fault, self._rng.random() < 0.5, owed)
+        self._say(f"{nic}: {fault.value}, {self._away[nic]}")
+        self._others.after_the_loss_of(nic)
+        if fault is Fault.NIC_RENAMED:
+            self.server.nic_renamed(nic, _AWAY_NAME.format(nic))
+        else:
+            self.server.nic_vanishes(nic)
+        self._disturbed = True
+        return True
+
+    def _is_in_ledger(self, nic: str) -> bool:
+        """Whether the agent has what the NIC held, in its process or on disk."""
+        kept = [self.keeper._memory.kept] if self.keeper is not None else []
+        try:
+            kept.append(DiskStore(self._disk.root).load())  # type: ignore[arg-type]
+        except (StoreError, UnicodeDecodeError):
+            return True  # It was damaged; what the former state had in its ledger counts.
+        return any(nic == taken.nic for one in kept for taken in one.ledger.nics)
+
+    def _damage(self, fault: Fault) -> bool:
+        """The state file is lost or spoilt, and the agent ends."""
+        rng = self._rng
+
+        def flip(data: bytes) -> bytes:
+            at, bit = rng.randrange(len(data)), 1 << rng.randrange(8)
+            return data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :]
+
+        change = {
+            Fault.STATE_LOST: None,
+            Fault.STATE_CUT: lambda data: data[: rng.randrange(len(data))],
+            Fault.STATE_FLIPPED: flip,
+        }[fault]
+        if not self._disk.damage(f"/{STATE_FILE}", change):
+            return False
+        self._damaged = self._disturbed = True
+        self._decisions.forget()
+        self._leases.forget()
+        self._highest = 0
+        return True
 
     def _message_meanwhile(self) -> bool:
         """Renews or commits, which does not wait for a change under way."""
         if self.keeper is None or self._generation == 0:
             return False
         generation = self._generation
+        renewed = 20.0 if self._rng.random() < 0.5 else None
         try:
-            if self._rng.random() < 0.5:
-                self.keeper.renew(generation, 20)
+            if renewed is not None:
+                self.keeper.renew(generation, renewed)
             else:
                 self.keeper.commit(generation, None)
                 self._decisions.commit(generation, "done", for_good=True)
         except (LeaseRefusedError, EffectError):
             return True
         except AgentDied:
+            self._leases.granted(generation, renewed, self._running_seconds, sure=False)
             self._decisions.commit(generation, "unknown", for_good=True)
             raise
+        self._leases.granted(generation, renewed, self._running_seconds, sure=self._is_durable())
         return True
 
     def _wait(self, seconds: float) -> None:
@@ -215,9 +325,10 @@ class FaultRun:
         while self._running_seconds < until - 1e-6:
             try:
                 self.striker.at(Place.WAIT, "waiting")
-            except PowerCut:
+            except AgentDied as death:
                 self.keeper = None
-                self._reboot()
+                if isinstance(death, PowerCut):
+                    self._reboot()
                 return
             if self.keeper is None:
                 self._running_seconds = until
@@ -235,12 +346,17 @@ class FaultRun:
         self.keeper.save_again()
         if due is not None and due <= pause:
             disturbed, self._disturbed = self._disturbed, False
+            former = self.keeper.lease
+            full = former.is_in_force and not former.is_kept and self._disk_fills("a lease ends")
             report = self.keeper.tick()
+            self._require_no_early_end(former, "tick")
             whole = report is not None and report.succeeded
             self._disturbed = self._disturbed or (disturbed and not whole)
             self._stuck = report is not None and not report.succeeded
             self._say(f"tick: {report.refusals if report else ''}"[:300])
             self._look("tick")
+            if full:
+                self._after_the_full_disk()
 
     # -- the controller, and the way to the agent ------------------------------------------------
 
@@ -276,6 +392,8 @@ class FaultRun:
         self._say(
             f"{identifier} {type(request).__name__} {number_of(request)} {'' if whole else 'cut'}"
         )
+        undo = whole and isinstance(request, (Restore, Destroy))
+        full = undo and self._disk_fills(type(request).__name__)
         known = identifier in self._link._replies
         self._http.replies.pop(identifier, None)
         self._alive(lambda: self._loop.run_until_complete(self._handle(data)))
@@ -283,8 +401,25 @@ class FaultRun:
         self._say(f"   {gist_of(reply)}")
         if whole and not known:
             self._note(request, reply)
+        if full:
+            self._after_the_full_disk()
         if self.keeper is not None:
             self._look(type(request).__name__)
+
+    def _disk_fills(self, what: str) -> bool:
+        if self.striker.at(Place.UNDO, what) is Fault.UNDO_DISK_FULL:
+            self._disk.is_full = True
+        return self._disk.is_full
+
+    def _after_the_full_disk(self) -> None:
+        """Often, the agent ends before there is room again."""
+        if self._rng.random() < 0.6:
+            self._say("the agent ends, its disk full")
+            self._end_agent()
+
+    def _make_room(self) -> None:
+        self._say("the disk has room again")
+        self._disk.is_full = False
 
     async def _handle(self, data: bytes) -> None:
         try:
@@ -298,8 +433,15 @@ class FaultRun:
         outcome = outcome_of(reply)
         if "the agent failed" in str(reply):
             self._break(f"{type(request).__name__}: {reply}")
-        if outcome == "done" and not self._is_durable():
-            outcome = "unknown"
+        if isinstance(request, (Stage, Renew, Commit)) and outcome != "refused":
+            sure = outcome == "done" and self._is_durable()
+            if isinstance(request, Stage) and self.keeper is not None:
+                sure = sure and self.keeper.lease.phase == "staged"  # else it had a lease before
+            desired = getattr(request, "desired", None)
+            generation = desired.generation if desired else request.generation
+            self._leases.granted(
+                generation, request.lease_seconds, self._running_seconds, sure=sure
+            )
         if isinstance(request, Commit):
             for_good = request.lease_seconds is None
             self._decisions.commit(request.generation, outcome, for_good=for_good)
@@ -310,9 +452,11 @@ class FaultRun:
 
     def _is_durable(self) -> bool:
         """Whether an agent that starts again would know what this one knows."""
-        return self.keeper is not None and (
-            DiskStore(self._disk.root).load().lease == self.keeper.lease  # type: ignore[arg-type]
-        )
+        try:
+            on_disk = DiskStore(self._disk.root).load()  # type: ignore[arg-type]
+        except (StoreError, UnicodeDecodeError):
+            return False
+        return self.keeper is not None and on_disk.lease == self.keeper.lease
 
     def _step(self) -> None:
         """Something that a controller does, or time passes."""
@@ -366,17 +510,54 @@ class FaultRun:
             self._break(f"{when}: highest generation {self._highest} became "
                         f"{lease.highest_generation}")  # fmt: skip
         self._highest = max(self._highest, lease.highest_generation)
+        if late := self._leases.late(lease, self._running_seconds):
+            self._break(f"{when}: {late}")
         if lease.phase in ("idle", "staged", "committed") and not self._disturbed:
             self._require_whole(f"after {when}")
         self._require_foreign(f"after {when}")
 
+    def _require_no_early_end(self, former: LeaseState, when: str) -> None:
+        assert self.keeper is not None
+        now = self.keeper.lease
+        if early := self._leases.early(former, now, self._running_seconds):
+            self._break(f"{when}: {early}")
+
     def _require_whole(self, when: str) -> None:
+        """Of a NIC that is away, or that another one has replaced, what is owed to it."""
         assert self.keeper is not None
         desired = self.keeper.desired
         if desired is not None and desired != self._staged.get(desired.generation):
             self._break(f"{when}: what is in force was never staged")
-        for complaint in not_whole(self.server, desired, self._others, self._vanished):
-            self._break(f"{when}: {complaint}")
+        stopped, self.striker.stopped = self.striker.stopped, True
+        try:
+            for complaint in self._not_whole(desired):
+                self._break(f"{when}: {complaint}")
+        finally:
+            self.striker.stopped = stopped
+
+    def _not_whole(self, desired: DesiredState | None) -> list[str]:
+        assert self.keeper is not None
+        others = other_nics(self.server)
+        taken = {bridge.nic for bridge in desired.bridges} if desired is not None else set()
+        if taken & others:
+            return []  # The agent cannot make it whole, and is not asked to.
+        if desired is None and self._damaged and self._leftovers():
+            complaints = untold_leftovers(self.keeper, self.server)
+        else:
+            complaints = not_whole(self.server, desired, self._others, self._before)
+        links = self.server.links
+        # Another NIC that took its name while ours was in force may have got all or nothing.
+        adopted = {nic for nic in self._adopted & links.keys() if links[nic].addresses}
+        complaints += unpaid(self.keeper, (self._owed - adopted) & (others - taken))
+        return complaints + self._given_to_others(others & links.keys() - self._adopted)
+
+    def _leftovers(self) -> bool:
+        return any(row.ours for row in self.server.bridges.values())
+
+    def _given_to_others(self, replaced: set[str]) -> list[str]:
+        """Addresses that another NIC of the same name got, though nobody configured it."""
+        held = {nic: self.server.links[nic].addresses for nic in replaced & self._owed}
+        return [f"another NIC of the name {nic} got {a}" for nic, a in held.items() if a]
 
     def _require_foreign(self, when: str) -> None:
         for complaint in (*self._others.complaints(), *self._network.harmed):
@@ -399,15 +580,23 @@ class FaultRun:
             if self.broken:
                 return "broken"
             self._step()
-            if self._vanished and self._rng.random() < 0.3:
-                self._nics_back()
+            if self._away and self._rng.random() < 0.3:
+                self._nics_back(late_ones=False)
             if self._rng.random() < 0.5:
                 self._switch_back()
+            if self._rng.random() < 0.3:
+                self._clock_right()
+            if self._disk.is_full and self._rng.random() < 0.3:
+                self._make_room()
         self.striker.stopped = True
         self._say("faults stop")
-        self._nics_back()
+        self._nics_back(late_ones=False)
         self._switch_back()
+        self._clock_right()
+        self._make_room()
         self._revive()
+        if self._away:
+            self._undo_while_away()
         self._settle()
         if not self.broken and self._disturbed:
             self._mend()
@@ -418,18 +607,62 @@ class FaultRun:
         assert self.keeper is not None
         return "nothing of ours" if self.keeper.desired is None else "a committed state"
 
+    def _undo_while_away(self) -> None:
+        """NICs come back only after the undo, with time to spare before and after."""
+        if self.keeper is not None and self._rng.random() < 0.7:
+            self._controller_lost = False
+            desired = self.keeper.desired
+            self._send(Destroy(plan_name=desired.plan_name if desired else "test-plan"))
+        until = self._running_seconds + AWAY_SECONDS
+        while self.keeper is not None and not self.broken and self._running_seconds < until:
+            self._keep_lease(until)
+            if self._stuck:
+                self._others.get_out_of_the_way()
+        if self.keeper is None or self.broken:
+            return
+        if self.keeper.desired is None:
+            self._require_whole("while a NIC is away")
+        self._nics_back(late_ones=True)
+        self.keeper.notice()
+        until = self._running_seconds + LONGEST_DRIFT_SECONDS
+        while not self.broken and self._running_seconds < until:
+            self._keep_lease(until)
+        self._disturbed = self._disturbed and self.keeper.desired is not None
+
+    def _clock_right(self) -> None:
+        """The wall clock is set right, as by NTP."""
+        if self._clock_wrong:
+            self._say("the clock is set right")
+            self._clock_off -= self._clock_wrong
+            self._clock_wrong = 0.0
+
     def _start_at_first(self) -> None:
         self._alive(self._start)
 
-    def _nics_back(self) -> None:
-        for nic in NICS:
-            if nic not in self.server.links:
-                self.server.nic_comes_back(nic)
-                self._disturbed = True
+    def _nics_back(self, *, late_ones: bool) -> None:
+        """What a NIC held that the agent never had in its ledger, the distribution gives back; the
+        rest is the agent's to give back."""
+        for nic, away in list(self._away.items()):
+            if away.later and not late_ones:
+                continue
+            del self._away[nic]
+            self._say(f"{nic} is back")
+            if away.fault is Fault.NIC_RENAMED:
+                self.server.nic_renamed(_AWAY_NAME.format(nic), nic)
+            else:
+                other = _OTHER_MAC.format(NICS.index(nic))
+                replaced = away.fault is Fault.NIC_REPLACED
+                self.server.nic_comes_back(nic, other if replaced else None)
+                if replaced and (row := self.server.bridges.get(f"pw-{nic}")) and row.ours:
+                    self._adopted.add(nic)
+                if not away.owed:
+                    self.server.configure(nic)
+            self._disturbed = True
 
     def _switch_back(self) -> None:
         if not self.server.switch_runs:
             self._say("ovs-vswitchd is back")
+            self._others.after_the_switch()
             self.server.switch_comes_back()
             self._disturbed = True
             if self.keeper is not None:
@@ -455,6 +688,10 @@ class FaultRun:
         assert self.keeper is not None
         lease, drift = self.keeper.lease, self.keeper.drift
         reported = drift.policy == "report" and drift.since_unix is not None
+        if other_nics(self.server):  # What is owed to a NIC that never comes back stays a debt.
+            reported = True
+            if lease.phase == "failed":
+                return True
         return lease.phase == "idle" or (
             lease.phase == "committed"
             and lease.expires_unix is None
@@ -473,6 +710,8 @@ class FaultRun:
             return
         until = self._running_seconds + LONGEST_DRIFT_SECONDS
         while self._disturbed and not self.broken and self._running_seconds < until:
+            if self.keeper is None:
+                self._revive()
             self._keep_lease(until)
             if self._stuck:
                 self._require_foreign("while stuck")
@@ -481,7 +720,8 @@ class FaultRun:
     def _final(self) -> None:
         assert self.keeper is not None
         lease = self.keeper.lease
-        if lease.phase not in ("idle", "committed"):
+        replaced = self._owed & other_nics(self.server)
+        if lease.phase not in ("idle", "committed") and not replaced:
             self._break(f"the lease ends {lease.phase}: {lease.detail}")
         if lease.generation not in self._decisions.possible:
             self._break(f"generation {lease.generation} is in force, decided was "
@@ -490,9 +730,11 @@ class FaultRun:
         self._require_foreign("at the end")
 
 
-def fault_run(seed: int, loop: asyncio.AbstractEventLoop) -> Told:
-    """loop: has an InlineExecutor. To be called within store_on_memory_disks."""
-    run = FaultRun(seed, loop)
+def fault_run(
+    seed: int, loop: asyncio.AbstractEventLoop, kinds: Sequence[Fault] = tuple(Fault)
+) -> Told:
+    """loop: has an InlineExecutor. kinds: of faults. To be called within store_on_memory_disks."""
+    run = FaultRun(seed, loop, kinds)
     try:
         ended = run.run()
     except Exception as error:

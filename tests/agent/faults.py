@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -17,6 +17,7 @@ class Place(Enum):
     DISK = "an operation of the disk"
     MESSAGE = "a message"
     WAIT = "nothing under way"
+    UNDO = "the beginning of an undo"
 
 
 class Fault(Enum):
@@ -35,12 +36,22 @@ class Fault(Enum):
     CONTROLLER_LOST = "controller lost"
     DISK_FULL = "disk full"
     WRITE_NOT_DURABLE = "fsync fails"
+    UNDO_DISK_FULL = "disk full while undoing"
+    STATE_LOST = "state file lost"
+    STATE_CUT = "state file cut"
+    STATE_FLIPPED = "state file, one bit flipped"
     CLOCK_SET = "clock set"
-    NIC_VANISHES = "NIC vanishes"
+    CLOCK_BEHIND = "clock behind at start"
+    CLOCK_AHEAD = "clock ahead at start"
+    NIC_VANISHES = "NIC deleted, made anew"
+    NIC_MOVED = "NIC moved away, and back"
+    NIC_RENAMED = "NIC renamed, and back"
+    NIC_REPLACED = "NIC made anew, another MAC"
     SWITCH_RESTARTS = "ovs-vswitchd restarts"
     SWITCH_DIES = "ovs-vswitchd dies"
     OURS_EDITED = "others edit ours"
     THEIRS_MADE = "others make their own"
+    FOREIGN_INSIDE = "others' inside ours"
 
 
 _WORK = frozenset({Place.EFFECT, Place.READ, Place.DISK})
@@ -64,20 +75,35 @@ _HABITS: dict[Fault, tuple[frozenset[Place], int, int]] = {
     Fault.CONTROLLER_LOST: (_MESSAGE, 12, 1),
     Fault.DISK_FULL: (frozenset({Place.DISK}), 150, 60),
     Fault.WRITE_NOT_DURABLE: (frozenset({Place.DISK}), 150, 3),
+    Fault.UNDO_DISK_FULL: (frozenset({Place.UNDO}), 3, 2),
+    Fault.STATE_LOST: (_ANY, 250, 1),
+    Fault.STATE_CUT: (_ANY, 250, 1),
+    Fault.STATE_FLIPPED: (_ANY, 250, 1),
     Fault.CLOCK_SET: (_ANY, 250, 1),
+    Fault.CLOCK_BEHIND: (_ANY, 250, 1),
+    Fault.CLOCK_AHEAD: (_ANY, 250, 1),
     Fault.NIC_VANISHES: (_ANY, 250, 1),
+    Fault.NIC_MOVED: (_ANY, 250, 1),
+    Fault.NIC_RENAMED: (_ANY, 250, 1),
+    Fault.NIC_REPLACED: (_ANY, 250, 1),
     Fault.SWITCH_RESTARTS: (_ANY, 250, 1),
     Fault.SWITCH_DIES: (_ANY, 250, 1),
     Fault.OURS_EDITED: (_ANY, 250, 2),
     Fault.THEIRS_MADE: (_ANY, 250, 2),
+    Fault.FOREIGN_INSIDE: (_ANY, 250, 2),
 }
+NIC_FAULTS = frozenset({Fault.NIC_VANISHES, Fault.NIC_MOVED, Fault.NIC_RENAMED, Fault.NIC_REPLACED})
+STATE_FAULTS = frozenset({Fault.STATE_LOST, Fault.STATE_CUT, Fault.STATE_FLIPPED})
+CLOCK_FAULTS = frozenset({Fault.CLOCK_BEHIND, Fault.CLOCK_AHEAD})
+# What is found at the agent's next start: it ends with the event.
+_AT_START = STATE_FAULTS | CLOCK_FAULTS
 # Faults that are events: they happen to the server beside the operation under way.
 EVENTS = frozenset(
     {
-        Fault.MESSAGE_MEANWHILE, Fault.CLOCK_SET, Fault.NIC_VANISHES, Fault.SWITCH_RESTARTS,
-        Fault.SWITCH_DIES, Fault.OURS_EDITED, Fault.THEIRS_MADE,
+        Fault.MESSAGE_MEANWHILE, Fault.CLOCK_SET, Fault.SWITCH_RESTARTS, Fault.SWITCH_DIES,
+        Fault.OURS_EDITED, Fault.THEIRS_MADE, Fault.FOREIGN_INSIDE,
     }
-)  # fmt: skip
+) | NIC_FAULTS | _AT_START  # fmt: skip
 MOST_FAULTS = 4
 
 
@@ -98,11 +124,16 @@ class _Planned:
 
 class Striker:
     """Asked at every step of a run whether a fault strikes. happen: makes an event of EVENTS
-    happen, and returns whether it could."""
+    happen, and returns whether it could. kinds: the faults that may strike."""
 
-    def __init__(self, rng: random.Random, happen: Callable[[Fault], bool]) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        happen: Callable[[Fault], bool],
+        kinds: Sequence[Fault] = tuple(Fault),
+    ) -> None:
         self._happen = happen
-        self._planned = [_plan(rng) for _ in range(rng.randint(1, MOST_FAULTS))]
+        self._planned = [_plan(rng, kinds) for _ in range(rng.randint(1, MOST_FAULTS))]
         self._busy = False
         self.stopped = False
         self.agent_is_dead = False
@@ -111,7 +142,7 @@ class Striker:
 
     def at(self, place: Place, what: str) -> Fault | None:
         """The fault that strikes at this step, or None. Raises AgentDied."""
-        if self.agent_is_dead and place is not Place.MESSAGE and place is not Place.WAIT:
+        if self.agent_is_dead and place in _WORK:
             raise AgentDied
         if self.stopped or self._busy:
             return None
@@ -137,7 +168,7 @@ class Striker:
         planned.lasts -= 1
         self.struck[fault] += 1
         self.story.append(f"  FAULT {fault.value} at {place.value}: {what}")
-        if fault is Fault.AGENT_KILLED:
+        if fault is Fault.AGENT_KILLED or fault in _AT_START:
             self.agent_is_dead = True
             raise AgentDied
         if fault is Fault.POWER_CUT:
@@ -158,7 +189,7 @@ def _is_event(planned: _Planned) -> bool:
     return planned.fault in EVENTS
 
 
-def _plan(rng: random.Random) -> _Planned:
-    fault = rng.choice(list(Fault))
+def _plan(rng: random.Random, kinds: Sequence[Fault]) -> _Planned:
+    fault = rng.choice(kinds)
     _, span, longest = _HABITS[fault]
     return _Planned(fault, rng.randrange(span), rng.randint(1, longest))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from placewire.agent.contract.entries import (
     FLOW_PRIORITY,
@@ -26,13 +27,24 @@ from tests.agent.memory_server import (
     sysctls_of,
 )
 
+_REBOOT, _SWITCH = "reboot", "switch"
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What somebody else made. ends_with: what takes it away beside the agent: a reboot, the end or
+    a restart of ovs-vswitchd, or the loss of an interface, by its name."""
+
+    name: str
+    there: Callable[[], bool]
+    ends_with: frozenset[str]
+
 
 class Others:
     def __init__(self, rng: random.Random, server: MemoryServer) -> None:
         self._rng = rng
         self._server = server
-        # What they made: (name, whether it is still there, whether a reboot takes it away).
-        self._made: list[tuple[str, Callable[[], bool], bool]] = []
+        self._made: list[_Made] = []
         self.edited_sysctls: set[str] = set()
         server.bridges["br-ex"] = BridgeRow("br-ex", False, "eth9", 1500, {"eth9": _port("eth9")})
         server.switch_follows()
@@ -41,11 +53,21 @@ class Others:
         self._make_route(100, "10.98.0.0/16")
 
     def complaints(self) -> list[str]:
-        return [f"{name}, which is not ours, was touched" for name, there, _ in self._made
-                if not there()]  # fmt: skip
+        return [f"{made.name}, which is not ours, was touched" for made in self._made
+                if not made.there()]  # fmt: skip
 
     def after_a_reboot(self) -> None:
-        self._made = [made for made in self._made if not made[2]]
+        self._gone_with(_REBOOT)
+
+    def after_the_switch(self) -> None:
+        """ovs-vswitchd ended, or came back: its flow tables, interfaces and queues are new."""
+        self._gone_with(_SWITCH)
+
+    def after_the_loss_of(self, interface: str) -> None:
+        self._gone_with(interface)
+
+    def _gone_with(self, what: str) -> None:
+        self._made = [made for made in self._made if what not in made.ends_with]
 
     def make_their_own(self) -> str:
         """Returns what was made; "" where there is no place for it now."""
@@ -57,6 +79,15 @@ class Others:
             self._make_port,
             self._make_qos,
             self._make_bridge,
+        ]
+        return self._rng.choice(makers)()
+
+    def make_inside(self) -> str:
+        """Makes something of theirs on a bridge of ours, on its queues, in our tables or among our
+        priorities. Returns what was made; "" where there is no place for it now."""
+        makers: list[Callable[[], str]] = [
+            self._make_flow,
+            lambda: self._make_rule(RULE_PRIORITY_BASE + 7),
             self._make_address,
             self._make_route_over_ours,
             self._make_neighbour,
@@ -107,7 +138,7 @@ class Others:
             link.theirs, link.neighbours, link.filters, link.leaves = set(), [], {}, {}
             if link.root is not None:
                 link.without_root()
-        self._made = [made for made in self._made if made[1]()]
+        self._made = [made for made in self._made if made.there()]
 
     # -- their own -------------------------------------------------------------------------------
 
@@ -115,7 +146,7 @@ class Others:
         entry = (Rule(priority=priority, source="10.99.0.0/24", table=100), False)
         if entry not in self._server.rules:
             self._server.rules.append(entry)
-            self._keep(f"rule {priority}", lambda: entry in self._server.rules, kernel=True)
+            self._keep(f"rule {priority}", lambda: entry in self._server.rules, _REBOOT)
         return f"rule {priority}"
 
     def _make_route(self, table: int, destination: str) -> str:
@@ -124,12 +155,11 @@ class Others:
         if any(held.key == route.key for held, _ in self._server.routes):
             return ""
         self._server.routes.append((route, False))
-        self._keep(route.key, lambda: (route, False) in self._server.routes, kernel=True)
+        self._keep(route.key, lambda: (route, False) in self._server.routes, _REBOOT)
         return route.key
 
     def _make_flow(self) -> str:
-        """Makes a flow on a bridge of ours, with another match or priority. It lives as long as the
-        bridge."""
+        """Makes a flow on a bridge of ours, with another match or priority."""
         rows = self._a_bridge_of_ours(lambda row: row.name in self._server.flows)
         if rows is None:
             return ""
@@ -150,9 +180,9 @@ class Others:
         table.append(flow)
         self._keep(
             f"flow to {flow.destination} on {name}",
-            lambda: self._server.flows.get(name) is not table or flow in table,
-            kernel=True,
-        )
+            lambda: flow in self._server.flows.get(name, ()),
+            _REBOOT, _SWITCH, name,
+        )  # fmt: skip
         return f"flow on {name}"
 
     def _make_port(self) -> str:
@@ -161,7 +191,7 @@ class Others:
             return ""
         row.ports["op0"] = _port("op0")
         self._keep(f"under ours: port op0 of {row.name}", lambda: "op0" in row.ports
-                   and self._server.bridges.get(row.name) is row, kernel=False)  # fmt: skip
+                   and self._server.bridges.get(row.name) is row, row.name)  # fmt: skip
         return f"port on {row.name}"
 
     def _make_qos(self) -> str:
@@ -178,9 +208,10 @@ class Others:
         port.qos = qos
         self._server.switch_follows()
         self._server.install(port.name)
+        self._gone_with(port.name)  # Filters went with the queues that this QoS replaced.
         self._keep(f"under ours: QoS of {port.name}",
                    lambda: self._server.port(port.name) is port and port.qos is qos,
-                   kernel=False)  # fmt: skip
+                   row.name)  # fmt: skip
         return f"QoS on {port.name}"
 
     # What MemoryNetwork itself watches: it says what goes with an effect of the agent.
@@ -277,11 +308,10 @@ class Others:
         self._keep(
             f"bridge {name}",
             lambda: self._server.bridges.get(name) is row and not row.ours and row.ports == ports,
-            kernel=False,
         )
 
-    def _keep(self, name: str, there: Callable[[], bool], *, kernel: bool) -> None:
-        self._made.append((name, there, kernel))
+    def _keep(self, name: str, there: Callable[[], bool], *ends_with: str) -> None:
+        self._made.append(_Made(name, there, frozenset(ends_with)))
 
     def _a_bridge_of_ours(self, fits: Callable[[BridgeRow], bool]) -> BridgeRow | None:
         rows = [row for row in self._server.bridges.values() if row.ours and fits(row)]
@@ -305,7 +335,7 @@ class Others:
                 continue
             if link.classes:
                 edits.append((f"tc class change on {nic}", lambda n=link: _slow_down(n)))
-                edits.append((f"tc qdisc del on {nic}", lambda n=link: _remove_htb(n)))
+                edits.append((f"tc qdisc del on {nic}", lambda n=nic: self._remove_htb(n)))
             if link.classifiers:
                 edits.append((f"tc filter del on {nic}", link.classifiers.pop))
         for name, rows in server.flows.items():
@@ -315,6 +345,7 @@ class Others:
                 edits += [
                     (f"take {a} off {name}", lambda n=name, a=a: server.remove_address(n, a))
                     for a in server.links[name].addresses
+                    if a not in server.links[name].theirs
                 ]
         return edits
 
@@ -336,7 +367,11 @@ class Others:
         del self._server.bridges[row.name]
         self._server.stray += [p.qos for p in row.ports.values() if p.qos and p.qos.ours]
         self._server.switch_follows()
-        self._made = [made for made in self._made if row.name not in made[0]]
+        self._gone_with(row.name)
+
+    def _remove_htb(self, nic: str) -> None:
+        self._server.links[nic].without_root()
+        self._gone_with(nic)
 
     def _rate(self, qos: Qos) -> None:
         queue_id, queue = self._rng.choice(list(qos.queues.items()))
@@ -353,7 +388,3 @@ def _slow_down(link: object) -> None:
     first, found = next(iter(link.classes.items()))  # type: ignore[attr-defined]
     slower = {"min_bits_per_second": 1_000_000, "max_bits_per_second": 1_000_000}
     link.classes[first] = found.model_copy(update=slower)  # type: ignore[attr-defined]
-
-
-def _remove_htb(link: object) -> None:
-    link.without_root()  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -33,13 +33,15 @@ class MemoryDisk:
         self._names: dict[str, Inode] = {}
         # The names that may be there after a power cut, oldest first; the first is certain.
         self._histories: list[dict[str, Inode]] = [{}]
+        self.is_full = False
 
     @property
     def root(self) -> MemoryPath:
         return MemoryPath(self, "")
 
     def at(self, what: str) -> Fault | None:
-        return self.striker.at(Place.DISK, what)
+        struck = self.striker.at(Place.DISK, what)
+        return Fault.DISK_FULL if self.is_full else struck
 
     def find(self, name: str) -> Inode:
         if name not in self._names:
@@ -60,6 +62,19 @@ class MemoryDisk:
 
     def sync_names(self) -> None:
         self._histories = [self._names]
+
+    def damage(self, name: str, change: Callable[[bytes], bytes] | None) -> bool:
+        """Changes what is in a file, as a failing disk or an administrator does, or loses the file
+        (change None). Returns False where there is no such file."""
+        if name not in self._names:
+            return False
+        if change is None:
+            self._names = {n: inode for n, inode in self._names.items() if n != name}
+            self._histories = [self._names]
+            return True
+        inode = self._names[name]
+        inode.data = inode.synced = change(inode.data)
+        return True
 
     def cut_power(self, rng: random.Random) -> None:
         self._names = dict(rng.choice(self._histories))

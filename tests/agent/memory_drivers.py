@@ -384,9 +384,14 @@ class MemoryNetwork:
         missing = [a for a in held.addresses if a not in link.addresses]
         return [
             (f"link {nic}", lambda: self._server.set_up(nic, held.was_up)),
+            *([(f"qdisc of {nic}", lambda: link.without_root())] if self._is_left(nic) else []),
             *((f"add {a} {nic}", lambda a=a: link.addresses.append(a)) for a in missing),
             *((f"add {r}", lambda r=r: self._add_main(r)) for r in held.routes if r not in there),
         ]
+
+    def _is_left(self, nic: str) -> bool:
+        """Whether the NIC has an HTB that ovs-vswitchd left behind."""
+        return self._server.port(nic) is None and self._server.links[nic].classes is not None
 
     def _del_from_nic(self, nic: str, address: str) -> None:
         link = self._server.links.get(nic)

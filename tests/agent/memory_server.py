@@ -100,6 +100,8 @@ class Link:
     root: str | None = None
     has_qos: bool = False  # whether ovs-vswitchd has put a root there
     above: str | None = None  # the interface that it is made on, and goes with
+    # Whether it was renamed: ovs-vswitchd does not know it by this name, and leaves its queues.
+    renamed: bool = False
 
     def without_root(self) -> None:
         """What is on a root discipline goes with it."""
@@ -154,6 +156,9 @@ class MemoryServer:
         ports = {port.name: port for row in self.bridges.values() for port in row.ports.values()}
         for name, link in self.links.items():
             qos = ports[name].qos if name in ports else None
+            if link.renamed and name not in ports:
+                continue
+            link.renamed = False
             if qos is None:
                 if link.has_qos:
                     link.without_root()
@@ -241,13 +246,39 @@ class MemoryServer:
         if nic in self.links:
             self.remove_link(nic)
 
-    def nic_comes_back(self, nic: str) -> None:
-        """The NIC is bare and down: nobody gives it its address. ovs-vswitchd finds it again."""
+    def nic_comes_back(self, nic: str, address: str | None = None) -> None:
+        """The NIC is bare and down: nobody gives it its address. ovs-vswitchd finds it again.
+        address: its MAC, where that is another one."""
         if nic not in self.links:
-            self.links[nic] = Link(mac(nic), up=False)
+            self.links[nic] = Link(address or mac(nic), up=False)
             self.sysctls |= dict.fromkeys(sysctls_of(nic), "0")
             self.switch_follows()
             self.install(nic)
+
+    def nic_renamed(self, nic: str, name: str) -> None:
+        """Addresses, routes, sysctls and queues stay on the NIC under its other name. ovs-vswitchd
+        follows names."""
+        link = self.links.pop(nic)
+        link.renamed = True
+        self.links[name] = link
+        self.routes = [
+            (r.model_copy(update={"interface": name}) if r.interface == nic else r, ours)
+            for r, ours in self.routes
+        ]
+        self.main_routes = [_over(line, nic, name) for line in self.main_routes]
+        for former, present in zip(sysctls_of(nic), sysctls_of(name), strict=True):
+            self.sysctls[present] = self.sysctls.pop(former)
+        self.switch_follows()
+        self.install(name)
+
+    def configure(self, nic: str) -> None:
+        """Does what the distribution's network service does for a NIC that has just appeared."""
+        link = self.links[nic]
+        link.up = True
+        if base_address(nic) not in link.addresses:
+            link.addresses.append(base_address(nic))
+        if nic == "nic0" and base_route(nic) not in self.main_routes:
+            self.main_routes.append(base_route(nic))
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -398,6 +429,7 @@ class MemoryServer:
                     r for r in (*self.main_routes, *self.their_routes) if _is_over(r, name)
                 ),
                 root_qdisc=link.root if link.classes is None else "htb",
+                left_by_switch=name not in bridge_of and link.classes is not None,
             )
             for name, link in sorted(self.links.items())
             if not link.internal
@@ -547,6 +579,12 @@ def same_subnet(one: str, other: str) -> bool:
 
 def _is_over(line: str, interface: str) -> bool:
     return f" dev {interface} " in f" {line} "
+
+
+def _over(line: str, nic: str, name: str) -> str:
+    words = line.split()
+    return " ".join(name if before == "dev" and word == nic else word
+                    for before, word in zip(["", *words], words, strict=False))  # fmt: skip
 
 
 def mac(name: str) -> str:

@@ -1,23 +1,27 @@
-"""A server under test with all that can fail on it: the agent's daemon and its small disk, Open
-vSwitch's two daemons, NICs, a controller. Each can be killed, and started again."""
+"""A server under test with all that can fail on it: the agent's daemon, its small disk, its state
+and its clock, Open vSwitch's two daemons, a NIC, a controller. Each can be killed, and started
+again. What the agent should put back, nobody else does."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from placewire.agent.reconcile.lease import Kept
-from placewire.agent.store import DiskStore
+from placewire.agent.store import STATE_FILE, DiskStore
 from placewire.frozen import Frozen
+from placewire.oracle.namespace import take_in
 from tests.agent.controller_double import ControllerDouble, write_certificates
+from tests.agent.real_nics import Nic
 from tests.agent.server_under_test import (
     ServerUnderTest,
     server_under_test,
@@ -28,6 +32,12 @@ from tests.agent.server_under_test import (
 
 # The agent's state takes some 20 KiB, and a few changes fill as much of the audit log.
 DISK_BYTES = 4 * 1024 * 1024
+# Runs the agent with a wall clock that is off; nothing else of the machine sees it.
+_OFF_CLOCK = (
+    "import runpy, sys, time; real, off = time.time, float(sys.argv.pop(1)); "
+    "time.time = lambda: real() + off; "
+    "runpy.run_module('placewire.agent.main', run_name='__main__', alter_sys=True)"
+)
 
 
 class ControllerProcess:
@@ -99,12 +109,18 @@ class RealLab:
         self.state_dir = Path(server.config.state_dir)
         self._config = server.directory / "agent.json"
         self._config.write_text(server.config.model_dump_json())
+        self.clock_off_seconds = 0.0
+        self.nic = Nic(server, lambda: self.kept)
         self.agent = self._start_agent()
         self.controller = ControllerProcess(server)
 
     @property
     def kept(self) -> Kept:
         return DiskStore(self.state_dir).load()
+
+    def snapshot(self) -> dict[str, Any]:
+        """The server's network by the oracle. Raises UnreadableError."""
+        return take_in(self.server.namespace, str(self.server.directory))
 
     def ask(self, request: Frozen, seconds: float = 60.0) -> Any:
         """Returns the reply as JSON."""
@@ -127,17 +143,28 @@ class RealLab:
             while file.write(b"x" * 4096):
                 pass
 
-    def take_nic_away(self) -> None:
-        self.server.sh("ip link del nic1")
+    def empty_disk(self) -> None:
+        (self.state_dir / "filler").unlink(missing_ok=True)
+
+    def damage_state(self, how: Callable[[bytes], bytes] | None) -> None:
+        """Kills the agent and changes what is in its state file, or loses the file (None)."""
+        self.kill_agent()
+        file = self.state_dir / STATE_FILE
+        if how is None:
+            file.unlink(missing_ok=True)
+        elif file.exists():
+            file.write_bytes(how(file.read_bytes()))
 
     # -- and back --------------------------------------------------------------------------------
 
     def repair(self) -> None:
-        """Starts and restores all that is missing, as an operator or systemd would."""
-        (self.state_dir / "filler").unlink(missing_ok=True)
-        if "nic1" not in self.server.sh("ip -br link show type veth"):
-            self.server.plug_in("nic1")
-            self.server.give_addresses(1)
+        """Starts all that is missing, as systemd does, and brings the NIC back, but gives it
+        nothing that the agent should."""
+        self.empty_disk()
+        self.nic.bring_back()
+        self.repair_daemons()
+
+    def repair_daemons(self) -> None:
         if self.database.poll() is not None:
             start_database(self.server)
             self.database = self.server.processes[-1]
@@ -160,15 +187,27 @@ class RealLab:
 
     def _start_agent(self) -> subprocess.Popen[bytes]:
         with (self.server.directory / "agent.log").open("ab") as log:
+            program = ["-m", "placewire.agent.main"]
+            if self.clock_off_seconds:
+                program = ["-c", _OFF_CLOCK, str(self.clock_off_seconds)]
             return self.server.popen(
-                sys.executable, "-m", "placewire.agent.main", "run", "--config", str(self._config),
+                sys.executable, *program, "run", "--config", str(self._config),
                 stdout=log, stderr=log,
             )  # fmt: skip
 
     def _kill(self, process: subprocess.Popen[bytes]) -> None:
         process.kill()
         process.wait()
-        self.server.processes.remove(process)
+        if process in self.server.processes:
+            self.server.processes.remove(process)
+
+
+def flip_one_bit(rng: random.Random) -> Callable[[bytes], bytes]:
+    def flip(data: bytes) -> bytes:
+        at, bit = rng.randrange(len(data)), 1 << rng.randrange(8)
+        return data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :]
+
+    return flip
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from tests.optimizer.cases import cluster, graph
 from tests.paths import ROOT
 
 # Modules that users have, and that must never be imported by Placewire.
-USERS_OWN = ("agent", "controller", "job", "examples/__init__")
+USERS_OWN = ("agent", "controller", "job", "oracle", "examples/__init__")
 MODEL = """
 import optimizer  # the user's own
 
@@ -103,9 +103,10 @@ def test_it_is_the_wheel_that_runs(installed: Installed) -> None:
     program = "import placewire.agent.main, placewire.frozen; print(placewire.agent.main.__file__)"
     assert str(installed.environment) in installed.run("python", "-c", program)
     files = {path.name for path in installed.environment.glob("lib/*/site-packages/placewire/*")}
-    assert {"agent", "controller", "examples", "job", "optimizer", "py.typed"} <= files
+    assert {"agent", "controller", "examples", "job", "optimizer", "oracle", "py.typed"} <= files
     top = {path.name for path in installed.environment.glob("lib/*/site-packages/*")}
-    assert not top & {"agent", "controller", "examples", "job", "optimizer", "tests", "benchmarks"}
+    rooms = {"agent", "controller", "examples", "job", "optimizer", "oracle"}
+    assert not top & (rooms | {"tests", "benchmarks"})
 
 
 @pytest.mark.parametrize("command", ["controller", "agent", "optimizer"])

@@ -1,0 +1,248 @@
+"""A snapshot has every setting that the tools print, and nothing that changes by itself."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placewire.oracle import snapshot
+from placewire.oracle.differences import differences
+from placewire.oracle.namespace import SOURCE
+from tests.oracle.printed import (
+    CLASSES,
+    FILTERS,
+    FLOWS,
+    NIC,
+    QDISCS,
+    ROUTES,
+    RULES,
+    changed,
+    tables,
+)
+
+
+def compared(before: snapshot.Facts, now: snapshot.Facts) -> list[str]:
+    version = snapshot.VERSION
+    return differences({"version": version, "facts": before}, {"version": version, "facts": now})
+
+
+def links(**changes: Any) -> snapshot.Facts:
+    return snapshot.links_and_addresses([changed(NIC, **changes)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"address": "02:fc:00:00:00:02"}, "MAC was 02:fc:00:00:00:01, is 02:fc:00:00:00:02"),
+        ({"mtu": 9000}, "MTU was 1400, is 9000"),
+        ({"flags": ["BROADCAST", "MULTICAST"]}, "up was yes, is no"),
+        ({"master": "br0"}, "master was not set, is br0"),
+        ({"altnames": ["enp1s0"]}, "alternative names was not set, is enp1s0"),
+        (
+            {"flags": ["BROADCAST", "MULTICAST", "UP", "PROMISC"]},
+            "flags was BROADCAST and MULTICAST, is BROADCAST and MULTICAST and PROMISC",
+        ),
+    ],
+)
+def test_a_changed_link_is_told(changes: dict[str, Any], told: str) -> None:
+    assert compared(links(), links(**changes)) == [f"link nic0: {told}"]
+
+
+def test_what_a_link_does_by_itself_is_not_told() -> None:
+    now = links(ifindex=9, operstate="DOWN", qdisc="htb", promiscuity=2, link_index=3,
+                flags=["NO-CARRIER", "BROADCAST", "MULTICAST", "UP"])  # fmt: skip
+    assert compared(links(), now) == []
+
+
+def test_a_link_that_is_gone_takes_its_addresses_along() -> None:
+    told = compared(links(), snapshot.links_and_addresses([]))
+    assert [line.split(":")[0] for line in told] == [
+        "address nic0 192.0.2.2/24", "address nic0 fe80", "link nic0",
+    ]  # fmt: skip
+    assert all(line.endswith("is gone") for line in told)
+    back = compared(snapshot.links_and_addresses([]), links())
+    assert all(": was not there, is " in line for line in back) and len(back) == 3
+
+
+def test_an_address_is_told_with_all_that_is_set_of_it() -> None:
+    (first, second) = NIC["addr_info"]
+    broadcast = links(addr_info=[changed(first, broadcast="192.0.2.127"), second])
+    assert compared(links(), broadcast) == [
+        "address nic0 192.0.2.2/24: broadcast was 192.0.2.255, is 192.0.2.127"
+    ]
+    limited = [links(addr_info=[changed(first, valid_life_time=s), second]) for s in (60, 59)]
+    assert compared(*limited) == []
+    assert "lifetime was not set, is limited" in compared(links(), limited[0])[0]
+    temporary = changed(second, local="fd00::1234", temporary=True)
+    assert compared(links(), links(addr_info=[first, second, temporary])) == []
+
+
+def test_open_vswitch_s_own_devices_are_left_out() -> None:
+    own = changed(NIC, ifname="ovs-netdev")
+    assert snapshot.links_and_addresses([own]) == {"link": {}, "address": {}}
+    assert snapshot.qdiscs([changed(QDISCS[1], dev="ovs-system")]) == {}
+
+
+def routes(found: Any) -> snapshot.Facts:
+    return {"route": snapshot.routes(found, "IPv4")}
+
+
+def test_routes_of_all_tables_are_told() -> None:
+    default, connected, local = ROUTES
+    assert compared(routes(ROUTES), routes([default, connected])) == [
+        "route IPv4 table local broadcast 192.0.2.255 dev nic0: was protocol kernel, scope link, "
+        "prefsrc 192.0.2.2, is gone"
+    ]
+    assert compared(
+        routes(ROUTES), routes([changed(default, gateway="192.0.2.9"), *ROUTES[1:]])
+    ) == ["route IPv4 table main unicast default dev nic0: gateway was 192.0.2.1, is 192.0.2.9"]
+    of_ours = {"dst": "10.7.0.0/24", "dev": "pw-nic0", "table": "8000", "protocol": "80"}
+    assert len(compared(routes(ROUTES), routes([*ROUTES, of_ours]))) == 1
+    down = [changed(default, flags=["linkdown", "dead"]), connected, local]
+    assert compared(routes(ROUTES), routes(down)) == []
+    assert compared(routes(ROUTES), routes([default, *ROUTES])) != [], "one that is there twice"
+
+
+def test_rules_are_told_by_priority() -> None:
+    def facts(found: Any) -> snapshot.Facts:
+        return {"rule": snapshot.rules(found, "IPv4")}
+
+    other = [*RULES[:1], changed(RULES[1], table="100"), *RULES[2:]]
+    assert compared(facts(RULES), facts(other)) == [
+        "rule IPv4 priority 18000: table was 8000, is 100"
+    ]
+    foreign = {"priority": 18000, "src": "10.99.0.0", "srclen": 24, "table": "100"}
+    assert len(compared(facts(RULES), facts([foreign, *RULES]))) >= 1
+    assert compared(facts([foreign, *RULES]), facts([*RULES, foreign])) == []
+
+
+def test_sysctls_are_read_but_for_what_is_no_setting(tmp_path: Path) -> None:
+    files = {
+        "ipv4/conf/nic0/arp_ignore": "1\n", "ipv4/tcp_rmem": "4096\t131072\t6291456\n",
+        "netfilter/nf_conntrack_count": "17\n", "ipv4/tcp_fastopen_key": "secret\n",
+        "ipv6/conf/nic0/stable_secret": "secret\n", "ipv4/tcp_available_ulp": "mptcp\n",
+        "ipv4/conf/ovs-netdev/arp_ignore": "0\n", "ipv4/route/flush": "",
+    }  # fmt: skip
+    for name, text in files.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    found = snapshot.sysctls(tmp_path)
+    assert found == {
+        "net/ipv4/conf/nic0/arp_ignore": "1", "net/ipv4/tcp_rmem": "4096 131072 6291456",
+    }  # fmt: skip
+    now = {"sysctl": found | {"net/ipv4/conf/nic0/arp_ignore": "0"}}
+    assert compared({"sysctl": found}, now) == ["sysctl net/ipv4/conf/nic0/arp_ignore: was 1, is 0"]
+
+
+def test_qdiscs_classes_and_filters_are_told() -> None:
+    def facts(
+        qdiscs: Any = QDISCS, classes: str = CLASSES, filters: str = FILTERS
+    ) -> snapshot.Facts:
+        return {
+            "qdisc": snapshot.qdiscs(qdiscs), "class": snapshot.classes("nic0", classes),
+            "filter": snapshot.filters("nic0", filters),
+        }  # fmt: skip
+
+    assert compared(facts(), facts(QDISCS[:1]))[0].startswith("qdisc nic0 root: was kind htb")
+    htb = changed(QDISCS[1], options={**QDISCS[1]["options"], "direct_packets_stat": 99})
+    chosen = changed(QDISCS[2], handle="8009:", parent="800a:1")
+    assert compared(facts(), facts([QDISCS[0], htb, chosen])) == []
+    slower = CLASSES.replace("rate 10Mbit", "rate 1Mbit")
+    (told,) = compared(facts(), facts(classes=slower))
+    assert told.startswith("class nic0 htb 1:3: was parent 1:fffe") and "is parent" in told
+    numbered = FILTERS.replace("800::801", "800::900").replace("order 2049", "order 2304")
+    assert compared(facts(), facts(filters=numbered)) == []
+    (told,) = compared(facts(), facts(filters=FILTERS.partition("filter parent 1: protocol ip pref "
+                              "20481 u32 chain 0 fh 800::801")[0]))  # fmt: skip
+    assert "match 0a070003/ffffffff at 16" in told and told.endswith("is gone")
+
+
+def switch(**replaced: str) -> snapshot.Facts:
+    texts = tables() | replaced
+    return snapshot.database({name: snapshot.rows(text) for name, text in texts.items()})
+
+
+def test_the_switch_s_rows_are_told_by_what_they_belong_to() -> None:
+    facts = switch()
+    assert facts["bridge"] == {
+        "pw-nic0": {
+            "datapath_type": "netdev", "ports": ["nic0", "pw-nic0"],
+            "external_ids": {"placewire": "test-plan"},
+        },
+    }  # fmt: skip
+    assert facts["port"]["nic0"] == {
+        "bridge": "pw-nic0", "interfaces": "nic0", "tag": 0,
+        "external_ids": {"placewire": "test-plan"},
+    }  # fmt: skip
+    assert facts["QoS"].keys() == {"port nic0"}
+    assert facts["queue"].keys() == {"port nic0 queue 2", "of no QoS, 1"}
+
+
+def test_rows_that_were_made_anew_alike_do_not_differ() -> None:
+    assert compared(switch(), switch(**tables("hgfedcba"))) == []
+
+
+def test_a_queue_s_rate_and_a_row_that_nothing_uses_are_told() -> None:
+    rate = tables()["Queue"].replace("10000000", "2000000")
+    (told,) = compared(switch(), switch(Queue=rate))
+    assert told.startswith("queue port nic0 queue 2: other_config was max-rate 10000000, is ")
+    unused = tables()["Port"].replace('["uuid", "f"]', '["set", []]')
+    told_all = compared(switch(), switch(Port=unused))
+    assert any(line.startswith("QoS of no port, 1: was not there") for line in told_all)
+    assert any(line.startswith("QoS port nic0: was ") for line in told_all)
+
+
+def test_flows_are_told_with_their_cookie_and_actions() -> None:
+    def facts(text: str) -> snapshot.Facts:
+        return {"flow": snapshot.flows("pw-nic0", text)}
+
+    assert facts(FLOWS)["flow"]["pw-nic0 priority=99,tcp,tp_dst=9"] == {
+        "cookie": "0x7", "actions": "drop",
+    }  # fmt: skip
+    assert len(facts(FLOWS)["flow"]) == 3
+    assert compared(facts(FLOWS), facts(FLOWS.replace("set_queue:2,", ""))) == [
+        "flow pw-nic0 priority=20480,ip,in_port=LOCAL,nw_dst=10.7.0.2: actions was set_queue:2,"
+        "NORMAL, is NORMAL"
+    ]
+    theirs = "\n".join(line for line in FLOWS.splitlines() if "0x7" not in line)
+    assert compared(facts(FLOWS), facts(theirs)) == [
+        "flow pw-nic0 priority=99,tcp,tp_dst=9: was cookie 0x7, actions drop, is gone"
+    ]
+
+
+def test_the_program_imports_the_standard_library_alone() -> None:
+    tree = ast.parse(SOURCE.read_text())
+    modules = {
+        name.split(".")[0]
+        for node in ast.walk(tree)
+        for name in (
+            [alias.name for alias in node.names] if isinstance(node, ast.Import)
+            else [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        )
+    }  # fmt: skip
+    assert modules <= set(sys.stdlib_module_names), modules
+
+
+def test_its_text_alone_is_a_program() -> None:
+    done = subprocess.run(
+        ["python3", "-I", "-", "--help"], input=SOURCE.read_bytes(), capture_output=True
+    )
+    assert done.returncode == 0 and b"--run-dir" in done.stdout
+
+
+def test_what_cannot_be_read_is_an_error_and_no_gap(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """There is no Open vSwitch at the folder of its sockets."""
+    done = subprocess.run(
+        [sys.executable, "-I", str(SOURCE), "--run-dir", str(tmp_path)], capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert done.returncode == snapshot.EXIT_UNREADABLE and done.stdout == ""
+    assert "ovs-vsctl" in done.stderr and "db.sock" in done.stderr
