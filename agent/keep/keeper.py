@@ -185,7 +185,8 @@ class Keeper:
         """Seconds until `tick` has something to do; None: nothing will happen by itself."""
         context = self._context
         with self._memory.lock:
-            kept, now = self._memory.kept, self._memory.now()
+            now = self._memory.now()  # First, because it may move expiries along.
+            kept = self._memory.kept
         retry = context.retry.seconds_until_next()
         due = leases.seconds_until_due(kept, now, retry)
         due = _soonest(due, self._paying.seconds_until_look())

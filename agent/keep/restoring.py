@@ -26,7 +26,8 @@ def restore(context: Context, generation: int) -> Outcome:
         there_is = leases.check_restore(memory.kept, generation)
         if not there_is:
             memory.save(leases.never_to_come(memory.kept, generation))
-        aim = leases.begin_restore(memory.kept, memory.now(), "restore")
+        now = memory.now()  # First, because it may move expiries along.
+        aim = leases.begin_restore(memory.kept, now, "restore")
     return _restore_to(context, aim) if there_is else _nothing_to_undo(context)
 
 

@@ -91,7 +91,8 @@ def _give_up(context: Context, error: Exception) -> Outcome:
             context.in_force_is_whole = False
             context.retry.failed(error)
             return Outcome(refusals=(context.failure(what),))
-        memory.hold(leases.begin_restore(memory.kept, memory.now(), what))
+        now = memory.now()  # First, because it may move expiries along.
+        memory.hold(leases.begin_restore(memory.kept, now, what))
     outcome = bring_back(context)
     failure = context.failure(what, "the server is on its baseline again")
     return outcome._replace(refusals=(failure, *outcome.refusals))

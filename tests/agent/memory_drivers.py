@@ -384,7 +384,7 @@ class MemoryNetwork:
         missing = [a for a in held.addresses if a not in link.addresses]
         return [
             (f"link {nic}", lambda: self._server.set_up(nic, held.was_up)),
-            *([(f"qdisc of {nic}", lambda: link.without_root())] if self._is_left(nic) else []),
+            *([(f"qdisc of {nic}", link.without_root)] if self._is_left(nic) else []),
             *((f"add {a} {nic}", lambda a=a: link.addresses.append(a)) for a in missing),
             *((f"add {r}", lambda r=r: self._add_main(r)) for r in held.routes if r not in there),
         ]
