@@ -110,7 +110,7 @@ def other_nics(server: MemoryServer) -> set[str]:
 
 
 def _renamed(server: MemoryServer) -> set[str]:
-    return {name for name, link in server.links.items() if link.mac in map(mac, NICS)} - set(NICS)
+    return {name for name, link in server.links.items() if link.renamed} - set(NICS)
 
 
 def _without(facts: Mapping[str, Mapping[str, Any]], names: Collection[str]) -> dict[str, Any]:

@@ -257,7 +257,6 @@ class FaultRun:
         unpaid_yet = base_address(nic) not in self.server.links[nic].addresses
         # What had everything back before it went away is its owner's.
         owed = unpaid_yet and (self._is_in_ledger(nic) or nic in self._owed)
-        self._adopted.discard(nic)
         self._owed = self._owed | {nic} if owed else self._owed - {nic}
         self._away[nic] = _Away(fault, self._rng.random() < 0.5, owed)
         self._say(f"{nic}: {fault.value}, {self._away[nic]}")
