@@ -250,8 +250,9 @@ class FaultRun:
     def _take_away(self, nic: str, fault: Fault) -> bool:
         if nic not in self.server.links:
             return False
+        # A NIC that has its address just got it back, or had not yet given it away.
         unpaid_yet = base_address(nic) not in self.server.links[nic].addresses
-        owed = self._is_in_ledger(nic) or (nic in self._owed and unpaid_yet)
+        owed = unpaid_yet and (self._is_in_ledger(nic) or nic in self._owed)
         self._owed = self._owed | {nic} if owed else self._owed - {nic}
         self._away[nic] = _Away(fault, self._rng.random() < 0.5, owed)
         self._say(f"{nic}: {fault.value}, {self._away[nic]}")
