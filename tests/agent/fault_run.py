@@ -430,13 +430,14 @@ class FaultRun:
             self._break(f"{type(request).__name__}: {reply}")
         if isinstance(request, (Stage, Renew, Commit)) and outcome != "refused":
             sure = outcome == "done" and self._is_durable()
-            if isinstance(request, Stage) and self.keeper is not None:
-                sure = sure and self.keeper.lease.phase == "staged"  # else it had a lease before
-            desired = getattr(request, "desired", None)
-            generation = desired.generation if desired else request.generation
-            self._leases.granted(
-                generation, request.lease_seconds, self._running_seconds, sure=sure
-            )
+            if isinstance(request, Stage):
+                generation = request.desired.generation
+                # One that was committed before keeps the lease that it had.
+                sure = sure and self.keeper is not None and self.keeper.lease.phase == "staged"
+            else:
+                generation = request.generation
+            now, seconds = self._running_seconds, request.lease_seconds
+            self._leases.granted(generation, seconds, now, sure=sure)
         if isinstance(request, Commit):
             for_good = request.lease_seconds is None
             self._decisions.commit(request.generation, outcome, for_good=for_good)
