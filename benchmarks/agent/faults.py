@@ -48,7 +48,7 @@ def tables(_: Path | None) -> Iterable[Table]:
         fault_table.rows(in_memory),
         notes=(
             "runs: those that the kind of fault struck; times: how often. A broken run broke a law "
-            "(a whole state that somebody decided on, nothing of others touched, no debt forgotten, "
-            "no lease too long or too short), and counts for each kind that struck it.",
+            "(a whole state that somebody decided on, nothing of others touched, no debt "
+            "forgotten, no lease too long or too short), and counts for each kind that struck it.",
         ),
     )

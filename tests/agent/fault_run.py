@@ -254,8 +254,8 @@ class FaultRun:
     def _take_away(self, nic: str, fault: Fault) -> bool:
         if nic not in self.server.links:
             return False
+        # A NIC that has its address just got it back, or had not yet given it away.
         unpaid_yet = base_address(nic) not in self.server.links[nic].addresses
-        # What had everything back before it went away is its owner's.
         owed = unpaid_yet and (self._is_in_ledger(nic) or nic in self._owed)
         self._owed = self._owed | {nic} if owed else self._owed - {nic}
         self._away[nic] = _Away(fault, self._rng.random() < 0.5, owed)
@@ -434,13 +434,14 @@ class FaultRun:
             self._break(f"{type(request).__name__}: {reply}")
         if isinstance(request, (Stage, Renew, Commit)) and outcome != "refused":
             sure = outcome == "done" and self._is_durable()
-            if isinstance(request, Stage) and self.keeper is not None:
-                sure = sure and self.keeper.lease.phase == "staged"  # else it had a lease before
-            desired = getattr(request, "desired", None)
-            generation = desired.generation if desired else request.generation
-            self._leases.granted(
-                generation, request.lease_seconds, self._running_seconds, sure=sure
-            )
+            if isinstance(request, Stage):
+                generation = request.desired.generation
+                # One that was committed before keeps the lease that it had.
+                sure = sure and self.keeper is not None and self.keeper.lease.phase == "staged"
+            else:
+                generation = request.generation
+            now, seconds = self._running_seconds, request.lease_seconds
+            self._leases.granted(generation, seconds, now, sure=sure)
         if isinstance(request, Commit):
             for_good = request.lease_seconds is None
             self._decisions.commit(request.generation, outcome, for_good=for_good)

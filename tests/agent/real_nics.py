@@ -1,7 +1,7 @@
 """A NIC of a real server that goes away, in one of four ways, and comes back.
 
-Whose what it held is: where the agent's ledger had it, the agent has to give it back, and nobody
-does so here. Else the distribution's network service does, as on any server.
+Where the agent had taken what it held, and has it in its ledger, the agent has to give it back, and
+nobody does so here. Else the distribution's network service does, as on any server.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Nic:
         return self._loss is not None
 
     def take_away(self, loss: Loss) -> None:
-        before = self.is_in_ledger()
+        before = self.is_in_ledger() and not self.addresses()
         if loss is Loss.MOVED:
             self._server.sh(f"ip link set {NIC} netns {self._server.peer} name {_AWAY}")
         elif loss is Loss.RENAMED:
@@ -50,13 +50,12 @@ class Nic:
         else:
             self._server.sh(f"ip link del {NIC}")
         self._loss = loss
-        self.is_owed = before or self.is_in_ledger()
+        self.is_owed = before
 
     def bring_back(self) -> None:
         loss, self._loss = self._loss, None
         if loss is None:
             return
-        self.is_owed = self.is_owed or self.is_in_ledger()
         if loss is Loss.MOVED:
             self._server.sh(
                 f"ip link set {_AWAY} netns {self._server.namespace} name {NIC}", peer=True

@@ -14,6 +14,7 @@ from typing import Any, get_args
 import pytest
 
 from placewire.controller.decide.measured.calibration import ASSUMED_SETUP_SECONDS
+from placewire.controller.lab.record import exclusive
 from placewire.controller.plan.plan_file import load_plan
 from placewire.optimizer.cluster_plan.payload import payload_capacity
 from placewire.optimizer.graph.graph_file import load_graph
@@ -23,6 +24,7 @@ from placewire.optimizer.placement import load_placement
 from tests.end_to_end.cluster import (
     NIC_BITS_PER_SECOND,
     SERVERS,
+    Finished,
     Process,
     TestCluster,
     interrupt,
@@ -183,6 +185,33 @@ def test_what_may_borrow_is_measured_and_trains(
             assert round(shared) == pytest.approx(shared) and shared <= 2
     for row in report["traffic"]:
         assert row["sent_bytes"] == pytest.approx(row["planned_bytes"], rel=0.01, abs=64)
+
+
+def _snapshots(cluster: TestCluster, plan: str, *words: str) -> Finished:
+    """`controller verify` while no lab goes up, which raises a setting of the whole machine."""
+    with exclusive():
+        return cluster.run("verify", plan, *words)
+
+
+def test_a_snapshot_tells_what_is_in_force_and_that_it_went(
+    cluster: TestCluster, untouched: None
+) -> None:
+    document = cluster.document()
+    document["network"] |= {"on_exit": "keep"}
+    plan = str(cluster.plan(document, "snapshot"))
+    before = str(cluster.folder / "before.json")
+    taken = _snapshots(cluster, plan, "--snapshot", before)
+    assert taken.code == 0, taken.told
+    applied = cluster.run("apply", plan, "--network-only", "--no-measurement", "--yes")
+    assert applied.code == 0, applied.told
+    kept = _snapshots(cluster, plan, "--against-snapshot", before)
+    assert kept.code == 6, kept.told
+    for what in ("bridge pw-nic0: was not there", "address nic0 10.7.0.1/24: was "):
+        assert f"s1: {what}" in kept.output, kept.told
+    destroyed = cluster.run("destroy", plan, "--yes")
+    assert destroyed.code == 0, destroyed.told
+    same = _snapshots(cluster, plan, "--against-snapshot", before)
+    assert same.code == 0 and "nothing differs" in same.output, same.told
 
 
 def test_network_only_keeps_then_changes_nothing_then_is_destroyed(

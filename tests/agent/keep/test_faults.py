@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 RUNS = 2000
 # At least how many runs each kind of fault struck, and at least how many runs had each end.
-LEAST_RUNS_STRUCK = 40
+LEAST_RUNS_STRUCK = 30
 LEAST_RUNS_ENDED = 400
 
 

@@ -285,6 +285,16 @@ async def test_a_program_runs_to_its_end(login: Login) -> None:
     assert lines == ["a line"]
 
 
+async def test_the_text_of_a_program_is_run_by_the_server_s_own_python(login: Login) -> None:
+    before = folders(login)
+    source = b"import sys; print(sys.flags.isolated, 'PRIVATE' in __import__('os').environ)"
+    ended = await launcher_of(login).read("s2", source)
+    assert (ended.status, ended.output, ended.tail) == (0, b"1 False\n", ())
+    failed = await launcher_of(login).read("s1", b"raise SystemExit('it cannot be read')")
+    assert failed.status == 1 and failed.tail == ("it cannot be read",)
+    assert folders(login) == before, "nothing is put there"
+
+
 def test_ready_where_code_and_model_are(login: Login) -> None:
     launcher_of(login).require_ready()
     addresses = {"s1": ADDRESS}
