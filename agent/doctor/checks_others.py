@@ -51,7 +51,7 @@ def other_findings(facts: Facts) -> Iterator[Finding]:
     yield from _sysctls(facts)
     yield from _tables(facts)
     for entry in facts.observed.foreign:
-        yield _in_our_place(entry)
+        yield _not_ours(entry)
 
 
 def _services(facts: Facts) -> Iterator[Finding]:
@@ -128,13 +128,20 @@ _PLACES = {
     "classifiers": ("our filters have these preferences", "give that filter another preference"),
     "rules": ("our rules have these priorities", "ip rule del priority {key}; add it elsewhere"),
     "routes": ("our routes are in this table", "move it to a table outside 8000..8255"),
+    "queues": ("our queue would have its id", "ovs-vsctl remove qos QOS queues ID"),
 }  # fmt: skip
 
 
-def _in_our_place(entry: ForeignEntry) -> Finding:
+def _not_ours(entry: ForeignEntry) -> Finding:
+    if entry.collection not in _PLACES:
+        return Finding(
+            severity="note", what=f"has {entry.text}, which is not ours", where=entry.on,
+            why="that would go with it: a change that needs this is refused",
+            remedy=entry.remedy,
+        )  # fmt: skip
     why, remedy = _PLACES[entry.collection]
     return Finding(
         severity="warning", what=f"is not ours: {entry.text}",
         where=f"{entry.collection} {entry.key}", why=f"{why}; a plan that needs it is refused",
-        remedy=remedy.format(key=entry.key),
+        remedy=entry.remedy or remedy.format(key=entry.key),
     )  # fmt: skip

@@ -106,9 +106,7 @@ class InterfaceView:
     def disciplines(self, interface: str) -> tuple[Discipline, ...]:
         """The queueing disciplines that have a handle."""
         return tuple(
-            Discipline(
-                q["kind"], q["handle"], "" if q.get("root") else q.get("parent", "")
-            )
+            Discipline(q["kind"], q["handle"], "" if q.get("root") else q.get("parent", ""))
             for q in self._given_qdiscs
             if q["dev"] == interface
         )

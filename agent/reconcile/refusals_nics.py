@@ -18,7 +18,7 @@ from placewire.agent.contract.state import DesiredState, NicFacts, ObservedState
 
 _INTERFACE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _OWN_SYSCTLS = (
-    f"set only {', '.join(SYSCTL_KEYS)} here, in {SYSCTL_PREFIX}INTERFACE., of the bridges and NICs of "
+    f"set only {', '.join(SYSCTL_KEYS)} in {SYSCTL_PREFIX}INTERFACE., of the bridges and NICs of "
     "this state"
 )
 _OWN_SUBNET = "use a subnet of its own for every rail"
@@ -215,7 +215,9 @@ def sysctl_refusals(wanted: DesiredState, protected: Collection[str]) -> Iterato
         if not entry.name.startswith("net."):
             yield refuse(where, "is not a network setting", _OWN_SYSCTLS)
         elif not entry.name.startswith(SYSCTL_PREFIX) or interface in ("all", "default", ""):
-            yield refuse(where, "is a setting of the whole server, not of one interface", _OWN_SYSCTLS)
+            yield refuse(
+                where, "is a setting of the whole server, not of one interface", _OWN_SYSCTLS
+            )
         elif interface in protected:
             yield refuse(
                 where,

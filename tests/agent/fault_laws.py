@@ -57,7 +57,10 @@ def not_whole(
         sysctls=frozenset(server.sysctls),
         bridges=frozenset(server.links),
         addresses=frozenset(
-            (n, a) for n, link in server.links.items() for a in link.addresses if a not in link.theirs
+            (n, a)
+            for n, link in server.links.items()
+            for a in link.addresses
+            if a not in link.theirs
         ),
         routes=frozenset(server.main_routes),
     )

@@ -176,6 +176,11 @@ CASES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
             "observed.foreign": (ForeignEntry(collection=kind, key="key", text="text"),)})
         for kind in _PLACES
     },
+    "something on our bridge": ("note", "pw-nic0", "has address 10.9.9.9/24, which is not ours", {
+        "observed.foreign": (
+            ForeignEntry(collection="addresses", key="pw-nic0 10.9.9.9/24", on="pw-nic0",
+                         text="address 10.9.9.9/24",
+                         remedy="ip address del 10.9.9.9/24 dev pw-nic0"),)}),
 }  # fmt: skip
 
 
@@ -316,6 +321,6 @@ def test_every_kind_of_foreign_entry_has_its_words() -> None:
     """Every kind that the drivers report."""
     source = ROOT / "agent" / "drivers"
     text = "".join(path.read_text() for path in source.glob("*.py"))
-    for kind in ("bridges", "flows", "classifiers", "rules", "routes"):
-        assert f'collection="{kind}"' in text and kind in _PLACES
+    for kind in ("bridges", "flows", "classifiers", "rules", "routes", "queues"):
+        assert f'"{kind}"' in text and kind in _PLACES
     assert SwitchView.foreign_on_ours.__name__ in text and {"ports", "shapers"} <= set(_PLACES)
