@@ -343,9 +343,7 @@ CHANGED_CLASS = "tc class change dev nic0 parent 1:fffe classid 1:3 htb rate 1mb
 
 
 @network
-@pytest.mark.parametrize(
-    "meddle", [CHANGED_CLASS, "tc qdisc del dev nic0 root"]
-)
+@pytest.mark.parametrize("meddle", [CHANGED_CLASS, "tc qdisc del dev nic0 root"])
 @pytest.mark.parametrize("changed", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_shaping_that_someone_changed_in_the_kernel_is_mended(
     server: ServerUnderTest, meddle: str, changed: bool
