@@ -9,7 +9,6 @@ from placewire.agent.contract.diagnosis import Finding
 from placewire.agent.contract.entries import TABLES
 from placewire.agent.contract.state import ForeignEntry
 from placewire.agent.doctor.facts import Facts
-from placewire.agent.reconcile.foreign import ON_BRIDGES, ON_QUEUES
 
 # From this value of arp_ignore on, requests for our addresses may stay unanswered (ip-sysctl).
 _SILENT_ARP = 3
@@ -52,7 +51,7 @@ def other_findings(facts: Facts) -> Iterator[Finding]:
     yield from _sysctls(facts)
     yield from _tables(facts)
     for entry in facts.observed.foreign:
-        yield _in_our_place(entry)
+        yield _not_ours(entry)
 
 
 def _services(facts: Facts) -> Iterator[Finding]:
@@ -121,22 +120,25 @@ def _tables(facts: Facts) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-_WITH_BRIDGE = "removing our bridge would take it away"
-_WITH_QUEUES = "removing our queues would take it away"
 _PLACES = {
-    **dict.fromkeys(ON_BRIDGES, (_WITH_BRIDGE, "remove it, or make it elsewhere")),
-    **dict.fromkeys(ON_QUEUES, (_WITH_QUEUES, "remove it, or make it elsewhere")),
     "bridges": ("only our bridges may have such a name", "rename or remove it"),
-    "ports": (_WITH_BRIDGE, "ovs-vsctl del-port BRIDGE PORT"),
+    "ports": ("removing our bridge would take it away", "ovs-vsctl del-port BRIDGE PORT"),
     "shapers": ("our queues would replace it", "ovs-vsctl clear port {key} qos"),
     "flows": ("our flow would have its match and priority", "give it another priority"),
     "classifiers": ("our filters have these preferences", "give that filter another preference"),
     "rules": ("our rules have these priorities", "ip rule del priority {key}; add it elsewhere"),
     "routes": ("our routes are in this table", "move it to a table outside 8000..8255"),
+    "queues": ("our queue would have its id", "ovs-vsctl remove qos QOS queues ID"),
 }  # fmt: skip
 
 
-def _in_our_place(entry: ForeignEntry) -> Finding:
+def _not_ours(entry: ForeignEntry) -> Finding:
+    if entry.collection not in _PLACES:
+        return Finding(
+            severity="note", what=f"has {entry.text}, which is not ours", where=entry.on,
+            why="that would go with it: a change that needs this is refused",
+            remedy=entry.remedy,
+        )  # fmt: skip
     why, remedy = _PLACES[entry.collection]
     return Finding(
         severity="warning", what=f"is not ours: {entry.text}",

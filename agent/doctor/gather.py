@@ -18,7 +18,9 @@ from placewire.agent.drivers.command import run
 from placewire.agent.drivers.server import Server, open_vswitch_version
 from placewire.agent.drivers.sysctl import read_sysctls
 from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.lease import with_known_addresses
 from placewire.agent.reconcile.ledger import owed_sentences
+from placewire.agent.reconcile.unmarkable import NOTHING_KNOWN, Unmarked, unmarked
 from placewire.agent.store import StoreError, read_kept
 from placewire.agent.wiring import addresses_towards
 
@@ -34,7 +36,7 @@ def gather(config: AgentConfig) -> Facts:
     """Raises EffectError where not even the interfaces can be read."""
     user = _agent_user()
     server = Server(config)
-    observed, unreadable = server.observe_what_answers()
+    observed, unreadable = server.observe_what_answers(_known(config))
     names = [nic.name for nic in observed.nics]
     return Facts(
         server=config.server,
@@ -57,6 +59,16 @@ def gather(config: AgentConfig) -> Facts:
         own=_own(config, user),
         observed=observed,
     )
+
+
+def _known(config: AgentConfig) -> Unmarked:
+    """What the agent of a plan in force knows of its own. Without a plan, or where its state cannot
+    be read, nobody knows whose the addresses of a bridge of ours are."""
+    try:
+        kept = with_known_addresses(read_kept(Path(config.state_dir)))
+    except (OSError, StoreError):
+        return NOTHING_KNOWN
+    return NOTHING_KNOWN if kept.lease.is_idle else unmarked(kept.desired, kept.ledger)
 
 
 def _agent_user() -> pwd.struct_passwd:

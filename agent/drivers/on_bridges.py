@@ -15,7 +15,13 @@ from placewire.agent.contract.state import ForeignEntry
 from placewire.agent.drivers.interfaces import InterfaceView, identity_of
 from placewire.agent.reconcile.canonical import prefix
 from placewire.agent.reconcile.effects import EffectError
-from placewire.agent.reconcile.foreign import DISCIPLINES, INTERFACES, NEIGHBOURS, goes_with_address
+from placewire.agent.reconcile.foreign import (
+    DISCIPLINES,
+    INTERFACES,
+    NEIGHBOURS,
+    OTHER_ROUTES,
+    goes_with_address,
+)
 
 # Of an address that the kernel made by itself: what newer versions of iproute2 call its protocol,
 # and flags that only the kernel's own have.
@@ -92,14 +98,19 @@ def made_by_kernel(entry: Mapping[str, Any]) -> bool:
 
 
 def _route(route: str, on: str) -> ForeignEntry:
-    text, remedy = f"route {route}", f"ip route del {route}"
+    """In one of our tables, it is in the place of a route of ours, and has the key of that."""
+    place = _place_in_our_tables(route)
     return ForeignEntry(
-        collection="routes", key=_key_of_route(route), text=text, on=on, remedy=remedy
+        collection="routes" if place else OTHER_ROUTES,
+        key=place or route,
+        text=f"route {route}",
+        on=on,
+        remedy=f"ip route del {route}",
     )
 
 
-def _key_of_route(route: str) -> str:
-    """In one of our tables, the key of ours in whose place it is."""
+def _place_in_our_tables(route: str) -> str:
+    """The key; "" where the route is in another table."""
     words = route.split()
     table = words[words.index("table") + 1] if "table" in words else ""
     if table.isdigit() and int(table) in TABLES:
@@ -108,14 +119,14 @@ def _key_of_route(route: str) -> str:
                 return f"table {table} {prefix(word)}"
             except ValueError:
                 continue
-    return route
+    return ""
 
 
 def _routes_v6(bridge: str, routes: Iterable[str]) -> Iterator[ForeignEntry]:
     for route in routes:
         if f" dev {bridge} " in f" {route} ":
             yield ForeignEntry(
-                collection="routes",
+                collection=OTHER_ROUTES,
                 key=f"inet6 {route}",
                 text=f"IPv6 route {route}",
                 on=bridge,

@@ -35,6 +35,7 @@ from placewire.agent.contract.entries import (
 from placewire.agent.contract.state import ForeignEntry
 from placewire.agent.drivers.command import run
 from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.foreign import OTHER_FLOWS
 from placewire.agent.reconcile.steps import EntryStep
 
 _PROTOCOL = ("-O", "OpenFlow13")
@@ -93,7 +94,7 @@ def parse_flows(
             place = Flow(bridge=bridge, destination=destination and destination[1], queue_id=0)
             foreign.append(
                 ForeignEntry(
-                    collection="flows",
+                    collection="flows" if in_our_place else OTHER_FLOWS,
                     key=place.key if in_our_place else f"{bridge} {_strict_match(line)}",
                     text=f"flow {line}",
                     on=bridge,

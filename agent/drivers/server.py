@@ -343,7 +343,12 @@ def _problems(bridges: Sequence[Bridge], view: interfaces.InterfaceView) -> Iter
 def _foreign_interfaces(names: Collection[str], ours: Collection[str]) -> list[ForeignEntry]:
     """Foreign interfaces with a name that only our bridges should have."""
     return [
-        ForeignEntry(collection="bridges", key=name, text=f"interface {name}")
+        ForeignEntry(
+            collection="bridges",
+            key=name,
+            text=f"interface {name}",
+            remedy=f"ip link del {name}",
+        )
         for name in names
         if name.startswith(BRIDGE_PREFIX) and name not in ours
     ]

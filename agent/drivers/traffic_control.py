@@ -33,6 +33,7 @@ _TICK_SECONDS = 64e-9
 _HTB = "1"
 HTB_HANDLE = f"{_HTB}:"
 _INNER = 0xFFFE
+_INNER_CLASS = f"{_HTB}:{_INNER:x}"
 # Open vSwitch (3.1) raises a class's burst to the NIC's MTU plus this, whatever was asked.
 _BURST_BEYOND_MTU_BYTES = 64
 _SHORT_PREFERENCE, _DESTINATION_PREFERENCE = CLASSIFIER_PREFERENCES[:2]
@@ -175,7 +176,7 @@ def read_foreign(
         for queue_id in sorted(set(classes) - set(classes if ours is None else ours))
         for name in [f"{_HTB}:{queue_id + 1:x}"]
     ]
-    parents = [f"{_HTB}:{minor:x}" for minor in (_INNER, *(n + 1 for n in sorted(classes)))]
+    parents = [_INNER_CLASS, *(f"{_HTB}:{queue_id + 1:x}" for queue_id in sorted(classes))]
     if classes and _tc(*(f"filter show dev {nic} parent {parent}" for parent in parents)).strip():
         for parent in parents:
             said = run(["tc", "filter", "show", "dev", nic, "parent", parent])
@@ -274,9 +275,10 @@ def _all_foreign(nic: str, parent: str, found: Filters) -> Iterator[ForeignEntry
         )
         for other in found.others
     )
-    at_class = _class_id(parent)
+    # A filter that leads to a class keeps the kernel from removing that class.
+    leaf = None if parent in (HTB_HANDLE, _INNER_CLASS) else _class_id(parent)
     for preference, class_id, what, words in (*unlike_ours, *others):
-        on = _on(nic, class_id if at_class is None else at_class)
+        on = _on(nic, class_id if leaf is None else leaf)
         yield ForeignEntry(
             collection=FILTERS,
             key=f"{on} {parent} preference {preference}",

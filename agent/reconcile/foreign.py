@@ -34,6 +34,8 @@ from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 PORTS = "ports"
 SHAPERS = "shapers"
 FEATURES = "features"
+OTHER_FLOWS = "other flows"
+OTHER_ROUTES = "other routes"
 NEIGHBOURS = "neighbours"
 INTERFACES = "interfaces"
 DISCIPLINES = "queueing disciplines"
@@ -43,7 +45,8 @@ FILTERS = "filters"
 # the kernel or Open vSwitch makes by itself is not foreign: IPv6 link-local addresses, routes of
 # `proto kernel`, the one flow of a new bridge.
 ON_BRIDGES = (
-    PORTS, FEATURES, "flows", "addresses", "routes", NEIGHBOURS, INTERFACES, DISCIPLINES,
+    PORTS, FEATURES, "flows", OTHER_FLOWS, "addresses", "routes", OTHER_ROUTES, NEIGHBOURS,
+    INTERFACES, DISCIPLINES,
 )  # fmt: skip
 ON_QUEUES = ("classifiers", FILTERS, DISCIPLINES, CLASSES, "queues")
 # Of what is on one bridge or NIC, so many are named one by one.
@@ -164,7 +167,7 @@ def goes_with_address(address: Address, foreign: Iterable[ForeignEntry]) -> Iter
     network = IPv4Interface(address.address).network
     for entry in foreign:
         held = entry.key.removeprefix(f"{address.interface} ")
-        if entry.collection == "routes":
+        if entry.collection in ("routes", OTHER_ROUTES):
             if f" src {address.address.split('/')[0]} " in f"{entry.text} ":
                 yield entry
         elif (
@@ -187,7 +190,10 @@ def _routes_from(
     own = {route for taken in ledger.nics for route in taken.routes}
     for route in dict.fromkeys(r for nic in observed.nics for r in nic.routes if r not in own):
         yield ForeignEntry(
-            collection="routes", key=route, text=f"route {route}", remedy=f"ip route del {route}"
+            collection=OTHER_ROUTES,
+            key=route,
+            text=f"route {route}",
+            remedy=f"ip route del {route}",
         )
 
 

@@ -18,8 +18,8 @@ from placewire.agent.contract.state import DesiredState, NicFacts, ObservedState
 
 _INTERFACE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _OWN_SYSCTLS = (
-    f"set only {', '.join(SYSCTL_KEYS)} here, in {SYSCTL_PREFIX}INTERFACE., of the bridges and NICs "
-    "of this state"
+    f"set only {', '.join(SYSCTL_KEYS)} in {SYSCTL_PREFIX}INTERFACE., of the bridges and NICs of "
+    "this state"
 )
 _OWN_SUBNET = "use a subnet of its own for every rail"
 

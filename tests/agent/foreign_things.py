@@ -1,4 +1,4 @@
-"""What others may have on a bridge or queues of ours, on a MemoryServer: one of each kind."""
+"""What others may have on a bridge or on queues of ours, on a MemoryServer: one of each kind."""
 
 from __future__ import annotations
 

@@ -149,10 +149,9 @@ class MemoryServer:
             if name not in self.links:
                 self.links[name] = Link(mac(name), internal=True, up=False)
                 self.sysctls |= dict.fromkeys(sysctls_of(name), "0")
-            # An interface that was left is taken up, with an empty flow table.
-            self.flows.setdefault(name, [])
             self.links[name].mtu_bytes = row.mtu_bytes
-        self.flows = {name: rows for name, rows in self.flows.items() if name in self.bridges}
+        # Empty where it takes up an interface that a former ovs-vswitchd left.
+        self.flows = {name: self.flows.get(name, []) for name in self.bridges}
         ports = {port.name: port for row in self.bridges.values() for port in row.ports.values()}
         for name, link in self.links.items():
             qos = ports[name].qos if name in ports else None

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import pwd
-import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -36,7 +34,7 @@ from placewire.agent.doctor.gather_others import (
 )
 from placewire.agent.doctor.show import document, print_findings
 from placewire.agent.doctor.sockets import mode_allows, socket_facts
-from placewire.agent.reconcile.foreign import ON_BRIDGES, ON_QUEUES, SHAPERS
+from placewire.agent.drivers.switch_view import SwitchView
 from placewire.agent.reconcile.unknown_marks import TAKE_BACK
 from tests.agent.observed_states import nic
 from tests.agent.server_under_test import ServerUnderTest
@@ -178,6 +176,11 @@ CASES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
             "observed.foreign": (ForeignEntry(collection=kind, key="key", text="text"),)})
         for kind in _PLACES
     },
+    "something on our bridge": ("note", "pw-nic0", "has address 10.9.9.9/24, which is not ours", {
+        "observed.foreign": (
+            ForeignEntry(collection="addresses", key="pw-nic0 10.9.9.9/24", on="pw-nic0",
+                         text="address 10.9.9.9/24",
+                         remedy="ip address del 10.9.9.9/24 dev pw-nic0"),)}),
 }  # fmt: skip
 
 
@@ -323,6 +326,6 @@ def test_every_kind_of_foreign_entry_has_its_words() -> None:
     """Every kind that the drivers report."""
     source = ROOT / "agent" / "drivers"
     text = "".join(path.read_text() for path in source.glob("*.py"))
-    kinds = {ast.literal_eval(word) for word in re.findall(r'collection=("[a-z ]+")', text)}
-    assert kinds >= {"bridges", "flows", "rules", "routes", "addresses"}
-    assert kinds | {*ON_BRIDGES, *ON_QUEUES, SHAPERS} <= set(_PLACES)
+    for kind in ("bridges", "flows", "classifiers", "rules", "routes", "queues"):
+        assert f'"{kind}"' in text and kind in _PLACES
+    assert SwitchView.foreign_on_ours.__name__ in text and {"ports", "shapers"} <= set(_PLACES)

@@ -93,9 +93,10 @@ def test_laws_of_any_sequence(states: list[DesiredState]) -> None:
             stage(server, state)
             assert server.sh(SHOW_FOREIGN) == theirs
             guests.are_there()
-        after_all = shown(server)
         assert stage(server, states[-1]) == 0, "applied twice"
         guests.are_there()
+        guests.leave()
+        after_all = shown(server)
         destroy(server)
         assert server.snapshot() == before
         assert server.sh(SHOW_FOREIGN) == theirs
@@ -144,6 +145,13 @@ def _stage(config: AgentConfig, state: DesiredState) -> int:
     return len(report.changes)
 
 
+def _refusals(config: AgentConfig, state: DesiredState) -> str:
+    generation = DiskStore(Path(config.state_dir)).load().lease.highest_generation + 1
+    report = keeping.keeper(config).stage(state.model_copy(update={"generation": generation}), 60)
+    assert not report.succeeded and report.changes == ()
+    return "; ".join(refusal.sentence for refusal in report.refusals)
+
+
 def destroy(server: ServerUnderTest) -> None:
     report = server.inside(keeping.destroy, server.config)
     assert report.succeeded, report.refusals
@@ -176,18 +184,33 @@ class Guests:
         self._flow = self._filter = False
 
     def about_to_become(self, state: DesiredState) -> None:
-        """The guests come once there is a place for them, and stay as long as it is there."""
+        """The guests come once there is a place for them, and leave when it would go: until then
+        the state is refused."""
         names = {bridge.name for bridge in state.bridges}
         shaped = {shaper.nic for shaper in state.shapers}
+        flow_leaves = self._flow and "pw-nic0" not in names
+        filter_leaves = self._filter and "nic0" not in shaped
+        if flow_leaves or filter_leaves:
+            said = self._server.inside(_refusals, self._server.config, state)
+            assert ("10.7.0.9" in said, "preference 5" in said) == (flow_leaves, filter_leaves)
+            self.are_there()
+            self.leave(flow=flow_leaves, filter_=filter_leaves)
         there = self._server.sh("tc qdisc show dev nic0; ip -br link show")
-        bridge, htb = "pw-nic0" in there, "htb 1: " in there
-        if bridge and not self._flow:
+        if "pw-nic0" in there and "pw-nic0" in names and not self._flow:
             self._server.sh(f"ovs-ofctl add-flow {self._management} cookie=7,{THEIR_FLOW},"
                             "actions=drop")  # fmt: skip
-        if htb and not self._filter:
+            self._flow = True
+        if "htb 1: " in there and "nic0" in shaped and not self._filter:
             self._server.sh(f"tc filter add dev nic0 parent 1: protocol ip {THEIR_FILTER}")
-        self._flow = bridge and "pw-nic0" in names
-        self._filter = htb and "nic0" in shaped
+            self._filter = True
+
+    def leave(self, *, flow: bool = True, filter_: bool = True) -> None:
+        if flow and self._flow:
+            self._server.sh(f"ovs-ofctl --strict del-flows {self._management} {THEIR_FLOW}")
+            self._flow = False
+        if filter_ and self._filter:
+            self._server.sh("tc filter del dev nic0 parent 1: protocol ip pref 5")
+            self._filter = False
 
     def are_there(self) -> None:
         if self._flow:

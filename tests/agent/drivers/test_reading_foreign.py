@@ -1,0 +1,368 @@
+"""What of others the drivers make of the words of `tc`, `ip` and `ovs-ofctl`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from placewire.agent.contract.entries import Address, Classifier
+from placewire.agent.contract.state import ForeignEntry
+from placewire.agent.drivers import interfaces, on_bridges, on_queues, traffic_control
+from placewire.agent.drivers.interfaces import InterfaceView
+from placewire.agent.drivers.on_bridges import made_by_kernel, read_on_bridges, require_alone
+from placewire.agent.drivers.openflow import parse_flows
+from placewire.agent.drivers.switch_view import SwitchView
+from placewire.agent.drivers.traffic_control import Discipline, read_classifiers, read_foreign
+from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.foreign import ON_BRIDGES, ON_QUEUES
+
+OWN_FILTERS = """\
+filter parent 1: protocol ip pref 20480 u32 chain 0
+filter parent 1: protocol ip pref 20480 u32 chain 0 fh 801: ht divisor 1
+filter parent 1: protocol ip pref 20481 u32 chain 0
+filter parent 1: protocol ip pref 20481 u32 chain 0 fh 800: ht divisor 1
+filter parent 1: protocol ip pref 20481 u32 chain 0 fh 800::800 order 2048 key ht 800 bkt 0 \
+flowid 1:3 not_in_hw
+  match 0a070002/ffffffff at 16
+"""
+THEIR_FILTERS = """\
+filter parent 1: protocol ip pref 5 u32 chain 0
+filter parent 1: protocol ip pref 5 u32 chain 0 fh 802: ht divisor 1
+filter parent 1: protocol ip pref 5 u32 chain 0 fh 802::800 order 2048 key ht 802 bkt 0 \
+flowid 1:1 not_in_hw
+  match 09090909/ffffffff at 16
+filter parent 1: protocol all pref 6 matchall chain 7
+filter parent 1: protocol all pref 6 matchall chain 7 handle 0x1
+  not_in_hw
+filter parent 1: protocol ip pref 20481 u32 chain 0 fh 800::801 order 2049 key ht 800 bkt 0 \
+flowid 1:4 not_in_hw
+  match 0a070003/ffffffff at 12
+filter parent 1: protocol ip pref 20481 u32 chain 0 fh 800::802 order 2050 key ht 800 bkt 0 \
+terminal flowid not_in_hw
+  match 0a070003/ffffffff at 12
+filter parent 1: protocol ip pref 20999 flower chain 0
+filter parent 1: protocol ip pref 20999 flower chain 0 handle 0x1 classid 1:2
+  eth_type ipv4
+  dst_ip 10.7.0.9
+"""
+
+
+class Said:
+    """Answers in the place of the system's tools."""
+
+    def __init__(self, answers: dict[str, str]) -> None:
+        self._answers = answers
+        self.asked: list[str] = []
+
+    def __call__(self, command: list[str], stdin: str | None = None) -> str:
+        words = " ".join(command)
+        self.asked.append(words if stdin is None else f"{words}\n{stdin}")
+        if words == "tc -batch -":
+            lines = (stdin or "").splitlines()
+            return "".join(self._answers.get(f"tc {line}", "") for line in lines)
+        return self._answers.get(words, "[]" if " -j" in words else "")
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    answers: dict[str, str] = {}
+    for module in (traffic_control, interfaces):
+        monkeypatch.setattr(module, "run", Said(answers))
+    return answers
+
+
+def remedies(found: list[ForeignEntry]) -> dict[str, tuple[str, str]]:
+    """By the command that removes it: what it is on, and its collection."""
+    assert len({entry.remedy for entry in found}) == len(found), found
+    return {entry.remedy: (entry.on, entry.collection) for entry in found}
+
+
+# -- tc --------------------------------------------------------------------------------------------
+
+
+def test_our_filters_are_none_of_others(said: dict[str, str]) -> None:
+    said["tc filter show dev nic0"] = OWN_FILTERS
+    ours, foreign = read_classifiers(["nic0"])
+    assert ours == [Classifier(nic="nic0", destination="10.7.0.2", queue_id=2)]
+    assert foreign == []
+
+
+def test_each_filter_of_others_is_told_with_what_removes_it(said: dict[str, str]) -> None:
+    said["tc filter show dev nic0"] = OWN_FILTERS + THEIR_FILTERS
+    ours, foreign = read_classifiers(["nic0"])
+    assert len(ours) == 1
+    of_ours = "tc filter del dev nic0 parent 1: protocol ip pref 20481 handle"
+    assert remedies(foreign) == {
+        "tc filter del dev nic0 parent 1: protocol ip pref 5": ("nic0 queue 0", "filters"),
+        "tc filter del dev nic0 parent 1: chain 7 protocol all pref 6": ("nic0", "filters"),
+        f"{of_ours} 800::801 u32": ("nic0 queue 3", "classifiers"),
+        f"{of_ours} 800::802 u32": ("nic0", "classifiers"),
+        "tc filter del dev nic0 parent 1: protocol ip pref 20999": ("nic0 queue 1", "classifiers"),
+    }
+    assert {entry.key for entry in foreign if entry.collection == "classifiers"} == {"nic0"}
+
+
+def test_what_is_on_a_class_is_found(said: dict[str, str]) -> None:
+    disciplines = [
+        Discipline("htb", "1:", ""),
+        Discipline("fq_codel", "10:", "1:3"),
+        Discipline("sfq", "20:", "10:1"),
+        Discipline("clsact", "ffff:", "ffff:fff1"),
+    ]
+    line = "filter protocol ip pref 49152 u32 chain 0 fh 800::800 order 2048 flowid 1:1 not_in_hw\n"
+    said["tc filter show dev nic0 parent 1:fffe"] = line
+    said["tc filter show dev nic0 parent 1:2"] = line
+    found = read_foreign("nic0", [0, 1, 2, 1279], disciplines, ours={0, 1, 2})
+    assert remedies(found) == {
+        "tc qdisc del dev nic0 parent 1:3": ("nic0 queue 2", "queueing disciplines"),
+        "tc class del dev nic0 classid 1:500": ("nic0", "classes"),
+        "tc filter del dev nic0 parent 1:fffe protocol ip pref 49152": ("nic0 queue 0", "filters"),
+        "tc filter del dev nic0 parent 1:2 protocol ip pref 49152": ("nic0 queue 1", "filters"),
+    }
+    left = read_foreign("nic0", [7], [], ours=None)
+    assert "classes" not in {entry.collection for entry in left}, "nobody knows whose they are"
+
+
+def test_nothing_is_asked_class_by_class_while_there_is_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tool = Said({})
+    monkeypatch.setattr(traffic_control, "run", tool)
+    assert read_foreign("nic0", range(256), [], ours=range(256)) == []
+    assert len(tool.asked) == 1 and tool.asked[0].count("parent") == 257
+
+
+@pytest.mark.parametrize(
+    ("root", "shaped", "foreign"),
+    [
+        (None, True, False),
+        ({"kind": "htb", "handle": "1:", "root": True}, True, False),
+        ({"kind": "tbf", "handle": "8001:", "root": True}, True, True),
+        ({"kind": "htb", "handle": "9:", "root": True}, True, True),
+        # Of others, on a port of ours that has no queues; or not yet removed by ovs-vswitchd.
+        ({"kind": "htb", "handle": "1:", "root": True}, False, True),
+        ({"kind": "htb", "handle": "1:", "root": True, "of": "ovs"}, False, False),
+    ],
+)
+def test_a_discipline_in_the_place_of_our_htb(
+    said: dict[str, str], root: dict[str, Any] | None, shaped: bool, foreign: bool
+) -> None:
+    if root is not None:
+        said["tc -j qdisc show"] = json.dumps([{**root, "dev": "nic0"}])
+        if root.get("of"):
+            said["tc class show dev nic0"] = "class htb 1:fffe root rate 1Mbit"
+    queue_ids = {"nic0": {0}} if shaped else {}
+    found = list(on_queues.read_on_queues(InterfaceView(), ["nic0"], [], queue_ids))
+    assert [entry.collection for entry in found] == (["shapers"] if foreign else [])
+    assert [entry.remedy for entry in found] == (["tc qdisc del dev nic0 root"] if foreign else [])
+
+
+# -- ip --------------------------------------------------------------------------------------------
+
+
+def v6(local: str, scope: str, **flags: Any) -> dict[str, Any]:
+    return {"family": "inet6", "local": local, "prefixlen": 64, "scope": scope, **flags}
+
+
+@pytest.mark.parametrize(
+    ("entry", "kernels"),
+    [
+        (v6("fe80::fc:ff:fe00:1", "link"), True),
+        (v6("fe80::2c3a:41ff:fe22:5", "link"), True),
+        (v6("fe80::9a1:3:2:7", "link", **{"stable-privacy": True}), True),
+        (v6("fe80::9a1:3:2:7", "link", protocol="kernel_ll"), True),
+        (v6("fd00::9a1:3:2:7", "global", dynamic=True, mngtmpaddr=True), True),
+        (v6("fd00::9a1:3:2:8", "global", dynamic=True, temporary=True), True),
+        (v6("fe80::1", "link"), False),
+        (v6("fd00::2", "global"), False),
+        (v6("fd00::fc:ff:fe00:1", "global"), False),
+        (v6("fd00::3", "global", dynamic=True), False),
+        ({"family": "inet", "local": "10.1.1.1", "prefixlen": 24, "scope": "global"}, False),
+    ],
+)
+def test_what_the_kernel_made_by_itself_is_not_foreign(
+    entry: dict[str, Any], kernels: bool
+) -> None:
+    assert made_by_kernel(entry) == kernels
+
+
+LINKS = [
+    {
+        "ifname": "pw-nic0", "flags": ["UP"], "mtu": 1500, "address": "02:00:00:00:00:01",
+        "addr_info": [
+            {"family": "inet", "local": "10.7.0.1", "prefixlen": 24, "scope": "global"},
+            {"family": "inet", "local": "10.7.0.77", "prefixlen": 24, "scope": "global"},
+            {"family": "inet", "local": "10.99.0.7", "address": "10.99.0.8", "prefixlen": 32,
+             "scope": "global"},
+            v6("fd00::7", "global"), v6("fe80::fc:ff:fe00:1", "link"),
+        ],
+    },
+    {"ifname": "vlan7", "link": "pw-nic0", "flags": [], "mtu": 1500, "address": ""},
+    {"ifname": "mgmt", "flags": ["UP"], "mtu": 1500, "address": "", "addr_info": []},
+]  # fmt: skip
+ROUTES = """\
+172.16.0.0/16 via 10.7.0.2 dev pw-nic0 proto static metric 50
+10.7.0.0/24 dev pw-nic0 proto kernel scope link src 10.7.0.1
+10.60.0.0/16 dev pw-nic0 scope link linkdown
+10.61.0.0/16 dev pw-nic0 table 8000 scope link
+10.7.0.0/24 dev pw-nic0 table 8000 proto 80 scope link src 10.7.0.1
+10.62.0.0/16 dev mgmt scope link src 10.7.0.1
+default proto static \\ nexthop via 10.7.0.8 dev pw-nic0 weight 1 \\ nexthop via 10.9.0.1 dev mgmt
+local 10.7.0.1 dev pw-nic0 table local proto kernel scope host src 10.7.0.1
+"""
+ROUTES_V6 = """\
+fd00::/64 dev pw-nic0 proto kernel metric 256 pref medium
+fe80::/64 dev pw-nic0 proto kernel metric 256 pref medium
+fd01::/64 dev pw-nic0 proto ra metric 256 expires 86391sec pref medium
+2001:db8::/32 via fe80::1 dev pw-nic0 metric 1024 expires 55sec pref medium
+default via fd00::1 dev mgmt metric 1024 pref medium
+multicast ff00::/8 dev pw-nic0 table local proto kernel metric 256 pref medium
+"""
+OWN = ("10.7.0.1/24", "172.16.0.0/16 via 10.7.0.2 dev pw-nic0 proto static metric 50")
+
+
+@pytest.fixture
+def a_busy_bridge(said: dict[str, str]) -> dict[str, str]:
+    said["ip -j -d address show"] = json.dumps(LINKS)
+    said["ip -o -4 route show table all"] = ROUTES
+    said["ip -o -6 route show table all"] = ROUTES_V6
+    said["ip -j neigh show nud permanent"] = json.dumps(
+        [{"dst": "10.7.0.9", "dev": "pw-nic0", "lladdr": "02:00:00:00:00:09"},
+         {"dst": "10.9.0.9", "dev": "mgmt", "lladdr": "02:00:00:00:00:19"}]
+    )  # fmt: skip
+    said["tc -j qdisc show"] = json.dumps(
+        [{"kind": "tbf", "handle": "8001:", "dev": "pw-nic0", "root": True},
+         {"kind": "clsact", "handle": "ffff:", "dev": "pw-nic0", "parent": "ffff:fff1"},
+         {"kind": "sfq", "handle": "8002:", "dev": "pw-nic0", "parent": "8001:1"},
+         {"kind": "noqueue", "handle": "0:", "dev": "mgmt", "root": True}]
+    )  # fmt: skip
+    return said
+
+
+@pytest.mark.usefixtures("a_busy_bridge")
+def test_each_thing_on_a_bridge_is_told_with_what_removes_it() -> None:
+    found = read_on_bridges(InterfaceView(), "pw-nic0", OWN, offloads=False)
+    assert {entry.on for entry in found} == {"pw-nic0"}
+    assert {entry.collection for entry in found} <= set(ON_BRIDGES)
+    multipath = "nexthop via 10.7.0.8 dev pw-nic0 weight 1 nexthop via 10.9.0.1 dev mgmt"
+    assert {entry.remedy: entry.key for entry in found} == {
+        "ip address del 10.7.0.77/24 dev pw-nic0": "pw-nic0 10.7.0.77/24",
+        "ip address del 10.99.0.7 peer 10.99.0.8/32 dev pw-nic0": "pw-nic0 10.99.0.7/32",
+        "ip address del fd00::7/64 dev pw-nic0": "pw-nic0 fd00::7/64",
+        "ip route del 10.60.0.0/16 dev pw-nic0 scope link": "10.60.0.0/16 dev pw-nic0 scope link",
+        "ip route del 10.61.0.0/16 dev pw-nic0 table 8000 scope link": "table 8000 10.61.0.0/16",
+        f"ip route del default proto static {multipath}": f"default proto static {multipath}",
+        "ip -6 route del 2001:db8::/32 via fe80::1 dev pw-nic0 metric 1024 pref medium":
+            "inet6 2001:db8::/32 via fe80::1 dev pw-nic0 metric 1024 pref medium",
+        "ip neigh del 10.7.0.9 dev pw-nic0": "pw-nic0 10.7.0.9",
+        "ip link del vlan7": "vlan7",
+        "tc qdisc del dev pw-nic0 root": "pw-nic0 8001:",
+        "tc qdisc del dev pw-nic0 clsact": "pw-nic0 ffff:",
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("a_busy_bridge")
+def test_the_disciplines_that_open_vswitch_makes_for_offloading_are_its_own() -> None:
+    found = read_on_bridges(InterfaceView(), "pw-nic0", OWN, offloads=True)
+    assert [e.text.split()[0] for e in found if e.collection == "queueing disciplines"] == ["tbf"]
+
+
+@pytest.mark.usefixtures("a_busy_bridge")
+def test_an_address_is_not_removed_with_what_the_kernel_removes_with_it() -> None:
+    address = Address(interface="pw-nic0", address="10.7.0.1/24")
+    with pytest.raises(EffectError) as raised:
+        require_alone(address, OWN)
+    assert "ip address del 10.7.0.77/24" in str(raised.value), "it came later"
+    assert "10.62.0.0/16 dev mgmt scope link src 10.7.0.1" in str(raised.value)
+    assert "fd00::7" not in str(raised.value) and "10.60.0.0" not in str(raised.value)
+
+
+def test_an_address_that_another_interface_has_too_takes_no_route_with_it(
+    a_busy_bridge: dict[str, str],
+) -> None:
+    (first, *others) = LINKS
+    alone = {**first, "addr_info": first["addr_info"][:1]}  # type: ignore[index]
+    nic = {"ifname": "nic0", "flags": ["UP"], "mtu": 1500, "address": "",
+           "addr_info": alone["addr_info"]}  # fmt: skip
+    a_busy_bridge["ip -j -d address show"] = json.dumps([alone, nic, *others])
+    require_alone(Address(interface="pw-nic0", address="10.7.0.1/24"), OWN)
+
+
+# -- Open vSwitch ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "match"),
+    [
+        (" cookie=0x7, priority=99,tcp,tp_dst=9 actions=drop",
+         "cookie=0x7/-1,table=0,priority=99,tcp,tp_dst=9"),
+        (" cookie=0x0, table=3, idle_timeout=60, priority=5,arp actions=resubmit(,table=4)",
+         "cookie=0x0/-1,table=3,priority=5,arp"),
+        (" cookie=0x7, udp,in_port=2 actions=NORMAL", "cookie=0x7/-1,table=0,udp,in_port=2"),
+        (" cookie=0x7, actions=drop", "cookie=0x7/-1,table=0"),
+        (" cookie=0x0, priority=0 actions=drop", "cookie=0x0/-1,table=0,priority=0"),
+    ],
+)  # fmt: skip
+def test_each_flow_of_others_is_told_with_what_removes_it(line: str, match: str) -> None:
+    ours, (foreign,) = parse_flows("pw-nic0", line, "unix:/run/pw-nic0.mgmt")
+    assert ours == [] and foreign.on == "pw-nic0" and foreign.text == f"flow {line.strip()}"
+    assert foreign.remedy == (
+        f"ovs-ofctl -O OpenFlow13 --strict del-flows unix:/run/pw-nic0.mgmt '{match}'"
+    )
+
+
+def test_the_flow_of_a_new_bridge_is_open_vswitchs_own() -> None:
+    header = "OFPST_FLOW reply (OF1.3) (xid=0x2):\n"
+    assert parse_flows("b", header + " cookie=0x0, priority=0 actions=NORMAL") == ([], [])
+
+
+class Row:
+    """A row as the IDL shows it."""
+
+    def __init__(self, **columns: Any) -> None:
+        self.__dict__.update(columns)
+
+
+OURS = {"placewire": "plan"}
+
+
+class Rows:
+    """A database of one bridge of ours over nic0, with something of others on it everywhere."""
+
+    def __init__(self) -> None:
+        foreign_queue = Row(uuid="q-7", external_ids={}, other_config={})
+        queue = Row(uuid="q-0", external_ids=OURS, other_config={})
+        qos = Row(uuid="qos-1", external_ids=OURS, other_config={"max-rate": "9"},
+                  queues={0: queue, 7: foreign_queue})  # fmt: skip
+        ports = [Row(name="pw-nic0", external_ids=OURS, qos=[]),
+                 Row(name="nic0", external_ids=OURS, qos=[qos]),
+                 Row(name="op0", external_ids={}, qos=[])]  # fmt: skip
+        bridge = Row(name="pw-nic0", external_ids={**OURS, "placewire-nic": "nic0"}, ports=ports,
+                     datapath_type="netdev", controller=[Row(target="tcp:127.0.0.1")],
+                     mirrors=[], netflow=[], sflow=[Row()], ipfix=[])  # fmt: skip
+        self._tables = {"Bridge": [bridge], "Port": ports, "Interface": [],
+                        "Open_vSwitch": [Row(other_config={"hw-offload": "true"})]}  # fmt: skip
+
+    def rows(self, table: str) -> list[Row]:
+        return self._tables[table]
+
+
+def test_what_others_put_into_the_rows_of_a_bridge_of_ours() -> None:
+    switch = SwitchView(Rows())  # type: ignore[arg-type]
+    assert remedies(switch.foreign_on_ours()) == {
+        "ovs-vsctl clear bridge pw-nic0 controller": ("pw-nic0", "features"),
+        "ovs-vsctl clear bridge pw-nic0 sflow": ("pw-nic0", "features"),
+        "ovs-vsctl del-port pw-nic0 op0": ("pw-nic0", "ports"),
+        "ovs-vsctl remove qos qos-1 queues 7": ("nic0 queue 7", "queues"),
+    }
+    assert [queue.queue_id for queue in switch.shapers_and_queues()[1]] == [0]
+    assert switch.queue_ids() == {"nic0": {0, 7}} and switch.offloads
+
+
+def test_the_tables_name_what_the_drivers_find() -> None:
+    """Whoever reads reconcile/foreign.py sees all that is looked for."""
+    assert len(set(ON_BRIDGES)) == len(ON_BRIDGES) and len(set(ON_QUEUES)) == len(ON_QUEUES)
+    assert {"filters", "classes", "queueing disciplines", "classifiers", "queues"} == set(ON_QUEUES)
+    assert on_bridges.DISCIPLINES in ON_BRIDGES and {"flows", "ports"} <= set(ON_BRIDGES)

@@ -1,0 +1,287 @@
+"""What others have on our bridges and queues stays: real Open vSwitch, tc and netlink."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import NamedTuple
+
+import pytest
+
+from placewire.agent.contract.entries import Address, Bridge, Queue, Route, Shaper
+from placewire.agent.contract.state import Refusal
+from placewire.agent.drivers.server import Server
+from placewire.agent.reconcile.steps import EntryStep
+from tests.agent import keeping
+from tests.agent.server_under_test import ServerUnderTest
+from tests.agent.states import desired_state
+
+pytestmark = pytest.mark.network
+
+_V6 = "sysctl -qw net.ipv6.conf.pw-nic0.disable_ipv6=0; "
+_MANAGEMENT = "unix:$OVS_RUNDIR/pw-nic0.mgmt"
+_VSCTL = "ovs-vsctl --db=unix:$OVS_RUNDIR/db.sock"
+_COMMAND = re.compile(r"\((.+)\), then ask again")
+
+
+class Thing(NamedTuple):
+    """make: how its owner makes it. where: what a refusal says it is on. look, shown: a command,
+    and what that shows while it is there."""
+
+    make: str
+    where: str
+    look: str
+    shown: str
+
+
+THINGS = {
+    "address": Thing(
+        "ip address add 10.99.0.7/24 dev pw-nic0", "bridge pw-nic0",
+        "ip address show pw-nic0", "10.99.0.7/24",
+    ),
+    "address of our subnet": Thing(
+        "ip address add 10.7.0.77/24 dev pw-nic0", "bridge pw-nic0",
+        "ip address show pw-nic0", "10.7.0.77/24",
+    ),
+    "IPv6 address": Thing(
+        _V6 + "ip address add fd00::7/64 dev pw-nic0 nodad", "bridge pw-nic0",
+        "ip -6 address show pw-nic0", "fd00::7/64",
+    ),
+    "IPv6 route": Thing(
+        _V6 + "ip -6 route add 2001:db8::/32 dev pw-nic0", "bridge pw-nic0",
+        "ip -6 route", "2001:db8::/32",
+    ),
+    "route": Thing(
+        "ip route add 10.60.0.0/16 via 10.7.0.2 dev pw-nic0", "bridge pw-nic0",
+        "ip route", "10.60.0.0/16",
+    ),
+    "route in our table": Thing(
+        "ip route add 10.61.0.0/16 dev pw-nic0 table 8000", "bridge pw-nic0",
+        "ip route show table 8000", "10.61.0.0/16",
+    ),
+    "route elsewhere with our source": Thing(
+        "ip route add 10.62.0.0/16 dev mgmt src 10.7.0.1", "bridge pw-nic0",
+        "ip route", "10.62.0.0/16",
+    ),
+    "neighbour": Thing(
+        "ip neigh add 10.7.0.9 lladdr 02:00:00:00:00:09 dev pw-nic0 nud permanent",
+        "bridge pw-nic0", "ip neigh show dev pw-nic0", "10.7.0.9",
+    ),
+    "interface": Thing(
+        "ip link add link pw-nic0 name mv0 type macvlan", "bridge pw-nic0",
+        "ip -br link", "mv0",
+    ),
+    "discipline of the bridge": Thing(
+        "tc qdisc add dev pw-nic0 root tbf rate 90mbit burst 20kb latency 50ms", "bridge pw-nic0",
+        "tc qdisc show dev pw-nic0", "tbf",
+    ),
+    "flow": Thing(
+        f"ovs-ofctl add-flow {_MANAGEMENT} cookie=7,priority=99,tcp,tp_dst=9,actions=drop",
+        "bridge pw-nic0", f"ovs-ofctl --no-stats dump-flows {_MANAGEMENT}", "tp_dst=9",
+    ),
+    "flow of any match": Thing(
+        f"ovs-ofctl -O OpenFlow13 add-flow {_MANAGEMENT} cookie=7,table=3,actions=drop",
+        "bridge pw-nic0", f"ovs-ofctl --no-stats dump-flows {_MANAGEMENT}", "table=3",
+    ),
+    "mirror": Thing(
+        f"{_VSCTL} -- --id=@m create mirror name=m0 -- set bridge pw-nic0 mirrors=@m",
+        "bridge pw-nic0", f"{_VSCTL} list mirror", "m0",
+    ),
+    "filter": Thing(
+        "tc filter add dev nic0 parent 1: protocol ip prio 5 u32 match ip dst 9.9.9.9 flowid 1:1",
+        "NIC nic0", "tc filter show dev nic0", "09090909",
+    ),
+    "filter of the inner class": Thing(
+        "tc filter add dev nic0 parent 1:fffe protocol ip prio 7 u32 match ip dst 9.9.9.9 "
+        "flowid 1:1", "NIC nic0", "tc filter show dev nic0 parent 1:fffe", "09090909",
+    ),
+    "discipline of a class": Thing(
+        "tc qdisc add dev nic0 parent 1:3 handle 10: pfifo limit 9", "NIC nic0",
+        "tc qdisc show dev nic0", "pfifo 10:",
+    ),
+    "class": Thing(
+        "tc class add dev nic0 parent 1:fffe classid 1:500 htb rate 1mbit", "NIC nic0",
+        "tc class show dev nic0", "1:500",
+    ),
+    "queue": Thing(
+        f"{_VSCTL} -- --id=@q create queue other_config:max-rate=1000000 "
+        f"-- set qos $({_VSCTL} get port nic0 qos) queues:9=@q", "NIC nic0",
+        f"{_VSCTL} list qos", "9=",
+    ),
+}  # fmt: skip
+each_thing = pytest.mark.parametrize("thing", THINGS.values(), ids=THINGS)
+TBF = Thing(
+    "tc qdisc replace dev nic0 root tbf rate 1mbit burst 9kb latency 9ms", "NIC nic0",
+    "tc qdisc show dev nic0", "tbf",
+)  # fmt: skip
+
+
+def make(server: ServerUnderTest, thing: Thing) -> None:
+    server.sh(thing.make)
+    assert is_there(server, thing), "else this shows nothing"
+
+
+def is_there(server: ServerUnderTest, thing: Thing) -> bool:
+    return thing.shown in server.sh(thing.look)
+
+
+def command_of(refusals: tuple[Refusal, ...], where: str) -> str:
+    """The command that the one refusal there names."""
+    (refusal,) = refusals
+    assert refusal.where == where and "not ours" in refusal.what, refusal
+    found = _COMMAND.search(refusal.remedy)
+    assert found is not None, refusal
+    return found[1]
+
+
+def whole_again(server: ServerUnderTest, before: dict[str, str]) -> None:
+    """Rows of others in Open vSwitch's database stay for ever; they are taken away here."""
+    server.sh(f"{_VSCTL} -- --all destroy queue")
+    assert server.snapshot() == before
+
+
+@each_thing
+def test_healing_and_changes_leave_it_and_a_destroy_names_it(
+    server: ServerUnderTest, thing: Thing
+) -> None:
+    before = server.snapshot()
+    assert server.inside(keeping.stage, server.config, desired_state(1)).succeeded
+    server.inside(keeping.commit, server.config, 1)
+    make(server, thing)
+    server.sh("ip rule del priority 18000; ip route flush table 8001")
+    healed = server.inside(keeping.resume, server.config)
+    assert healed.succeeded and {c.collection for c in healed.changes} == {"routes", "rules"}
+    changed = desired_state(2, rates=(12_000_000, 20_000_000))
+    assert server.inside(keeping.stage, server.config, changed).succeeded
+    server.inside(keeping.commit, server.config, 2)
+    assert is_there(server, thing)
+    during = server.snapshot()
+    fewer = desired_state(3, nics=("nic1",))
+    reports = [
+        server.inside(keeping.stage, server.config, fewer),
+        server.inside(keeping.restore, server.config, 2),
+        server.inside(keeping.destroy, server.config),
+    ]
+    commands = set()
+    # The restore goes back to the first rates, which keeps all that others have.
+    assert reports.pop(1).succeeded and is_there(server, thing)
+    for report in reports:
+        assert report.changes == ()
+        commands.add(command_of(report.refusals, thing.where))
+    assert is_there(server, thing) and set(during) == set(server.snapshot())
+    (command,) = commands
+    server.sh(command)
+    assert not is_there(server, thing), "the command is exact"
+    assert server.inside(keeping.destroy, server.config).succeeded
+    whole_again(server, before)
+
+
+@pytest.mark.parametrize("name", ["address of our subnet", "flow", "route in our table", "filter"])
+def test_a_lease_that_ends_undoes_the_rest(server: ServerUnderTest, name: str) -> None:
+    thing, before = THINGS[name], server.snapshot()
+    server.inside(keeping.stage, server.config, desired_state(1), 0.1)
+    make(server, thing)
+    time.sleep(0.2)
+    for _ in range(2):
+        report = server.inside(keeping.resume, server.config)
+        assert report is not None and not report.succeeded
+        lease = server.inside(keeping.observe, server.config).lease
+        assert lease.phase == "failed" and thing.where in lease.detail
+    assert is_there(server, thing)
+    assert server.vsctl("list-br").split() == ["pw-nic0"]
+    assert "10.7.1.1/24" in server.sh("ip address show nic1"), "the other NIC is as before"
+    assert server.inside(keeping.reaches, "10.7.0.2"), "over the bridge, as its NIC still is in it"
+    (command,) = _COMMAND.findall(lease.detail)
+    server.sh(command)
+    report = server.inside(keeping.resume, server.config)
+    assert report is not None and report.succeeded
+    assert server.snapshot() == before
+
+
+def test_a_discipline_in_the_place_of_our_htb_is_left_and_named(server: ServerUnderTest) -> None:
+    before = server.snapshot()
+    server.inside(keeping.stage, server.config, desired_state(1))
+    server.inside(keeping.commit, server.config, 1)
+    make(server, TBF)
+    during = server.snapshot()
+    for report in (
+        server.inside(keeping.stage, server.config, desired_state(2)),
+        server.inside(keeping.destroy, server.config),
+    ):
+        assert report.changes == () and "tbf queueing discipline" in report.refusals[0].what
+        assert "tc qdisc del dev nic0 root" in report.refusals[0].remedy
+    healed = server.inside(keeping.resume, server.config)
+    assert healed is not None and not healed.succeeded
+    assert server.snapshot() == during
+    server.sh("tc qdisc del dev nic0 root")
+    assert server.inside(keeping.resume, server.config).succeeded
+    assert server.inside(keeping.read_back, server.config, 1).problems == ()
+    assert server.inside(keeping.destroy, server.config).succeeded
+    assert server.snapshot() == before
+
+
+def test_what_the_kernel_and_open_vswitch_make_themselves_is_in_nobodys_way(
+    server: ServerUnderTest,
+) -> None:
+    """Link-local addresses, multicast and kernel routes, the first flow of a bridge."""
+    before = server.snapshot()
+    server.inside(keeping.stage, server.config, desired_state(1))
+    server.sh(_V6 + "ip link set pw-nic0 down; ip link set pw-nic0 up; sleep 0.2")
+    assert "fe80" in server.sh("ip -6 address show pw-nic0"), "else this shows nothing"
+    assert server.inside(keeping.observe, server.config).state.foreign == ()
+    assert server.inside(keeping.restore, server.config, 1).succeeded
+    assert server.snapshot() == before
+
+
+def test_what_came_since_it_was_looked_is_not_removed(server: ServerUnderTest) -> None:
+    """Calls the drivers directly: the keeper has looked before, and saw nothing."""
+    desired = desired_state(1, nics=("nic0",))
+    server.inside(keeping.stage, server.config, desired)
+    (bridge,), (address,), (shaper,) = desired.bridges, desired.addresses, desired.shapers
+    assert isinstance(bridge, Bridge) and isinstance(shaper, Shaper)
+    own = ("10.7.0.1/24",)
+    all_queues = [
+        *(EntryStep(queue, None) for queue in desired.queues),
+        EntryStep(shaper, None),
+    ]
+    queue = next(q for q in desired.queues if isinstance(q, Queue) and q.queue_id == 2)
+    for name, steps in (
+        ("address", [EntryStep(bridge, None, own)]),
+        ("IPv6 address", [EntryStep(bridge, None, own)]),
+        ("route", [EntryStep(bridge, None, own)]),
+        ("flow", [EntryStep(bridge, None, own)]),
+        ("mirror", [EntryStep(bridge, None, own)]),
+        ("interface", [EntryStep(bridge, None, own)]),
+        ("address of our subnet", [EntryStep(address, None, own)]),
+        ("route elsewhere with our source", [EntryStep(address, None, own)]),
+        ("filter", all_queues),
+        ("queue", all_queues),
+        ("discipline of a class", [EntryStep(queue, None)]),
+    ):
+        assert isinstance(address, Address)
+        thing = THINGS[name]
+        make(server, thing)
+        during = server.snapshot()
+        with pytest.raises(AssertionError, match="EffectError: .*not ours") as raised:
+            server.inside(Server(server.config).apply, steps, "plan")
+        assert server.snapshot() == during and is_there(server, thing), name
+        commands = re.findall(r"not ours \((.+?)\)(?:;|$)", str(raised.value), re.MULTILINE)
+        if name == "queue":  # The transaction itself refuses, without a command.
+            commands = [f"{_VSCTL} remove qos $({_VSCTL} get port nic0 qos) queues 9"]
+        server.sh(commands[-1])
+        assert not is_there(server, thing), name
+
+
+def test_a_route_that_came_into_the_place_of_ours_is_not_replaced(server: ServerUnderTest) -> None:
+    desired = desired_state(1, nics=("nic0",))
+    server.inside(keeping.stage, server.config, desired)
+    (route,) = desired.routes
+    assert isinstance(route, Route)
+    changed = route.model_copy(update={"gateway": "10.7.0.3"})
+    server.inside(Server(server.config).apply, [EntryStep(route, changed)], "plan")
+    assert "via 10.7.0.3" in server.sh("ip route show table 8000"), "ours is replaced"
+    server.sh("ip route del 10.7.0.0/24 table 8000; ip route add 10.7.0.0/24 dev mgmt table 8000")
+    during = server.snapshot()
+    with pytest.raises(AssertionError, match="EffectError: .*File exists"):
+        server.inside(Server(server.config).apply, [EntryStep(changed, route)], "plan")
+    assert server.snapshot() == during
