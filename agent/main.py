@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewire.extras import needing
+from placewire.visible import visible_lines
 
 if TYPE_CHECKING:
     from placewire.agent.contract.config import AgentConfig
@@ -96,7 +97,7 @@ def _dispatch(options: argparse.Namespace) -> int:
             return offline.status(config, as_json=options.json)
         return offline.restore(config)
     except (AlreadyRunningError, StoreError, EffectError, OSError) as error:
-        print(f"agent: {error}", file=sys.stderr)
+        print(visible_lines(f"agent: {error}", indent="  "), file=sys.stderr)
         return EXIT_FAILED
 
 
@@ -107,7 +108,7 @@ def _enrol(config: AgentConfig, place: str) -> int:
     try:
         enrol(config, place, sys.stdin.readline())
     except EnrolmentError as error:
-        print(f"agent: {error}", file=sys.stderr)
+        print(visible_lines(f"agent: {error}", indent="  "), file=sys.stderr)
         return EXIT_FAILED
     print(f"{config.server}: enrolled; {config.certificate_file}")
     return 0

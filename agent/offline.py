@@ -13,6 +13,7 @@ from placewire.agent.contract.state import LeaseState
 from placewire.agent.drivers.server import Server
 from placewire.agent.store import take_lock
 from placewire.agent.wiring import build_keeper
+from placewire.visible import visible, visible_lines
 
 
 def status(config: AgentConfig, *, as_json: bool) -> int:
@@ -28,7 +29,7 @@ def status(config: AgentConfig, *, as_json: bool) -> int:
         document = {**seen.model_dump(mode="json"), "problems": problems}
         print(json.dumps(document, indent=2))
     else:
-        print(_text(config.server, seen, problems))
+        print(visible_lines(_text(config.server, seen, problems), indent="  "))
     return 1 if problems else 0
 
 
@@ -41,9 +42,9 @@ def restore(config: AgentConfig) -> int:
             return 0
         report = keeper.restore(keeper.lease.generation)
     for change in report.changes:
-        print(f"  {change.action:8} {change.collection:12} {change.key}")
+        print(visible(f"  {change.action:8} {change.collection:12} {change.key}"))
     for refusal in report.refusals:
-        print(refusal.sentence, file=sys.stderr)
+        print(visible(refusal.sentence), file=sys.stderr)
     if report.succeeded:
         print(f"{config.server}: {_lease(keeper.lease)}")
     return 0 if report.succeeded else 1
