@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewire.extras import needing
+from placewire.visible import visible_lines
 
 if TYPE_CHECKING:
     from placewire.agent.contract.config import AgentConfig
@@ -112,7 +113,7 @@ def _dispatch(options: argparse.Namespace) -> int:
             return offline.give_up(config, options.give_up)
         return offline.restore(config)
     except (AlreadyRunningError, StoreError, EffectError, OSError) as error:
-        print(f"agent: {error}", file=sys.stderr)
+        print(visible_lines(f"agent: {error}", indent="  "), file=sys.stderr)
         return EXIT_FAILED
 
 
@@ -123,7 +124,7 @@ def _enrol(config: AgentConfig, place: str) -> int:
     try:
         enrol(config, place, sys.stdin.readline())
     except EnrolmentError as error:
-        print(f"agent: {error}", file=sys.stderr)
+        print(visible_lines(f"agent: {error}", indent="  "), file=sys.stderr)
         return EXIT_FAILED
     print(f"{config.server}: enrolled; {config.certificate_file}")
     return 0

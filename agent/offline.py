@@ -14,6 +14,7 @@ from placewire.agent.drivers.server import Server
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.store import DamagedError, put_damaged_aside, read_kept, take_lock
 from placewire.agent.wiring import build_keeper
+from placewire.visible import visible, visible_lines
 
 
 def status(config: AgentConfig, *, as_json: bool) -> int:
@@ -30,7 +31,7 @@ def status(config: AgentConfig, *, as_json: bool) -> int:
         document = {**seen.model_dump(mode="json"), "problems": problems}
         print(json.dumps(document, indent=2))
     else:
-        print(_text(config.server, seen, problems))
+        print(visible_lines(_text(config.server, seen, problems), indent="  "))
     return 1 if problems else 0
 
 
@@ -78,9 +79,9 @@ def give_up(config: AgentConfig, nic: str) -> int:
 
 def _tell(config: AgentConfig, keeper: Keeper, report: ApplyReport) -> int:
     for change in report.changes:
-        print(f"  {change.action:8} {change.collection:12} {change.key}")
+        print(visible(f"  {change.action:8} {change.collection:12} {change.key}"))
     for refusal in report.refusals:
-        print(refusal.sentence, file=sys.stderr)
+        print(visible(refusal.sentence), file=sys.stderr)
     if report.succeeded:
         print(f"{config.server}: {_lease(keeper.lease)}")
     return 0 if report.succeeded else 1

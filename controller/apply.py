@@ -8,6 +8,7 @@ after that, each server is left on one whole state (controller/change/change.py)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from placewire.agent.contract.measurement import LinkMeasurement
@@ -15,9 +16,11 @@ from placewire.controller.change.change import NetworkChange
 from placewire.controller.decide.decide import PlacementDecision
 from placewire.controller.decide.traces import merge_traces
 from placewire.controller.decide.traffic import TrafficDecision
-from placewire.controller.errors import AgentProblem, JobFailed, PlacewireError, UsageError
+from placewire.controller.errors import RestoreFailed, UsageError
+from placewire.controller.plan.plan import Plan
 from placewire.controller.records.report import (
     CalibratedRow,
+    NetworkAfter,
     RunReport,
     failure_row,
     of_placed,
@@ -33,8 +36,12 @@ from placewire.controller.verify.rail_use import rail_rows
 from placewire.job.contract.specification import RankEvent
 
 
-async def apply(request: ApplyRequest, tools: Tools) -> RunReport:
-    """Raises a PlacewireError whose exit code says what went wrong; see controller/errors.py."""
+async def apply(
+    request: ApplyRequest, tools: Tools, keep: Callable[[RunReport], None]
+) -> RunReport:
+    """Raises a PlacewireError whose exit code says what went wrong; see controller/errors.py.
+    keep: given the report of every run in which a rank ran, however the run or its network ended.
+    """
     plan, show = request.plan, tools.show
     proposal = await propose(request, tools)
     if request.preview is not None:
@@ -65,16 +72,18 @@ async def apply(request: ApplyRequest, tools: Tools) -> RunReport:
                     trace = await merge_traces(plan, decision, show.progress)
             if plan.network.on_exit == "keep":
                 await change.keep()
-    except (JobFailed, AgentProblem) as failure:
-        if not events:  # No rank ran yet: there is nothing to report.
-            raise
-        failure.report = make_report(
-            request, tools, proposal, change.changes, links, calibrated, events, failure
-        )
+    except BaseException as failure:
+        if events:  # Otherwise no rank ran yet: there is nothing to report.
+            report = make_report(
+                request, tools, proposal, change.changes, links, calibrated, events, failure, trace
+            )
+            keep(report)
+            show.failed(report)
         raise
     report = make_report(
         request, tools, proposal, change.changes, links, calibrated, events, trace=trace
     )
+    keep(report)
     show.report(report)
     return report
 
@@ -87,7 +96,7 @@ def make_report(
     links: tuple[LinkMeasurement, ...],
     calibrated: tuple[CalibratedRow, ...],
     events: list[RankEvent],
-    failure: PlacewireError | None = None,
+    failure: BaseException | None = None,
     trace: Path | None = None,
 ) -> RunReport:
     plan, decision = request.plan, proposal.decision
@@ -100,7 +109,7 @@ def make_report(
         links=links,
         calibrated=calibrated,
         failure=None if failure is None else failure_row(failure),
-        network="kept" if plan.network.on_exit == "keep" and not failure else "restored",
+        network=_network_after(plan, failure),
         stage_seconds=dict(tools.seconds),
         files={},
     )
@@ -112,3 +121,9 @@ def make_report(
     if trace is not None:
         files["trace"] = trace
     return of_placed(report, decision.placement, decision.compared, files, events)
+
+
+def _network_after(plan: Plan, failure: BaseException | None) -> NetworkAfter:
+    if failure is None:
+        return "kept" if plan.network.on_exit == "keep" else "restored"
+    return "not restored" if isinstance(failure, RestoreFailed) else "restored"

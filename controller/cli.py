@@ -32,6 +32,7 @@ from placewire.controller.commands.lasting_output import make_output_last
 from placewire.controller.commands.talking import print_json
 from placewire.controller.errors import EXIT_CODES, INTERRUPTED, PlacewireError
 from placewire.extras import needing
+from placewire.visible import visible_lines
 
 _EPILOG = """\
 exit codes:
@@ -106,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             code = COMMANDS[arguments.command].run(arguments)
     except PlacewireError as error:
         sys.stdout.flush()
-        print(f"controller: {error}", file=sys.stderr)
+        print(visible_lines(f"controller: {error}", indent="  "), file=sys.stderr)
         if getattr(arguments, "json", False):
             print_json(error.document())
         code = error.exit_code

@@ -22,6 +22,7 @@ from typing import Any
 import yaml
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from placewire.controller.errors import JobFailed, PlacewireError
 from placewire.controller.records.report import RunReport
@@ -128,7 +129,7 @@ def _apply(console: Console, folder: Path, name: str, document: dict[str, Any]) 
 
 
 def _controller(console: Console, *arguments: str) -> None:
-    console.print(f"\n[bold]$ controller {' '.join(arguments)}[/bold]")
+    console.print(f"\n$ controller {' '.join(arguments)}", style="bold")
     command = [sys.executable, "-m", "placewire.controller.cli", *arguments]
     code = subprocess.run(command, check=False).returncode
     if code != 0:
@@ -139,7 +140,7 @@ def _controller(console: Console, *arguments: str) -> None:
 
 def _title(console: Console, text: str) -> None:
     console.print()
-    console.rule(f"[bold]{text}[/bold]", align="left")
+    console.rule(Text(text, style="bold"), align="left")
 
 
 def _summary(results: list[tuple[str, RunReport]]) -> Table:

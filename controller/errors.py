@@ -1,6 +1,7 @@
 """The controller's errors and their exit codes.
 
 PlacewireError             1  a lab, a profile or the search failed on this machine
+├── JournalFailed          1  the journal cannot be read or written
 ├── UsageError             2  the command line is wrong
 │   └── CannotListen          the address that agents dial is taken
 ├── PlanError              3  plan.yaml has mistakes; each is told with its YAML path
@@ -23,6 +24,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from placewire.visible import visible
+
 if TYPE_CHECKING:
     from placewire.agent.contract.measurement import LinkMeasurement
     from placewire.agent.contract.state import Refusal
@@ -32,7 +35,7 @@ INTERRUPTED = 130
 
 EXIT_CODES: Mapping[int, str] = {
     0: "done",
-    1: "a lab, a profile or the search failed, or Placewire has a fault",
+    1: "a lab, a profile, the search or the journal failed, or Placewire has a fault",
     2: "usage, or not confirmed; nothing was changed",
     3: "the plan is wrong",
     4: "no feasible placement",
@@ -54,11 +57,9 @@ def restore_by_hand(servers: Sequence[str]) -> str:
 
 
 class PlacewireError(Exception):
-    """what: what happened. where: a YAML path, server, NIC, queue or rank. remedy: what to do.
-    report: the RunReport of the run that this error ended, as far as the run came."""
+    """what: what happened. where: a YAML path, server, NIC, queue or rank. remedy: what to do."""
 
     exit_code = 1
-    report: Any = None
 
     def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
         super().__init__(what)
@@ -73,6 +74,10 @@ class PlacewireError(Exception):
         place = f"{self.where}: " if self.where else ""
         advice = f"\n  {self.remedy}" if self.remedy else ""
         return f"{place}{self.what}{advice}"
+
+
+class JournalFailed(PlacewireError):
+    """Another process holds the journal, the disk is full, or the file is damaged."""
 
 
 class UsageError(PlacewireError):
@@ -123,8 +128,8 @@ class AgentRefused(AgentProblem):
         self, server: str, refusal: Refusal, *, answered: Mapping[str, Any] | None = None
     ) -> None:
         self.refusal, self.answered = refusal, dict(answered or {})
-        where = f"{server} {refusal.where}".strip()
-        super().__init__(refusal.what, where=where, remedy=refusal.remedy)
+        where = visible(f"{server} {refusal.where}".strip())
+        super().__init__(visible(refusal.what), where=where, remedy=visible(refusal.remedy))
 
 
 class StalePreview(AgentProblem):

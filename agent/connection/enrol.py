@@ -69,6 +69,7 @@ def _authority(where: tuple[str, int], token: Token) -> str:
     """The authority's certificate, fetched without a check of who answers there, and believed only
     where it is the one that the token names."""
     unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    unverified.minimum_version = ssl.TLSVersion.TLSv1_3
     unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
     status, text = _ask(where, unverified, "GET", "/v1/authority")
     try:

@@ -7,7 +7,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -15,6 +14,7 @@ from placewire.agent.contract.diagnosis import Finding
 from placewire.agent.contract.state import NicFacts
 from placewire.agent.doctor.facts import Facts
 from placewire.agent.doctor.findings import ORDER, exit_code
+from placewire.visible_console import VisibleConsole
 
 WIDTH = 100
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
@@ -33,7 +33,7 @@ def document(facts: Facts, found: Sequence[Finding]) -> str:
 
 
 def print_findings(facts: Facts, found: Sequence[Finding]) -> None:
-    console = Console(file=sys.stdout, highlight=False, width=WIDTH)
+    console = VisibleConsole(file=sys.stdout, width=WIDTH)
     kernel = facts.traffic_control
     has = ", ".join((*kernel.qdiscs, *kernel.classifiers)) if kernel.known else "not known"
     console.print(

@@ -183,8 +183,8 @@ def never_to_come(kept: Kept, generation: int) -> Kept:
 
 
 def begin_restore(kept: Kept, now_unix: float, why: str) -> Kept:
-    """The newest baseline that is still entitled to be in force becomes the aim; also where one that
-    was being brought back has lost its own lease meanwhile."""
+    """The newest baseline that is still entitled to be in force becomes the aim; also where one
+    that was being brought back has lost its own lease meanwhile."""
     if kept.lease.is_going_back and not _is_past(kept.lease.expires_unix, now_unix):
         return _with_lease(kept, phase="restoring")
     entitled = kept.baselines

@@ -15,11 +15,12 @@ import asyncio
 import contextlib
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from aiohttp import web
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from placewire.agent.contract.enrolment import CertificateAnswer, CertificateRequest
 from placewire.agent.contract.messages import (
@@ -38,13 +39,15 @@ from placewire.controller.agents.authority import AGENT_LIFETIME_SECONDS, Author
 from placewire.controller.agents.listening_clock import ListeningClock
 from placewire.controller.agents.refused_connections import RefusedConnections
 from placewire.controller.agents.revocations import Bearer
-from placewire.controller.errors import AgentUnreachable, UsageError
+from placewire.controller.errors import AgentProblem, AgentUnreachable, UsageError
 
 Message = TypeVar("Message", bound=BaseModel)
 
 # Observations of a large server with thousands of queues are a few megabytes; all else is small.
-_LARGEST_REPLY_BYTES = 64 * 2**20
+_LARGEST_REPLY_BYTES = 16 * 2**20
 _LARGEST_MESSAGE_BYTES = 2**20
+# A value takes up to a hundred times the memory that its text takes.
+_MOST_VALUES = 500_000
 # After this time an agent has given up sending its message.
 READ_SECONDS = 10.0
 _APART = "give each server its own: `controller authority deny`, then `controller enrol` for both"
@@ -93,6 +96,14 @@ class Conversation:
         self.news.set()
         return asked
 
+    def fail_all(self, why: str) -> None:
+        """Ends every request that was handed over and has no answer yet."""
+        for asked in self.pending.values():
+            if asked not in self.waiting and not asked.answer.done():
+                remedy = "look on that server what makes it so large: `agent status`"
+                problem = AgentProblem(why, where=self.hello.server, remedy=remedy)
+                asked.answer.set_exception(problem)
+
     def forget(self, asked: Asked) -> None:
         self.pending.pop(asked.envelope.id, None)
         if asked in self.waiting:
@@ -130,6 +141,13 @@ class Conversation:
         self.news.set()  # Polls of the former session end.
 
 
+class _Spoken(BaseModel):
+    """What every version of a hello has, whatever else is in it."""
+
+    model_config = ConfigDict(extra="ignore")
+    version: Any = None
+
+
 class AgentConnections:
     """conversations: by server. arrival: set whenever an agent says hello. clock: the caller must
     run it while this serves. began: when this was made, by time.monotonic(). refused_connections:
@@ -157,18 +175,18 @@ class AgentConnections:
             conversation.news.set()
 
     async def _on_hello(self, request: web.Request) -> web.Response:
-        bearer, hello = await self._received(request, Hello)
+        bearer, body = await self._body(request)
+        # Before all else: only this version's hello has the keys that are checked then.
+        if (said := _version_in(body)) != PROTOCOL_VERSION:
+            what = f"speaks version {said} of the protocol"
+            remedy = f"the controller speaks version {PROTOCOL_VERSION}: install the same release"
+            raise self._refused(request, what, bearer.name, remedy)
+        hello = self._understood(request, body, Hello)
         name, serial, address = bearer.name, bearer.serial, request.remote or ""
         where = f"certificate of {name!r}"
         if hello.server != name:
             remedy = "give the agent the name that its certificate was issued for"
             raise self._refused(request, f"claims to be {hello.server!r}", where, remedy)
-        # A hello without a version is not of ours: the model's default must not stand in for it.
-        said = hello.version if "version" in hello.model_fields_set else None
-        if said != PROTOCOL_VERSION:
-            what = f"speaks version {said} of the protocol"
-            remedy = f"the controller speaks version {PROTOCOL_VERSION}: install the same release"
-            raise self._refused(request, what, name, remedy)
         former = self.conversations.get(name)
         if former is not None and not former.is_of(hello) and await former.still_polls():
             former.rivals = (former.address, address)
@@ -210,7 +228,8 @@ class AgentConnections:
 
     async def _on_reply(self, request: web.Request) -> web.Response:
         """A reply that nobody waits for any more is accepted and dropped."""
-        bearer, reply = await self._received(request, Reply, _LARGEST_REPLY_BYTES)
+        bearer, body = await self._body(request, _LARGEST_REPLY_BYTES, self._answer_refused)
+        reply = self._understood(request, body, Reply)
         conversation = self.conversations.get(bearer.name)
         if conversation is not None:
             conversation.heard = self.clock.seconds()
@@ -246,27 +265,63 @@ class AgentConnections:
             raise self._refused(request, "its certificate has expired", bearer.name, remedy)
         return bearer
 
-    async def _received(
-        self, request: web.Request, kind: type[Message], most_bytes: int = _LARGEST_MESSAGE_BYTES
-    ) -> tuple[Bearer, Message]:
-        """(the certificate, the message). Raises an HTTP refusal where `_admitted` does, or where
-        the message is too large, comes too slowly, or is not understood."""
+    def _answer_refused(self, bearer: Bearer, why: str) -> None:
+        """Which request the answer was for is not known, and no other answer of this agent may be
+        waited for in vain: all that it was asked fails."""
+        if (conversation := self.conversations.get(bearer.name)) is not None:
+            conversation.fail_all(f"its answer was refused: {why}")
+
+    async def _received(self, request: web.Request, kind: type[Message]) -> tuple[Bearer, Message]:
+        """(the certificate, the message). Raises what `_body` and `_understood` raise."""
+        bearer, body = await self._body(request)
+        return bearer, self._understood(request, body, kind)
+
+    async def _body(
+        self,
+        request: web.Request,
+        most_bytes: int = _LARGEST_MESSAGE_BYTES,
+        on_excess: Callable[[Bearer, str], None] = lambda bearer, why: None,
+    ) -> tuple[Bearer, bytes]:
+        """(the certificate, the message as it came). Raises an HTTP refusal where `_admitted` does,
+        or where the message comes too slowly, or is larger than this process may read; on_excess:
+        told of that first."""
         bearer, path, length = self._admitted(request), request.path, request.content_length
         if length is None or length > most_bytes:
             said = "a message of unknown length" if length is None else f"{length} bytes"
-            self._note(request, f"{path}: {said}; at most {most_bytes} bytes are accepted")
-            raise _closing(web.HTTPRequestEntityTooLarge(most_bytes, length or 0))
+            why = f"{said}; at most {most_bytes} bytes are accepted"
+            raise self._too_large(request, bearer, why, on_excess)
         try:
             async with asyncio.timeout(READ_SECONDS):
-                return bearer, kind.model_validate_json(await request.read())
+                body = await request.read()
         except TimeoutError as error:
             self._note(request, f"{path}: its message was not complete within {READ_SECONDS:g} s")
             raise _closing(web.HTTPRequestTimeout()) from error
+        if (values := _most_values_in(body)) > _MOST_VALUES:
+            why = f"up to {values} JSON values; at most {_MOST_VALUES} are accepted"
+            raise self._too_large(request, bearer, why, on_excess)
+        return bearer, body
+
+    def _too_large(
+        self,
+        request: web.Request,
+        bearer: Bearer,
+        why: str,
+        on_excess: Callable[[Bearer, str], None],
+    ) -> web.HTTPException:
+        self._note(request, f"{request.path}: {why}")
+        on_excess(bearer, why)
+        length = request.content_length or 0
+        return _closing(web.HTTPRequestEntityTooLarge(_LARGEST_REPLY_BYTES, length, text=why))
+
+    def _understood(self, request: web.Request, body: bytes, kind: type[Message]) -> Message:
+        """Raises an HTTP refusal."""
+        try:
+            return kind.model_validate_json(body)
         except ValidationError as error:
             first = error.errors(include_input=False)[0]
             place = ".".join(str(part) for part in first["loc"])
             what = f"its message is not understood: {place} {first['msg']}"
-            self._note(request, f"{path}: {what}")
+            self._note(request, f"{request.path}: {what}")
             raise web.HTTPBadRequest(text=what) from error
 
     def _refused(
@@ -279,6 +334,21 @@ class AgentConnections:
 
     def _note(self, request: web.Request, why: str) -> None:
         self._refused_connections.note(request.remote or "", why)
+
+
+def _version_in(body: bytes) -> object:
+    """The version that a hello of any version names; None: it names none."""
+    try:
+        said = _Spoken.model_validate_json(body).version
+    except ValidationError:
+        return None
+    return said if said is None or isinstance(said, int) else repr(said)[:40]
+
+
+def _most_values_in(document: bytes) -> int:
+    """No fewer than a JSON document has, counted without reading it: a value follows a comma or a
+    bracket, or is the first."""
+    return 1 + sum(document.count(mark) for mark in (b",", b"[", b"{"))
 
 
 def _response(message: BaseModel) -> web.Response:

@@ -8,15 +8,20 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
-from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
 from placewire.agent.contract.messages import Destroy, Hello, Preview, Reply, Request, Stage
 from placewire.controller.agents.agent_connections import AgentConnections, Asked, Conversation
-from placewire.controller.agents.authority import Authority
+from placewire.controller.agents.authority import Authority, bearer_of
 from placewire.controller.agents.refused_connections import RefusedConnections
-from placewire.controller.agents.tls_listener import accepting
-from placewire.controller.errors import AgentProblem, AgentRefused, AgentUnreachable
+from placewire.controller.agents.tls_listener import TlsListener, listener_at
+from placewire.controller.agents.unproven import Limits
+from placewire.controller.errors import (
+    AgentProblem,
+    AgentRefused,
+    AgentUnreachable,
+    CannotListen,
+)
 
 ReplyType = TypeVar("ReplyType", bound=BaseModel)
 
@@ -25,6 +30,8 @@ SILENCE_SECONDS = 5.0
 _SHORTEST_LOOK_SECONDS = 0.05
 # All agents dial within this time after the controller begins to listen: each waits at most 0.6 s.
 _ALL_DIAL_SECONDS = 1.0
+# All agents of the largest plan may dial at once, and many of them from one machine in a lab.
+_LIMITS = Limits(unproven=2048, unproven_each=1024)
 _TO_CHANGE = (Preview, Stage, Destroy)
 # How many refused connections an error names.
 _MOST_TOLD = 4
@@ -49,20 +56,29 @@ class Agents:
         refusal. Raises CannotListen where this process cannot listen there."""
         refused_connections = refused_connections or RefusedConnections()
         context = authority.own_context(lifetime_seconds=_CERTIFICATE_SECONDS)
-        link = AgentConnections(authority, refused_connections)
-        runner = web.AppRunner(
-            link.application(), handler_cancellation=True, access_log=None, shutdown_timeout=0.05
-        )
-        await runner.setup()
-        assert runner.server is not None, "set up"
-        counting = asyncio.create_task(link.clock.run())
         try:
-            async with accepting(host, tcp_port, context, runner.server, refused_connections.note):
+            listener = listener_at(host, tcp_port)
+        except OSError as error:
+            raise CannotListen(
+                f"cannot listen for agents: {error.strerror}",
+                where=f"{host}:{tcp_port}",
+                remedy="another controller may be running; wait for it, or give another --listen",
+            ) from error
+        link = AgentConnections(authority, refused_connections)
+        tls = TlsListener(context, _certified_name, refused_connections.note, _LIMITS)
+        async with tls.serving(
+            link.application(),
+            listener,
+            before_end=link.close,
+            handler_cancellation=True,
+            shutdown_timeout=0.05,
+        ):
+            counting = asyncio.create_task(link.clock.run())
+            try:
                 yield cls(link, refused_connections)
-        finally:
-            counting.cancel()
-            link.close()
-            await runner.cleanup()
+            finally:
+                counting.cancel()
+                refused_connections.tell_dropped()
 
     @property
     def hello(self) -> Mapping[str, Hello]:
@@ -99,7 +115,7 @@ class Agents:
         if missing := await self.missing(servers, timeout_seconds):
             why = f"not dialled in within {timeout_seconds:g} s"
             if told := self._refused_connections.told:
-                why += f"; these were turned away: {'; '.join(told[-_MOST_TOLD:])}"
+                why += f"; these were turned away: {'; '.join([*told][-_MOST_TOLD:])}"
             raise AgentUnreachable(missing, why=why)
 
     async def ask(
@@ -153,6 +169,11 @@ class Agents:
                     remedy="one has a copy of the other's certificate; give each one its own: "
                     f"`controller authority deny {server}`, then `controller enrol` for both",
                 )
+
+
+def _certified_name(transport: asyncio.BaseTransport) -> str:
+    """Of a peer that passed a handshake in which it must show a certificate of the authority."""
+    return bearer_of(transport.get_extra_info("peercert")).name or "a certificate without a name"
 
 
 async def _answer(conversation: Conversation, asked: Asked, timeout_seconds: float) -> Reply:

@@ -21,10 +21,14 @@ from placewire.agent.contract.enrolment import (
 )
 from placewire.controller.agents.authority import Authority
 from placewire.controller.agents.enrolment import Enrolment, EnrolmentRefusedError
+from placewire.controller.agents.tls_listener import TlsListener, listener_at
+from placewire.controller.agents.unproven import Limits
 from placewire.controller.errors import UsageError
 
 # A request is one small document; a client that sends for longer only occupies a connection.
 _READ_SECONDS = 5.0
+# A server asks twice, over one connection each; many servers may stand behind one router.
+_LIMITS = Limits(unproven=1024, unproven_each=64)
 
 
 @asynccontextmanager
@@ -71,17 +75,15 @@ async def listening(
     application = web.Application(client_max_size=LARGEST_REQUEST_BYTES)
     application.router.add_get("/v1/authority", give_authority)
     application.router.add_post("/v1/certificate", give_certificate)
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
     try:
-        try:
-            await web.TCPSite(runner, host, tcp_port, ssl_context=context).start()
-        except OSError as error:
-            raise UsageError(
-                f"cannot listen: {error.strerror or error}",
-                where=f"{host}:{tcp_port}",
-                remedy="another program has this port, such as another enrolment; end one of them",
-            ) from error
+        listener = listener_at(host, tcp_port)
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen: {error.strerror or error}",
+            where=f"{host}:{tcp_port}",
+            remedy="another program has this port, such as another enrolment; end one of them",
+        ) from error
+    # Nobody shows a certificate here, so no connection outlives the time for one request.
+    tls = TlsListener(context, lambda transport: "", on_refused, _LIMITS)
+    async with tls.serving(application, listener, shutdown_timeout=_READ_SECONDS):
         yield
-    finally:
-        await runner.cleanup()

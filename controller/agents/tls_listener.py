@@ -1,7 +1,8 @@
-"""Accepts the agents' TLS connections, and reports each handshake that fails, with its peer.
+"""Accepts TLS connections within limits, and reports each peer that is turned away, and why.
 
 asyncio's own server drops a failed handshake silently, so that an agent whose certificate has
-expired would look like an agent that does not run.
+expired would look like an agent that does not run. It also holds a peer that says nothing for as
+long as that peer likes.
 """
 
 from __future__ import annotations
@@ -10,13 +11,24 @@ import asyncio
 import contextlib
 import socket
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
-from placewire.controller.errors import CannotListen
+from aiohttp import web
+
+from placewire.controller.agents.descriptors import raised_limit
+from placewire.controller.agents.unproven import Limits, Unproven
 
 # A client that takes longer only occupies a connection.
 HANDSHAKE_SECONDS = 10.0
+# For the header of the first request, once the handshake is done.
+HEADER_SECONDS = 10.0
+# For a peer's last words where we end a connection.
+_GOODBYE_SECONDS = 2.0
+# A connection over which nothing is asked for so long is closed. Clients close theirs sooner.
+_IDLE_SECONDS = 60.0
 # All agents of a cluster may dial at once, each a second time to test whether we listen.
 _BACKLOG = 4096
 # The pause where this process has no file descriptors left: some may be closed meanwhile.
@@ -30,59 +42,230 @@ _WORDS = {
 }
 
 
-@asynccontextmanager
-async def accepting(
-    host: str,
-    tcp_port: int,
-    context: ssl.SSLContext,
-    protocol: Callable[[], asyncio.BaseProtocol],
-    on_refused: Callable[[str, str], None],
-) -> AsyncIterator[None]:
-    """Listens while the block runs. Each connection that passes the handshake gets a `protocol`.
-    on_refused: called with the address of each peer that does not pass, and why. Raises
-    CannotListen where this process cannot listen there."""
-    handshakes: set[asyncio.Task[None]] = set()
-    try:
-        listener = socket.create_server((host, tcp_port), backlog=_BACKLOG)
-    except OSError as error:
-        raise CannotListen(
-            f"cannot listen for agents: {error.strerror}",
-            where=f"{host}:{tcp_port}",
-            remedy="another controller may be running; wait for it, or give another --listen",
-        ) from error
+def listener_at(host: str, tcp_port: int) -> socket.socket:
+    """Raises OSError where this process cannot listen there."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, tcp_port), family=family, backlog=_BACKLOG)
+    listener.setblocking(False)
+    return listener
 
-    async def greet(connection: socket.socket, address: str) -> None:
+
+class TlsListener:
+    """name_of: says, by its transport, whose certificate a peer has shown; "": nobody's, so that it
+    stays unproven. limits: of connections; fewer where this process may have few descriptors.
+    on_refused: called with the address of each peer that is turned away, and why."""
+
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        name_of: Callable[[asyncio.BaseTransport], str],
+        on_refused: Callable[[str, str], None],
+        limits: Limits,
+    ) -> None:
+        self._context, self._name_of, self._tell = context, name_of, on_refused
+        self._limits = limits.within(raised_limit())
+        self._unproven = Unproven[_Connection](self._limits)
+        self._open_of: Counter[str] = Counter()
+        self._by_transport: dict[asyncio.BaseTransport, _Connection] = {}
+        self._greeting: set[asyncio.Task[None]] = set()
+        self._serves = True
+
+    @asynccontextmanager
+    async def serving(
+        self,
+        application: web.Application,
+        listener: socket.socket,
+        *,
+        before_end: Callable[[], None] = lambda: None,
+        **options: Any,
+    ) -> AsyncIterator[None]:
+        """Serves while the block runs; closes the listener. before_end: called when nobody can
+        connect any more, and before open connections are closed. options: of web.AppRunner."""
+        application.middlewares.append(self._heard)
+        runner = web.AppRunner(
+            application,
+            access_log=None,
+            keepalive_timeout=_IDLE_SECONDS,
+            # What a message's length says must hold for what is read of it.
+            auto_decompress=False,
+            **options,
+        )
+        await runner.setup()
+        assert runner.server is not None, "set up"
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                protocol, connection, ssl=context, ssl_handshake_timeout=HANDSHAKE_SECONDS
-            )
-        except OSError as error:
-            if (why := _why(error)) is not None:
-                on_refused(address, why)
+            with listener:
+                async with self._accepting(listener, runner.server):
+                    yield
+        finally:
+            self._serves = False
+            before_end()
+            await runner.cleanup()
 
-    async def accept() -> None:
-        while True:
-            try:
-                connection, peer = await asyncio.get_running_loop().sock_accept(listener)
-            except OSError:
-                await asyncio.sleep(_PAUSE_SECONDS)
-                continue
-            task = asyncio.create_task(greet(connection, peer[0]))
-            handshakes.add(task)
-            task.add_done_callback(handshakes.discard)
-
-    with listener:
-        listener.setblocking(False)
-        accepted = asyncio.create_task(accept())
+    @asynccontextmanager
+    async def _accepting(self, listener: socket.socket, server: web.Server) -> AsyncIterator[None]:
+        accepted = asyncio.create_task(self._accept(listener, server))
         try:
             yield
         finally:
             # Otherwise asyncio would hand a peer that dials at this moment to the cancelled task.
             asyncio.get_running_loop().remove_reader(listener)
-            for task in (accepted, *handshakes):
+            for task in (accepted, *self._greeting):
                 task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.gather(accepted, *handshakes, return_exceptions=True)
+                await asyncio.gather(accepted, *self._greeting, return_exceptions=True)
+
+    @web.middleware
+    async def _heard(
+        self, request: web.Request, handler: Callable[[web.Request], Any]
+    ) -> web.StreamResponse:
+        """The header of a request is complete: its peer is not silent."""
+        transport = request.transport
+        if transport is not None and (one := self._by_transport.get(transport)) is not None:
+            one.has_asked = True
+        answer: web.StreamResponse = await handler(request)
+        return answer
+
+    async def _accept(self, listener: socket.socket, server: web.Server) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, peer = await loop.sock_accept(listener)
+            except OSError:
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            # A socket for IPv4 and IPv6 writes an IPv4 address with this prefix.
+            connection = _Connection(self, str(peer[0]).removeprefix("::ffff:"))
+            connection.greeting = asyncio.create_task(self._greet(connection, accepted, server))
+            self._greeting.add(connection.greeting)
+            connection.greeting.add_done_callback(self._greeting.discard)
+            lifetime_seconds = HANDSHAKE_SECONDS + HEADER_SECONDS
+            connection.deadline = loop.call_later(lifetime_seconds, connection.is_late)
+            if (excess := self._unproven.add(connection.address, connection)) is not None:
+                address, other = excess
+                other.close()
+                self.refused(address, "too many connections that show no certificate or token")
+            # Where many wait to be accepted, agents that are in have their turn all the same.
+            await asyncio.sleep(0)
+
+    async def _greet(
+        self, connection: _Connection, accepted: socket.socket, server: web.Server
+    ) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: _Observed(server(), connection),
+                accepted,
+                ssl=self._context,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS,
+                ssl_shutdown_timeout=_GOODBYE_SECONDS,
+            )
+        except OSError as error:
+            connection.is_lost()
+            if (why := _why(error)) is not None:
+                self.refused(connection.address, why)
+        except asyncio.CancelledError:
+            connection.is_lost()
+            raise
+
+    def refused(self, address: str, why: str) -> None:
+        if self._serves:
+            self._tell(address, why)
+
+    def made(self, connection: _Connection, transport: asyncio.Transport) -> None:
+        """The handshake is done."""
+        self._by_transport[transport] = connection
+        if not (name := self._name_of(transport)):
+            return
+        self._unproven.remove(connection.address, connection)
+        connection.is_proven(name)
+        self._open_of[name] += 1
+        if self._open_of[name] > (most := self._limits.proven_each):
+            connection.close()
+            self.refused(connection.address, f"{name!r} has {most} connections already")
+
+    def forget(self, connection: _Connection) -> None:
+        self._unproven.remove(connection.address, connection)
+        if connection.transport is not None:
+            self._by_transport.pop(connection.transport, None)
+        if name := connection.name:
+            connection.name = ""
+            self._open_of[name] -= 1
+            if not self._open_of[name]:
+                del self._open_of[name]
+
+
+class _Connection:
+    """One accepted connection. has_asked: whether a request came over it. name: of the certificate
+    that it was made with; "": of none."""
+
+    def __init__(self, of: TlsListener, address: str) -> None:
+        self._of, self.address = of, address
+        self.has_asked = False
+        self.name = ""
+        self.transport: asyncio.Transport | None = None
+        self.greeting: asyncio.Task[None] | None = None
+        self.deadline: asyncio.TimerHandle | None = None
+
+    def is_made(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+        self._of.made(self, transport)
+
+    def is_proven(self, name: str) -> None:
+        """Once the handshake is done, the first request has a time of its own."""
+        self.name = name
+        if self.deadline is not None:
+            self.deadline.cancel()
+        loop = asyncio.get_running_loop()
+        self.deadline = loop.call_later(HEADER_SECONDS, self.is_late)
+
+    def is_late(self) -> None:
+        """Ends a connection over which nothing was asked, or which shows no certificate."""
+        if self.has_asked and self.name:
+            return
+        has_asked = self.has_asked
+        self.close()
+        if not has_asked:
+            self._of.refused(self.address, "it sent no request in time")
+
+    def close(self) -> None:
+        """Closes it at once: whoever shows nothing gets no time to say goodbye."""
+        if self.transport is not None:
+            self.transport.abort()
+        elif self.greeting is not None:
+            self.greeting.cancel()
+        self.is_lost()
+
+    def is_lost(self) -> None:
+        if self.deadline is not None:
+            self.deadline.cancel()
+        self._of.forget(self)
+
+
+class _Observed(asyncio.Protocol):
+    """Passes everything on to another protocol, and tells its connection when it is lost."""
+
+    def __init__(self, inner: asyncio.Protocol, connection: _Connection) -> None:
+        self._inner, self._connection = inner, connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._inner.connection_made(transport)
+        assert isinstance(transport, asyncio.Transport)
+        self._connection.is_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.is_lost()
+        self._inner.connection_lost(exc)
 
 
 def _why(error: OSError) -> str | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sqlite3
 import time
 from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
@@ -125,7 +124,8 @@ class NetworkChange:
         asked = time.monotonic()
         await self._ask_lease(self._lease_seconds)
         self._held_until = dict.fromkeys(self._generation, asked + self._lease_seconds)
-        self._record("committed")
+        assert self._decision is not None, "staged first"
+        self._journal.decide(self._decision, "committed")
 
     @property
     def held_seconds(self) -> float:
@@ -142,17 +142,13 @@ class NetworkChange:
         self._keeping = True
         await self._ask_lease(None)
         self._kept = True
-        self._record("kept")
+        self._note("kept")
 
-    def _record(self, phase: str, detail: str = "") -> None:
+    def _note(self, phase: str, detail: str = "") -> None:
+        """Where the journal has none of this, `recover` does once more what was done, which changes
+        nothing."""
         assert self._decision is not None, "staged first"
-        self._journal.decide(self._decision, phase, detail=detail)
-
-    def _record_undone(self, phase: str, detail: str = "") -> None:
-        """A journal that cannot be written must not hide what became of the servers. `recover`
-        later restores them once more, which changes nothing."""
-        with contextlib.suppress(sqlite3.Error):
-            self._record(phase, detail)
+        self._journal.note(self._decision, phase, detail=detail)
 
     async def _ask_lease(self, lease_seconds: float | None) -> None:
         requests = {
@@ -188,13 +184,13 @@ class NetworkChange:
         reports, problem = await self._ask_restore()
         failed = {s: r.refusals for s, r in reports.items() if not r.succeeded}
         if problem is None and not failed:
-            self._record_undone("restored")
+            self._note("restored")
             return
         silent = [server for server in self._generation if server not in reports]
         what = [f"{server}: {refusal.what}" for server, some in failed.items() for refusal in some]
         if problem is not None:
             what.append(f"{', '.join(silent)}: {problem.what}")
-        self._record_undone("restore failed", detail="; ".join(what))
+        self._note("restore failed", detail="; ".join(what))
         raise RestoreFailed(
             f"not every server is back on its former state: {'; '.join(what)}",
             where=", ".join([*failed, *silent]),

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sqlite3
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewire.controller.commands.arguments import add_no_measurement, add_plan, require_writable
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import confirmed, print_json
-from placewire.controller.errors import PlacewireError
+from placewire.controller.errors import JournalFailed
+from placewire.visible import visible_json, visible_lines
 
 if TYPE_CHECKING:
     from placewire.controller.plan.plan import Plan
@@ -55,14 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
             measured=not arguments.no_measurement,
         )
         with tools.journal.exclusive():
-            try:
-                report = await apply(request, tools)
-            except PlacewireError as failure:
-                if failure.report is not None:
-                    _keep(failure.report, tools, arguments.out)
-                    tools.show.failed(failure.report)
-                raise
-            _keep(report, tools, arguments.out)
+            report = await apply(request, tools, lambda report: _keep(report, tools, arguments.out))
         if arguments.json:
             print_json(report.model_dump(mode="json"))
         return 0
@@ -72,18 +66,32 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _keep(report: RunReport, tools: Tools, out: Path | None) -> None:
-    """Writes the report to the journal and to `out`. A report that cannot be written is only told,
-    because the run has ended, and the command's exit status must say how."""
+    """Writes the report to the journal and to `out`. Where neither takes it, it goes to another
+    file, or to standard error: the run has ended, and nothing can make its report again. The
+    command's exit status says how the run ended."""
+    from placewire.controller.records.unrecorded import write_elsewhere
+
+    text, kept = visible_json(report.model_dump_json(indent=2)) + "\n", False
     try:
         tools.journal.record_run(report.plan_name, report.model_dump_json())
-    except sqlite3.Error as error:
+        kept = True
+    except JournalFailed as error:
         _say(f"this run is not in the journal: {error}; `controller history` will not show it")
     if out is not None:
         try:
-            out.write_text(report.model_dump_json(indent=2) + "\n")
+            out.write_text(text)
+            kept = True
         except OSError as error:
             _say(f"--out {out}: not written: {error.strerror}")
+    if kept:
+        return
+    folders = (tools.logs / report.plan_name, Path.cwd(), Path(tempfile.gettempdir()))
+    file = write_elsewhere(report.plan_name, text, folders)
+    if file is not None:
+        _say(f"the run's report is in {file}")
+    else:
+        _say(f"the run's report can be written nowhere; here it is:\n{text}")
 
 
 def _say(what: str) -> None:
-    print(f"controller: {what}", file=sys.stderr)
+    print(visible_lines(f"controller: {what}", indent="  "), file=sys.stderr)

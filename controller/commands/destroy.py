@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from placewire.controller.commands.arguments import add_plan
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import confirmed, print_json
-from placewire.controller.errors import LaunchFailed, RestoreFailed, UsageError, restore_by_hand
+from placewire.controller.errors import LaunchFailed, UsageError
 
 if TYPE_CHECKING:
-    from placewire.agent.contract.state import ApplyReport
     from placewire.controller.plan.plan import Plan
     from placewire.controller.story.tools import Tools
 
@@ -21,26 +20,33 @@ PURPOSE = "remove all that Placewire made on the plan's servers"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan(parser)
+    parser.add_argument(
+        "--server", action="append", metavar="SERVER",
+        help="only on this one, which may have been taken out of the plan; may be repeated",
+    )  # fmt: skip
     parser.add_argument("--yes", action="store_true", help="do not ask before changing servers")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    async def destroy(plan: Plan, tools: Tools) -> int:
+    async def work(plan: Plan, tools: Tools) -> int:
+        from placewire.controller.story.destruction import destroyed
+        from placewire.controller.story.dropped_servers import dropped_servers
         from placewire.controller.story.job_run import end_left_ranks
         from placewire.controller.uninterruptible import uninterruptible
 
-        servers = [server.name for server in plan.cluster.servers]
+        servers = _servers(plan, arguments.server)
         with tools.journal.exclusive():
             await tools.agents.wait_for(servers, timeout_seconds=10)
             if not await confirmed(yes=arguments.yes):
                 raise UsageError("not confirmed; nothing was changed")
             try:
-                await end_left_ranks(tools)
+                if arguments.server is None:  # Otherwise the plan stays in force elsewhere.
+                    await end_left_ranks(tools)
             except LaunchFailed as problem:
                 tools.show.say(
                     f"could not look for ranks that still run: {problem}; they end with their lease"
                 )
-            reports = await uninterruptible(_destroyed(plan.name, servers, tools))
+            reports = await uninterruptible(destroyed(plan, servers, tools))
         counts = {server: len(report.changes) for server, report in reports.items()}
         if arguments.json:
             print_json({"changes": counts})
@@ -49,34 +55,20 @@ def run(arguments: argparse.Namespace) -> int:
                 "removed: " + ", ".join(f"{server} {count}" for server, count in counts.items())
                 + " changes; every server is as it was before Placewire, and was read back"
             )  # fmt: skip
+        for line in dropped_servers(plan, tools, but=servers):
+            tools.show.say(line)
         return 0
 
-    return in_session(arguments, destroy)
+    return in_session(arguments, work, needs_journal=False)
 
 
-async def _destroyed(
-    plan_name: str, servers: Sequence[str], tools: Tools
-) -> Mapping[str, ApplyReport]:
-    """The reports by server. Raises RestoreFailed where something is left, AgentProblem where an
-    agent does not answer."""
-    from placewire.agent.contract.messages import Destroy
-    from placewire.agent.contract.state import ApplyReport
+def _servers(plan: Plan, wanted: Sequence[str] | None) -> list[str]:
+    """Raises UsageError where one cannot be a server's name."""
+    from placewire.optimizer.cluster_plan.values import server_name
 
-    latest = next(
-        (d for d in reversed(tools.journal.decisions()) if d.plan_name == plan_name), None
-    )
-    if latest is not None:
-        tools.journal.decide(latest.id, "destroy decided")
-    reports = await tools.agents.ask_all(
-        dict.fromkeys(servers, Destroy(plan_name=plan_name)), ApplyReport, timeout_seconds=60
-    )
-    left = {server: r.refusals for server, r in reports.items() if not r.succeeded}
-    if left:
-        raise RestoreFailed(
-            "; ".join(refusal.what for some in left.values() for refusal in some),
-            where=", ".join(left),
-            remedy=restore_by_hand(list(left)),
-        )
-    if latest is not None:
-        tools.journal.decide(latest.id, "destroyed")
-    return reports
+    for name in wanted or ():
+        try:
+            server_name(name)
+        except ValueError as error:
+            raise UsageError(str(error), where="--server") from error
+    return list(dict.fromkeys(wanted or [server.name for server in plan.cluster.servers]))

@@ -61,6 +61,7 @@ async def _enrol(arguments: argparse.Namespace) -> int:
     authority = Authority.load(arguments.state_dir / "ca")
     enrolment = Enrolment(authority.sha256, addresses, time.monotonic() + arguments.valid)
     context = authority.own_context(lifetime_seconds=_LONGEST_SECONDS * 2, agents_only=False)
+    refused_connections = RefusedConnections(arguments.state_dir / FILE, _say)
     async with listening(
         host,
         port,
@@ -69,11 +70,12 @@ async def _enrol(arguments: argparse.Namespace) -> int:
         enrolment,
         lifetime_seconds=AGENT_LIFETIME_SECONDS,
         on_enrolled=lambda server: _say(f"{server}: enrolled"),
-        on_refused=RefusedConnections(arguments.state_dir / FILE, _say).note,
+        on_refused=refused_connections.note,
     ):
         _hand_out(enrolment, arguments.tokens, port, arguments.valid)
         while enrolment.missing and time.monotonic() < enrolment.expires_seconds:
             await asyncio.sleep(_POLL_SECONDS)
+    refused_connections.tell_dropped()
     if enrolment.missing:
         raise AgentUnreachable(enrolment.missing, why="did not enrol while its token was valid")
     return 0

@@ -11,6 +11,7 @@ from placewire.controller.commands.arguments import require_writable
 from placewire.controller.commands.interrupts import interruptible
 from placewire.optimizer.commands.arguments import byte_count, positive
 from placewire.optimizer.commands.model_arguments import add_model_arguments
+from placewire.visible import visible
 
 PURPOSE = "profile a step that no device can hold, on several devices of this machine"
 
@@ -61,7 +62,7 @@ async def _evaluate(arguments: argparse.Namespace) -> int:
     )
     with tempfile.TemporaryDirectory(prefix="placewire-evaluation-") as folder:
         measured = await evaluate(
-            asked, Path(folder), lambda line: print(line, file=sys.stderr, flush=True)
+            asked, Path(folder), lambda line: print(visible(line), file=sys.stderr, flush=True)
         )
         save_graph(load_graph(measured), out)
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +11,7 @@ from placewire.controller.commands.arguments import add_json, add_state_dir, pla
 from placewire.controller.commands.talking import print_json
 from placewire.controller.errors import UsageError
 from placewire.optimizer.commands.arguments import positive, whole
+from placewire.visible import visible_lines
 
 PURPOSE = "show what the ranks of a plan's last run printed"
 
@@ -39,15 +39,15 @@ def run(arguments: argparse.Namespace) -> int:
             where=str(arguments.state_dir),
             remedy="`controller history` lists the runs that this machine started",
         )
-    with found[-arguments.back].open() as log:
+    with found[-arguments.back].open(errors="replace", newline="\n") as log:
         if arguments.json:
             lines = [asdict(o) for o in printed(log) if arguments.rank in (None, o.rank)]
             print_json({"log": str(found[-arguments.back]), "lines": lines})
         elif arguments.rank is None:
-            shutil.copyfileobj(log, sys.stdout)
+            sys.stdout.writelines(map(visible_lines, log))
         else:
             mark = f" {rank_mark(arguments.rank)}"
             sys.stdout.writelines(
-                line for line in log if mark in line[: len("HH:MM:SS") + len(mark)]
+                visible_lines(line) for line in log if mark in line[: len("HH:MM:SS") + len(mark)]
             )
     return 0

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 from placewire.controller.commands.arguments import add_plan
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import confirmed, print_json
-from placewire.controller.errors import LaunchFailed, UsageError
+from placewire.controller.errors import JournalFailed, LaunchFailed, UsageError
 
 if TYPE_CHECKING:
     from placewire.controller.plan.plan import Plan
+    from placewire.controller.records.journal import Decision
     from placewire.controller.story.tools import Tools
 
 PURPOSE = "finish or undo a change whose controller died in the middle of it"
 _TOLD = {
     "finish": "the decision was to keep the change: every server keeps it",
-    "undo": "the change is not kept: every server is on its former state",
+    "undo": "the change is undone: every server is on its former state",
     "destroy": "the decision was to destroy: every server is as it was before Placewire",
 }
 
@@ -29,34 +30,88 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     async def work(plan: Plan, tools: Tools) -> int:
-        from placewire.controller.story.job_run import end_left_ranks
-        from placewire.controller.story.recovery import left_open, recover, way_of
-
         with tools.journal.exclusive():
-            if (found := left_open(tools.journal, plan.name)) is not None:
-                tools.show.say(
-                    f"decision {found.id} was left at {found.last_phase!r}; recovery will "
-                    f"{way_of(found)} it"
-                )
-                if not await confirmed(yes=arguments.yes):
-                    raise UsageError("not confirmed; nothing was changed")
-                try:
-                    await end_left_ranks(tools)
-                except LaunchFailed as problem:
-                    tools.show.say(f"could not look for ranks that still run: {problem}")
-            done = await recover(plan, tools.agents, tools.journal)
-        if done is None:
-            if arguments.json:
-                print_json(None)
+            try:
+                found = _left_open(plan, tools)
+            except JournalFailed as error:
+                why = f"the journal cannot be read: {error.what}"
+                document, said = await _by_leases(plan, tools, why, yes=arguments.yes)
             else:
-                tools.show.say("no change was left unfinished")
-            return 0
-        decision, later = done.decision.id, done.by_lease
+                document, said = await _by_journal(plan, tools, found, yes=arguments.yes)
         if arguments.json:
-            print_json({"decision": decision, "way": done.way, "by_lease": [*later]})
+            print_json(document)
         else:
-            when = f", {', '.join(later)} once the lease there ends" if later else ""
-            tools.show.say(f"decision {decision}: {_TOLD[done.way]}{when}")
+            tools.show.say(said)
+            await _say_what_stands(plan, tools)
         return 0
 
-    return in_session(arguments, work)
+    return in_session(arguments, work, needs_journal=False)
+
+
+def _left_open(plan: Plan, tools: Tools) -> Decision | None:
+    """Raises JournalFailed where that cannot be known."""
+    from placewire.controller.story.recovery import left_open
+
+    journal = tools.journal
+    if journal.lost is not None and not journal.decisions():
+        raise JournalFailed(journal.lost)
+    return left_open(journal, plan.name)
+
+
+async def _by_journal(
+    plan: Plan, tools: Tools, found: Decision | None, *, yes: bool
+) -> tuple[object, str]:
+    """(the document of `--json`, what people are told)"""
+    from placewire.controller.story.recovery import recover, way_of
+
+    if found is not None:
+        tools.show.say(
+            f"decision {found.id} was left at {found.last_phase!r}; recovery will "
+            f"{way_of(found)} it"
+        )
+        await _confirm_and_end_ranks(tools, yes=yes)
+    if (done := await recover(plan, tools.agents, tools.journal)) is None:
+        return None, "no change was left unfinished"
+    later = done.by_lease
+    when = f", {', '.join(later)} once the lease there ends" if later else ""
+    document = {"decision": done.decision.id, "way": done.way, "by_lease": [*later]}
+    return document, f"decision {done.decision.id}: {_TOLD[done.way]}{when}"
+
+
+async def _by_leases(plan: Plan, tools: Tools, why: str, *, yes: bool) -> tuple[object, str]:
+    """Returns what `_by_journal` returns; the document has the servers that were restored."""
+    from placewire.controller.story.recovery import recover_by_leases
+
+    tools.show.say(f"{why}; recovery will undo what servers hold under a lease")
+    await _confirm_and_end_ranks(tools, yes=yes)
+    restored = await recover_by_leases(plan, tools.agents, why)
+    said = "no server holds a change under a lease"
+    if restored:
+        said = f"the change is undone on {', '.join(restored)}"
+    document = {"decision": None, "way": "undo", "by_lease": [], "restored": [*restored]}
+    return document, said
+
+
+async def _confirm_and_end_ranks(tools: Tools, *, yes: bool) -> None:
+    from placewire.controller.story.job_run import end_left_ranks
+
+    if not await confirmed(yes=yes):
+        raise UsageError("not confirmed; nothing was changed")
+    try:
+        await end_left_ranks(tools)
+    except LaunchFailed as problem:
+        tools.show.say(f"could not look for ranks that still run: {problem}")
+
+
+async def _say_what_stands(plan: Plan, tools: Tools) -> None:
+    """Says what every server has in force now, which may be what was kept before the change."""
+    from placewire.controller.change.in_force import observed
+    from placewire.controller.records.decision_in_force import decision_in_force
+
+    try:
+        decisions = tools.journal.decisions()
+    except JournalFailed:
+        decisions = ()
+    observations = await observed(tools.agents, plan)
+    leases = {server: one.lease for server, one in observations.items() if one is not None}
+    tools.show.say(decision_in_force(plan.name, decisions, leases).why)

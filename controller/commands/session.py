@@ -24,14 +24,21 @@ LAB_VARIABLE = "PLACEWIRE_LAB"
 Work = Callable[["Plan", "Tools"], Coroutine[Any, Any, int]]
 
 
-def in_session(arguments: argparse.Namespace, work: Work, plan: Plan | None = None) -> int:
+def in_session(
+    arguments: argparse.Namespace,
+    work: Work,
+    plan: Plan | None = None,
+    *,
+    needs_journal: bool = True,
+) -> int:
     """Runs a command's work, in the lab of the plan's name where one is up. arguments: of
-    `add_plan`. plan: replaces what its file has now. Raises PlanError before anything is done."""
+    `add_plan`. plan: replaces what its file has now. needs_journal: whether the work must not begin
+    without the journal. Raises PlanError before anything is done."""
     from placewire.controller.plan.plan_file import load_plan
 
     plan = plan or load_plan(arguments.plan)
     _enter_lab(plan, arguments)
-    return interruptible(_with_tools(plan, arguments, work))
+    return interruptible(_with_tools(plan, arguments, work, needs_journal))
 
 
 def _enter_lab(plan: Plan, arguments: argparse.Namespace) -> None:
@@ -57,15 +64,17 @@ def with_launcher(
     return interruptible(work(plan, _launcher(plan, arguments.plan)))
 
 
-async def _with_tools(plan: Plan, arguments: argparse.Namespace, work: Work) -> int:
+async def _with_tools(
+    plan: Plan, arguments: argparse.Namespace, work: Work, needs_journal: bool
+) -> int:
     from placewire.controller.records.journal import Journal
     from placewire.controller.show.story import Show
     from placewire.controller.story.tools import Tools
 
     state: Path = arguments.state_dir
     show = Show(to_error=arguments.json)
-    listening = agents_listening(arguments, show.plain)
-    with Journal.open(state) as journal:
+    listening = agents_listening(arguments, show.say)
+    with Journal.open(state, show.say, needed=needs_journal) as journal:
         try:
             async with listening as agents:
                 launcher = _launcher(plan, arguments.plan)

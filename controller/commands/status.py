@@ -25,11 +25,13 @@ def run(arguments: argparse.Namespace) -> int:
         from placewire.controller.change.in_force import observed, read_back
         from placewire.controller.launch.job_status import job_status
         from placewire.controller.records.decision_in_force import decision_in_force
+        from placewire.controller.story.dropped_servers import dropped_servers
         from placewire.controller.story.recovery import left_open, way_of
 
         observations = await observed(tools.agents, plan)
         found = await read_back(tools.agents, observations)
         job = job_status(plan, tools.launcher, tools.journal)
+        dropped = dropped_servers(plan, tools)
         left = None if tools.journal.holder() else left_open(tools.journal, plan.name)
         leases = {server: one.lease for server, one in observations.items() if one is not None}
         stands = decision_in_force(plan.name, tools.journal.decisions(), leases)
@@ -44,11 +46,13 @@ def run(arguments: argparse.Namespace) -> int:
             open_decision = left and {"decision": left.id, "phase": left.last_phase}
             print_json({
                 "servers": answers, "standing": asdict(stands), "job": asdict(job),
-                "left_open": open_decision,
+                "left_open": open_decision, "dropped": dropped,
             })  # fmt: skip
         else:
             tools.show.status(observations, found, job)
             tools.show.say(stands.why)
+            for line in dropped:
+                tools.show.say(line)
             if left is not None:
                 tools.show.say(
                     f"decision {left.id} was left at {left.last_phase!r} by a controller that is "
@@ -56,4 +60,4 @@ def run(arguments: argparse.Namespace) -> int:
                 )
         return AgentUnreachable.exit_code if None in observations.values() else 0
 
-    return in_session(arguments, status)
+    return in_session(arguments, status, needs_journal=False)

@@ -10,8 +10,8 @@ from placewire.controller.errors import UsageError
 
 
 def print_json(document: object) -> None:
-    json.dump(document, sys.stdout, indent=2)
-    sys.stdout.write("\n")
+    # JSON escapes all that a terminal would obey but this one character.
+    sys.stdout.write(json.dumps(document, indent=2).replace("\x7f", "\\u007f") + "\n")
 
 
 async def confirmed(*, yes: bool) -> bool:

@@ -15,6 +15,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from pydantic import ValidationError
+
+from placewire.controller.errors import PlacewireError
 from placewire.frozen import Frozen
 
 LAB_ROOT = Path("/run/placewire/lab")
@@ -67,10 +70,18 @@ def recorded_names() -> list[str]:
 
 
 def load(name: str) -> LabRecord | None:
+    """Raises PlacewireError where another version made the lab."""
+    file = directory_of(name) / _FILE
     try:
-        return LabRecord.model_validate_json((directory_of(name) / _FILE).read_bytes())
+        return LabRecord.model_validate_json(file.read_bytes())
     except FileNotFoundError:
         return None
+    except ValidationError as error:
+        raise PlacewireError(
+            f"this version of Placewire cannot read this record: {error.errors()[0]['msg']}",
+            where=str(file),
+            remedy=f"`controller lab down {name}` of the version that made the lab removes it",
+        ) from error
 
 
 class Recorder:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from placewire.controller.errors import LaunchFailed
 from placewire.controller.launch.launcher import Launcher, RunningProgram
 from placewire.controller.plan.job import PlacedJob
@@ -58,7 +60,10 @@ def _last_in(folder: Path) -> CheckpointRow | None:
 
 def _last_reported(folder: Path, journal: Journal, plan_name: str) -> CheckpointRow | None:
     for run in reversed(journal.runs(plan_name)):
-        row = RunReport.model_validate_json(run.report).checkpoint
+        try:
+            row = RunReport.model_validate_json(run.report).checkpoint
+        except ValidationError:  # Another version of Placewire wrote the report.
+            continue
         if row is not None and Path(row.path).parent == folder:
             return row
     return None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from placewire.agent.contract.entries import bridge_name
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.learning_rate_schedule import LearningRateSchedule
-from placewire.optimizer.cluster_plan.checks import cluster_mistakes, nics_of
+from placewire.optimizer.cluster_plan.checks import cluster_mistakes, nics_by_server
 from placewire.optimizer.cluster_plan.documents import Mistake
 from placewire.optimizer.cluster_plan.values import MEASURED, shown
 from placewire.optimizer.names import is_cpu
@@ -37,9 +37,8 @@ _RDMA_CHOICES = {
 def mistakes_of(plan: Plan, base: Path) -> Iterator[Mistake]:
     """base: a second folder, after the working directory, to look for the job's relative files."""
     yield from cluster_mistakes(plan.cluster, plan.network.rails)
-    for server in plan.cluster.servers:
-        own = [(f"{path}.name", nic) for path, s, nic in nics_of(plan.cluster) if s is server]
-        yield from _bridge_mistakes(server.name, own)
+    for server, nics in nics_by_server(plan.cluster):
+        yield from _bridge_mistakes(server.name, [(f"{path}.name", nic) for path, nic in nics])
     yield from _job_mistakes(plan.job, base)
     if plan.launch is None:
         yield from _code_mistakes(plan.job, base)

@@ -2,6 +2,9 @@
 
 Each subnet that holds NICs of at least two servers becomes a rail; whether these NICs really reach
 each other is measured by the first apply. What cannot be known is written as a comment.
+
+A plan is code, and an agent may be another's: nothing that it says can become a line or a key of
+the plan. What a plan could not have is left out.
 """
 
 from __future__ import annotations
@@ -13,16 +16,23 @@ from ipaddress import IPv4Interface, IPv4Network
 from string import ascii_lowercase
 from typing import NamedTuple
 
+from pydantic import TypeAdapter, ValidationError
+
 from placewire.agent.contract.messages import Hello
 from placewire.agent.contract.state import NicFacts
 from placewire.controller.errors import UsageError
+from placewire.optimizer.cluster_plan.values import Address, InterfaceAddress, InterfaceName
 from placewire.optimizer.profile.devices import DEVICES
+from placewire.visible import visible
 
 # The part of a device's memory that tensors may use; program and allocator need the rest.
 _TENSORS = {"gpu": 0.9, "cpu": 0.5}
 _UNKNOWN_RATE = "1Gbit"
 _MEBIBYTE = 1024 * 1024
 _STANDARD_MTU_BYTES = 1500
+_INTERFACE: TypeAdapter[str] = TypeAdapter(InterfaceName)
+_ADDRESS: TypeAdapter[str] = TypeAdapter(InterfaceAddress)
+_MANAGEMENT: TypeAdapter[str] = TypeAdapter(Address)
 
 
 class _Rail(NamedTuple):
@@ -62,12 +72,28 @@ def _ports(hello: Hello) -> list[_Port]:
     """Returns the NICs that could carry the job, each with its first IPv4 address."""
     found = []
     for nic in hello.capabilities.nics:
-        addresses = [IPv4Interface(a) for a in nic.addresses if ":" not in a]
+        if not _is_in(_INTERFACE, nic.name):
+            continue
+        addresses = [IPv4Interface(a) for a in nic.addresses if _is_in(_ADDRESS, a)]
         free = nic.bridge is None and nic.root_qdisc is None
         own = hello.management in [str(address.ip) for address in addresses]
         if addresses and free and not own and nic.name not in hello.protected:
             found.append(_Port(nic, addresses[0]))
     return found
+
+
+def _is_in(kind: TypeAdapter[str], text: str) -> bool:
+    """Whether a plan takes this text there."""
+    try:
+        kind.validate_python(text)
+    except ValidationError:
+        return False
+    return True
+
+
+def _management(hello: Hello) -> str | None:
+    found = hello.management
+    return found if found is not None and _is_in(_MANAGEMENT, found) else None
 
 
 def _rails(ports: Mapping[str, Sequence[_Port]]) -> dict[IPv4Network, _Rail]:
@@ -110,7 +136,7 @@ def _server(
 ) -> list[str]:
     lines = [
         f"    - name: {name}",
-        f"      management: {hello.management or '0.0.0.0   # not known: where is its SSH?'}",
+        f"      management: {_management(hello) or '0.0.0.0   # not known: where is its SSH?'}",
         "      devices:",
     ]
     for device in hello.capabilities.devices:
@@ -118,7 +144,8 @@ def _server(
         memory = int(device.memory_bytes * part / _MEBIBYTE)
         lines.append(
             f"        - {{type: {device_type(device.name)}, memory: {memory}MiB}}"
-            f"   # {device.name}, {part:.0%} of its {device.memory_bytes / 1024**3:.0f} GiB"
+            f"   # {visible(device.name)}, {part:.0%} of its "
+            f"{device.memory_bytes / 1024**3:.0f} GiB"
         )
     lines.append("      nics:")
     taken: set[str] = set()

@@ -15,6 +15,7 @@ from placewire.controller.agents.agents import Agents
 from placewire.controller.agents.authority import AGENT_LIFETIME_SECONDS, Authority
 from placewire.controller.agents.enrolment import Enrolment
 from placewire.controller.agents.enrolment_listener import listening
+from placewire.controller.agents.refused_connections import RefusedConnections
 from placewire.controller.errors import AgentUnreachable, UsageError
 from placewire.controller.plan.plan import Plan
 from placewire.controller.provision.playbook import Playbooks
@@ -114,13 +115,14 @@ async def _enrol(
     }
     enrolment = Enrolment(site.authority.sha256, addresses, time.monotonic() + _TOKEN_SECONDS)
 
-    def on_refused(*why: str) -> None:
+    def say(line: str) -> None:
         """Notes it at the server that has the caller's address, else at all that still wait."""
-        waiting = enrolment.missing
-        own = [server for server in waiting if why[0].partition(":")[0] == addresses[server]]
+        waiting, told = enrolment.missing, line.removeprefix("turned away: ")
+        own = [server for server in waiting if told.partition(":")[0] == addresses[server]]
         for server in own or waiting:
-            site.tell(Noted(server, f"turned away from enrolment: {': '.join(why)}"))
+            site.tell(Noted(server, f"turned away from enrolment: {told}"))
 
+    refused_connections = RefusedConnections(say=say)
     context = site.authority.own_context(lifetime_seconds=_CERTIFICATE_SECONDS, agents_only=False)
     with tempfile.TemporaryDirectory(prefix="placewire-tokens-") as tokens:
         for server in servers:
@@ -132,13 +134,14 @@ async def _enrol(
             enrolment,
             lifetime_seconds=AGENT_LIFETIME_SECONDS,
             on_enrolled=lambda server: None,
-            on_refused=on_refused,
+            on_refused=refused_connections.note,
         ):
             hosts = site.hosts()
             for host in dict.fromkeys(hosts[server] for server in servers):
                 some = [server for server in servers if hosts[server] == host]
                 at = {"placewire_tokens": tokens, "placewire_enrol_at": f"{host}:{site.enrols[1]}"}
                 await playbooks.run("enrol.yaml", some, {**variables, **at}, site.tell)
+        refused_connections.tell_dropped()
 
 
 async def _see_agents(site: Site) -> None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from placewire.agent.contract.measurement import LinkMeasurement
+from placewire.controller.errors import PlacewireError
 from placewire.frozen import Frozen
 from placewire.job.contract.specification import Finished, RankEvent, Resumed, Saved, StepDone
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from placewire.controller.errors import PlacewireError
     from placewire.optimizer.placement import Placement
+
+
+NetworkAfter = Literal["restored", "kept", "not restored"]
 
 
 class TrafficRow(Frozen):
@@ -54,7 +58,8 @@ class SharingRow(Frozen):
 
 
 class RailRow(Frozen):
-    """What a script's server sent on one rail, all headers counted. share: of all that it sent."""
+    """What a script's server sent on one rail, all headers counted. share: of all that it sent.
+    within_tolerance: None where the server sent too little to be judged by."""
 
     server: str
     rail: str
@@ -62,7 +67,7 @@ class RailRow(Frozen):
     sent_bytes: int
     share: float
     planned_share: float
-    within_tolerance: bool
+    within_tolerance: bool | None
 
 
 class CheckpointRow(Frozen):
@@ -73,7 +78,8 @@ class CheckpointRow(Frozen):
 
 
 class FailureRow(Frozen):
-    """How the job failed. rank: the rank to blame; None where no rank is."""
+    """How the run failed: its job, or afterwards its network. rank: the rank to blame; None where
+    no rank is."""
 
     rank: int | None
     server: str
@@ -85,7 +91,7 @@ class RunReport(Frozen):
     """Seconds are of one training step, which takes as long as its slowest rank.
     measured_step_seconds is the median of all steps but the first, which warms up caches and
     connections. step_seconds and losses begin with step first_step, which is not 0 where the job
-    was resumed. checkpoint: the last whole one. failure: None where the job came to its end. files:
+    was resumed. checkpoint: the last whole one. failure: None where the run came to its end. files:
     paths of the run's graph, placement and, if there is one, trace. A script that places itself has
     no operators and no prediction; rails says how it used its NICs."""
 
@@ -116,7 +122,7 @@ class RunReport(Frozen):
     losses: tuple[float, ...] = ()
     traffic: tuple[TrafficRow, ...] = ()
     peak_memory_bytes: Mapping[str, int] = {}
-    network: Literal["restored", "kept"]
+    network: NetworkAfter
     stage_seconds: Mapping[str, float]
     files: Mapping[str, str]
 
@@ -141,9 +147,13 @@ def _checkpoint(event: Resumed | Saved) -> CheckpointRow:
     return CheckpointRow(step=event.step, path=event.path)
 
 
-def failure_row(failure: PlacewireError) -> FailureRow:
-    rank = getattr(failure, "rank", None)
-    return FailureRow(rank=rank, server=failure.where, what=failure.what, remedy=failure.remedy)
+def failure_row(failure: BaseException) -> FailureRow:
+    if isinstance(failure, PlacewireError):
+        rank = getattr(failure, "rank", None)
+        return FailureRow(rank=rank, server=failure.where, what=failure.what, remedy=failure.remedy)
+    interrupted = isinstance(failure, asyncio.CancelledError)
+    what = "interrupted" if interrupted else f"{type(failure).__name__}: {failure}"
+    return FailureRow(rank=None, server="", what=what, remedy="")
 
 
 def losses(events: Sequence[RankEvent]) -> tuple[float, ...]:
@@ -206,7 +216,8 @@ def of_placed(
     steps = step_times(events)
     resumed = next((_checkpoint(event) for event in events if isinstance(event, Resumed)), None)
     saved = [_checkpoint(event) for event in events if isinstance(event, Saved)]
-    whole = steps and report.failure is None
+    ended = sum(isinstance(event, Finished) for event in events)
+    whole = steps and ended == len(placement.devices_used)
     return report.model_copy(
         update={
             "engine": placement.engine,

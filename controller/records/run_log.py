@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from placewire.visible import visible
+
 _KEPT_RUNS = 20
 
 
 class RunLog:
-    """Writes lines like `10:15:02 rank 0 | what it printed`. Only the user who runs the controller
-    may read the file: what a model prints is that user's business."""
+    """Writes lines like `10:15:02 rank 0 | what it printed`, without anything that a terminal would
+    obey. Only the user who runs the controller may read the file: what a model prints is that
+    user's business."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -26,7 +29,7 @@ class RunLog:
     def write(self, rank: int, text: str) -> None:
         """A line that cannot be written is lost, but ends no training. The loss is told once."""
         try:
-            self._file.write(f"{time.strftime('%H:%M:%S')} {rank_mark(rank)}{text}\n")
+            self._file.write(f"{time.strftime('%H:%M:%S')} {rank_mark(rank)}{visible(text)}\n")
         except OSError as error:
             if not self._lost:
                 print(f"controller: {self.path}: {error.strerror}; lines are lost", file=sys.stderr)

@@ -11,6 +11,7 @@ from rich.text import Text
 from placewire.agent.contract.messages import Previewed
 from placewire.agent.contract.state import Change
 from placewire.optimizer.quantities import format_bits_per_second, format_bytes
+from placewire.visible import visible
 
 _SINGULAR = {"addresses": "address"}
 _MARKS = {"add": ("+", "green"), "replace": ("~", "yellow"), "remove": ("-", "red")}
@@ -38,7 +39,7 @@ def diff_lines(changes: Sequence[Change]) -> list[Text]:
         mark, colour = _MARKS[change.action]
         kind = _SINGULAR.get(change.collection, change.collection[:-1])
         detail = _detail(change.before if change.action == "remove" else change.after, change.key)
-        text = f"  {mark} {kind:<10} {change.key}  {detail}"
+        text = visible(f"  {mark} {kind:<10} {change.key}  {detail}")
         lines.append(Text(text.rstrip()[:100], style=colour))
     return lines
 

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+from placewire.visible_console import VisibleConsole
+
 # Used where the output is no terminal.
 _WIDTH = 100
 
 
 def console(*, to_error: bool = False) -> Console:
-    made = Console(stderr=to_error, highlight=False, soft_wrap=True)
+    made = VisibleConsole(stderr=to_error, soft_wrap=True)
     if not made.is_terminal:
         made.width = _WIDTH
     return made

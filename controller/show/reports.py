@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from rich.table import Table
+from rich.text import Text
 
-from placewire.controller.records.report import RunReport
+from placewire.controller.records.report import RailRow, RunReport
 from placewire.controller.show.console import table
 from placewire.optimizer.quantities import format_bytes, format_seconds
 
@@ -33,9 +34,15 @@ def rails_table(report: RunReport) -> Table:
         made.add_row(
             row.server, row.nic, row.rail, format_bytes(row.sent_bytes),
             f"{row.share:.0%}", f"{row.planned_share:.0%}",
-            "as planned" if row.within_tolerance else "[bold red]off[/bold red]",
+            _judgement(row),
         )  # fmt: skip
     return made
+
+
+def _judgement(row: RailRow) -> Text:
+    if row.within_tolerance is None:
+        return Text("too little sent" if row.sent_bytes else "nothing sent", style="yellow")
+    return Text("as planned") if row.within_tolerance else Text("off", style="bold red")
 
 
 def steps_table(report: RunReport) -> Table:

@@ -13,6 +13,7 @@ from placewire.agent.contract.state import DriftState
 from placewire.controller.launch.job_status import JobStatus
 from placewire.controller.show.changes import diff_lines
 from placewire.controller.show.console import table
+from placewire.visible import visible, visible_lines
 
 
 def show_servers(
@@ -27,14 +28,14 @@ def show_servers(
     )
     for server, observation in observations.items():
         if observation is None:
-            made.add_row(server, "[red]unreachable[/red]", "", "", "", "", "")
+            made.add_row(server, Text("unreachable", style="red"), "", "", "", "", "")
             continue
         lease = observation.lease
         left = "" if lease.expires_unix is None else f"{lease.expires_unix - time.time():.0f} s"
-        read_back = ""
+        read_back = Text()
         if (found := results.get(server)) is not None:
             off = len(found.deviations) + len(found.problems)
-            read_back = f"[red]{off} off[/red]" if off else "[green]as decided[/green]"
+            read_back = Text(f"{off} off", "red") if off else Text("as decided", "green")
         made.add_row(
             server, lease.phase, lease.plan_name or "", (lease.plan_digest or "")[:12],
             str(lease.generation), left, read_back,
@@ -44,12 +45,12 @@ def show_servers(
         for line in diff_lines(found.deviations):
             console.print(Text(f"{server}:") + line)
         for problem in found.problems:
-            console.print(f"{server}: {problem}")
+            console.print(f"{server}: {visible(problem)}")
         for said in _drift_lines(found.drift):
-            console.print(Text(f"{server}: {said}"))
+            console.print(f"{server}: {visible(said)}")
     digests = {o.lease.plan_digest for o in observations.values() if o is not None}
     if len(digests) > 1:
-        console.print("[yellow]mixed: the servers are on different decisions[/yellow]")
+        console.print("mixed: the servers are on different decisions", style="yellow")
 
 
 def show_job(console: Console, job: JobStatus) -> None:
@@ -58,14 +59,18 @@ def show_job(console: Console, job: JobStatus) -> None:
     if job.ranks and job.controller is not None:
         console.print(f"its controller: {job.controller}")
     elif job.ranks:
-        console.print(
-            "[yellow]its controller is gone[/yellow]: it ends when the servers' leases do, or "
-            "with the next `controller apply` or `controller destroy`"
+        told = Text("its controller is gone", style="yellow")
+        told.append(
+            ": it ends when the servers' leases do, or with the next `controller apply` or "
+            "`controller destroy`",
+            style="default",
         )
+        console.print(told)
     if job.checkpoint_path is not None:
-        console.print(f"last checkpoint: after {job.checkpoint_step} steps, {job.checkpoint_path}")
+        where = visible(job.checkpoint_path)
+        console.print(f"last checkpoint: after {job.checkpoint_step} steps, {where}")
     for problem in job.problems:
-        console.print(Text(problem, style="yellow"))
+        console.print(Text(visible_lines(problem, indent="  "), style="yellow"))
 
 
 def _drift_lines(drift: DriftState | None) -> list[str]:

@@ -33,6 +33,7 @@ from placewire.job.contract.specification import (
     StepDone,
 )
 from placewire.optimizer.quantities import format_bytes
+from placewire.visible import visible, visible_lines
 
 _STAGES = {
     "agents": "waiting for every agent",
@@ -61,18 +62,15 @@ class Show:
         self._provisioning: Progress | None = None
 
     def stage(self, name: str) -> None:
-        self.say(f"[bold]{_STAGES[name]}[/bold]")
+        self.say(_STAGES[name], style="bold")
 
-    def say(self, text: str) -> None:
-        """text: may have rich's markup."""
-        self._print(Text.from_markup(text))
-
-    def plain(self, text: str) -> None:
-        """Prints text that others wrote in part: none of it is taken for markup."""
-        self._print(Text(text))
+    def say(self, text: str, *, style: str = "") -> None:
+        """text: may have parts that others wrote; none of it is taken for markup."""
+        self._print(Text(visible_lines(text, indent="  "), style=style))
 
     def progress(self, text: str) -> None:
-        self._print(Text("  " + text[:90]))
+        """Prints one line, which is cut."""
+        self._print(Text("  " + visible(text)[:90]))
 
     def _print(self, text: Text) -> None:
         elapsed = time.monotonic() - self._began
@@ -98,7 +96,7 @@ class Show:
         self.console.print(placements.placement_table(placement))
         where = placements.where_data_is(placement, notes)
         for line in [*placements.why(placement), *where, *placements.beside_tensors(notes)]:
-            self.console.print("  " + line)
+            self.console.print("  " + visible(line))
         if len(decision.compared) > 1:
             self.console.print(placements.considered_table(decision))
         self.console.print()
@@ -162,17 +160,7 @@ class Show:
         self.progress(rank_mark(rank) + text)
 
     def report(self, report: RunReport) -> None:
-        self.console.print()
-        if report.rails:
-            self.console.print(reports.rails_table(report))
-            for line in (unequal := complaints(report.rails)):
-                self.say(f"[bold red]{line}[/bold red]")
-            if unequal:
-                self.say(REMEDY)
-        if report.traffic:
-            self.console.print(reports.traffic_table(report))
-        if report.predicted_step_seconds is not None:
-            self.console.print(reports.steps_table(report))
+        self._tables(report)
         self._checkpoint(report)
         changed = ", ".join(f"{server} {count}" for server, count in report.changes.items())
         kept = report.network == "kept"
@@ -180,9 +168,25 @@ class Show:
         self.say(f"changes made: {changed}; the network {now}")
 
     def failed(self, report: RunReport) -> None:
+        """Shows the report of a run that failed, perhaps after its job had come to its end."""
+        if report.traffic or report.rails:
+            self._tables(report)
         done = report.first_step + len(report.step_seconds)
         self.say(f"the job ended after {done} steps")
         self._checkpoint(report)
+
+    def _tables(self, report: RunReport) -> None:
+        self.console.print()
+        if report.rails:
+            self.console.print(reports.rails_table(report))
+            for line in (unequal := complaints(report.rails)):
+                self.say(line, style="bold red")
+            if unequal:
+                self.say(REMEDY)
+        if report.traffic:
+            self.console.print(reports.traffic_table(report))
+        if report.predicted_step_seconds is not None:
+            self.console.print(reports.steps_table(report))
 
     def _checkpoint(self, report: RunReport) -> None:
         if report.checkpoint is not None:

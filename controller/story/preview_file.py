@@ -25,6 +25,10 @@ from placewire.controller.story.proposal import Proposal
 from placewire.frozen import Frozen
 from placewire.optimizer.cluster_plan.documents import DocumentError, read_yaml
 
+# A preview of 2000 servers with a hundred changes each has less; of a larger one no whole document
+# is read, so that it is none.
+_LARGEST_BYTES = 64 * 2**20
+_BEGIN_BYTES = 64
 # An error names at most so many differences for each server.
 _NAMED = 4
 
@@ -89,8 +93,12 @@ def write_preview(preview: PreviewFile, file: Path) -> None:
 def read_preview(file: Path) -> PreviewFile | None:
     """Returns None where the file is no preview. Raises UsageError where it is a broken one."""
     try:
-        document = json.loads(file.read_bytes())
-    except (OSError, ValueError):
+        with file.open("rb") as opened:
+            begin = opened.read(_BEGIN_BYTES)
+            # A plan is read by the reader of plans, which has bounds of its own.
+            data = begin + opened.read(_LARGEST_BYTES) if begin.lstrip()[:1] == b"{" else b""
+        document = json.loads(data)
+    except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(document, dict) or document.get("kind") != "preview":
         return None

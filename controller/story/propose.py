@@ -10,6 +10,7 @@ from placewire.controller.decide.decide import PlacementDecision, decide
 from placewire.controller.decide.traffic import TrafficDecision, decide_traffic
 from placewire.controller.errors import AgentRefused
 from placewire.controller.plan.job import TorchrunJob
+from placewire.controller.story.dropped_servers import dropped_servers
 from placewire.controller.story.proposal import Proposal
 from placewire.controller.story.tools import ApplyRequest, Tools
 
@@ -36,6 +37,8 @@ async def propose(request: ApplyRequest, tools: Tools) -> Proposal:
             show.say(doubt)
         previewed = await preview(tools.agents, desired)
     show.changes(previewed)
+    for line in dropped_servers(plan, tools):
+        show.say(line)
     return Proposal(decision, desired, previewed)
 
 

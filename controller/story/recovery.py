@@ -3,6 +3,8 @@
 The journal says how far the change came. Where nothing was decided to be kept, each server would go
 back by itself when its lease ends; recovery restores it at once. Where keeping or destroying was
 decided, only some servers may know it, and only finishing it brings all to the same state.
+
+Without a journal only the servers' leases are known, and what is under a lease is undone.
 """
 
 from __future__ import annotations
@@ -10,12 +12,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from placewire.agent.contract.messages import Destroy, Request, Restore
-from placewire.agent.contract.state import ApplyReport
+from placewire.agent.contract.messages import (
+    Destroy,
+    Observation,
+    Observe,
+    Request,
+    Restore,
+)
+from placewire.agent.contract.state import ApplyReport, LeaseState
 from placewire.controller.agents.agents import Agents
 from placewire.controller.change.change import NetworkChange
 from placewire.controller.change.generations import with_next_generations
-from placewire.controller.errors import AgentUnreachable, RestoreFailed, restore_by_hand
+from placewire.controller.errors import (
+    AgentUnreachable,
+    JournalFailed,
+    RestoreFailed,
+    restore_by_hand,
+)
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.journal import Decision, Journal
 from placewire.controller.story.rollback import states_of
@@ -27,6 +40,7 @@ Way = Literal["finish", "undo", "destroy"]
 _SETTLED = ("kept", "restored", "destroyed", "finished")
 _WAYS: Mapping[str, Way] = {"keep decided": "finish", "destroy decided": "destroy"}
 _PRESENT_SECONDS = 5.0
+_OBSERVE_SECONDS = 10.0
 
 
 def left_open(journal: Journal, plan_name: str) -> Decision | None:
@@ -91,8 +105,48 @@ async def _ended(decision: Decision, plan: Plan, agents: Agents, journal: Journa
     detail = "by recovery"
     if way == "finish" and present:
         detail += f", as decision {journal.decisions()[-1].id}"
-    journal.decide(decision.id, ended, detail=detail)
+    if way == "destroy":
+        for server in present:
+            journal.note_removal(plan.name, server)
+    journal.note(decision.id, ended, detail=detail)
     return Recovered(decision, way, tuple(missing))
+
+
+async def recover_by_leases(plan: Plan, agents: Agents, why: str) -> tuple[str, ...]:
+    """Undoes what servers of the plan hold under a lease; returns these servers. why: there is no
+    journal.
+
+    Raises JournalFailed where the servers are then on different decisions: which of them was to be
+    kept is not known. Raises AgentUnreachable where a server does not answer.
+    """
+    servers = [server.name for server in plan.cluster.servers]
+    await agents.wait_for(servers, timeout_seconds=_PRESENT_SECONDS)
+    held = {
+        server: lease.generation
+        for server, lease in (await _leases(agents, servers)).items()
+        if lease.plan_name == plan.name and not (lease.is_idle or lease.is_kept)
+    }
+    await uninterruptible(_all_done(agents, {s: Restore(generation=g) for s, g in held.items()}))
+    on: dict[str | None, list[str]] = {}
+    for server, lease in (await _leases(agents, servers)).items():
+        digest = lease.plan_digest if lease.plan_name == plan.name else None
+        on.setdefault(digest, []).append(server)
+    if len(on) > 1:
+        each = (f"{(digest or 'none')[:12]} on {', '.join(some)}" for digest, some in on.items())
+        raise JournalFailed(
+            f"{why}, so it is not known which decision was to be kept; in force are "
+            f"{'; '.join(each)}",
+            where=", ".join(servers),
+            remedy="`controller destroy PLAN` removes the plan's network from every server; "
+            "`controller apply PLAN` makes it on every server once the journal can be written",
+        )
+    return tuple(held)
+
+
+async def _leases(agents: Agents, servers: Sequence[str]) -> dict[str, LeaseState]:
+    asked = dict.fromkeys(servers, Observe())
+    answers = await agents.ask_all(asked, Observation, timeout_seconds=_OBSERVE_SECONDS)
+    return {server: answer.lease for server, answer in answers.items()}
 
 
 async def _finish(

@@ -34,6 +34,7 @@ def rail_rows(plan: Plan, events: Sequence[RankEvent]) -> tuple[RailRow, ...]:
         total = sum(event.sent_bytes.values())
         for rail, sent in event.sent_bytes.items():
             share = sent / total if total else 0.0
+            off = abs(share - shares[rail])
             rows.append(
                 RailRow(
                     server=server.name,
@@ -42,8 +43,9 @@ def rail_rows(plan: Plan, events: Sequence[RankEvent]) -> tuple[RailRow, ...]:
                     sent_bytes=sent,
                     share=share,
                     planned_share=shares[rail],
-                    within_tolerance=total < ENOUGH_BYTES
-                    or abs(share - shares[rail]) <= max(TOLERANCE * shares[rail], LEAST),
+                    within_tolerance=off <= max(TOLERANCE * shares[rail], LEAST)
+                    if total >= ENOUGH_BYTES or not (sent or shares[rail])
+                    else None,
                 )
             )
     return tuple(rows)
@@ -54,5 +56,5 @@ def complaints(rows: Sequence[RailRow]) -> list[str]:
         f"{row.server}: {row.nic} carries {row.share:.0%} of what is sent, its share is "
         f"{row.planned_share:.0%}"
         for row in rows
-        if not row.within_tolerance
+        if row.within_tolerance is False
     ]

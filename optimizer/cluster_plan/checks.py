@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from placewire.optimizer.cluster_plan.documents import Mistake
 from placewire.optimizer.cluster_plan.section import ChosenRails, PlanCluster, PlanNic, PlanServer
+from placewire.optimizer.cluster_plan.values import MOST_RAILS
 
 # (YAML path, its server, the NIC)
 PlacedNic = tuple[str, PlanServer, PlanNic]
@@ -22,13 +23,15 @@ def cluster_mistakes(cluster: PlanCluster, rails: ChosenRails = None) -> Iterato
     yield from _doubles([(f"{p}.name", s.name) for p, s in servers], "server name")
     yield from _doubles([(f"{p}.management", s.management) for p, s in servers], "address")
     yield from _doubles([(f"{p}.address", n.ip) for p, _, n in nics], "address")
-    for _, server in servers:
-        own = [(p, nic) for p, s, nic in nics if s is server]
+    for server, own in nics_by_server(cluster):
         names = [(f"{p}.name", nic.name) for p, nic in own]
         yield from _doubles(names, f"on server {server.name}, NIC name")
         for place, message in _doubles([(f"{p}.rail", nic.rail) for p, nic in own], "rail"):
             yield place, f"on server {server.name}, {message}: a server has one NIC on a rail"
-    yield from _subnet_mistakes(cluster, nics)
+    if (count := len(cluster.rails)) > MOST_RAILS:
+        yield "cluster.servers", f"NICs are on {count} rails; accepted: at most {MOST_RAILS}"
+    else:
+        yield from _subnet_mistakes(cluster, nics)
     yield from _mtu_mistakes(nics)
     yield from _gateway_mistakes(nics)
     yield from _rail_mistakes(cluster, rails)
@@ -40,6 +43,14 @@ def nics_of(cluster: PlanCluster) -> list[PlacedNic]:
         for s, server in enumerate(cluster.servers)
         for k, nic in enumerate(server.nics)
     ]
+
+
+def nics_by_server(
+    cluster: PlanCluster,
+) -> Iterator[tuple[PlanServer, list[tuple[str, PlanNic]]]]:
+    """Each server with its NICs, each with its YAML path."""
+    for s, server in enumerate(cluster.servers):
+        yield server, [(f"cluster.servers[{s}].nics[{k}]", n) for k, n in enumerate(server.nics)]
 
 
 def _doubles(values: list[tuple[str, str]], what: str) -> Iterator[Mistake]:

@@ -99,9 +99,9 @@ class PlanCluster(Frozen):
     intra_server_bits_per_second: values.Rate = Field(
         alias="intra_server_bandwidth", description="the rate between two devices of one server"
     )
-    servers: Annotated[tuple[PlanServer, ...], Field(min_length=1)] = Field(
-        description="each with its devices and NICs"
-    )
+    servers: Annotated[
+        tuple[PlanServer, ...], Field(min_length=1, max_length=values.MOST_SERVERS)
+    ] = Field(description="each with its devices and NICs")
 
     @property
     def rails(self) -> tuple[str, ...]:

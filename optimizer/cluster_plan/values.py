@@ -24,6 +24,10 @@ _INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
 _INTERFACE_LENGTH = 15
 _TYPE_LENGTH = 64
 MEASURED = "measured"
+# More than any cluster that trains one step together; each costs a connection and a measurement.
+MOST_SERVERS = 2000
+# A server has one NIC on a rail; servers that are cabled in pairs have a rail for each pair.
+MOST_RAILS = 256
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 

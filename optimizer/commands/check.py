@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from placewire.optimizer.commands.arguments import EXIT_CODES, seconds
-from placewire.optimizer.commands.outcome import DONE, INFEASIBLE, ended
+from placewire.optimizer.commands.outcome import DONE, INFEASIBLE, ended, tell
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
@@ -42,6 +42,6 @@ def _check(options: argparse.Namespace) -> int:
         print(json.dumps([{"where": v.where, "what": v.what} for v in violations]))
     else:
         for violation in violations:
-            print(violation)
+            tell(str(violation))
         print(f"{len(violations)} violations" if violations else "the placement holds")
     return INFEASIBLE if violations else DONE

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from placewire.optimizer.commands.arguments import EXIT_CODES
-from placewire.optimizer.commands.outcome import DONE, InputError, ended
+from placewire.optimizer.commands.outcome import DONE, InputError, ended, tell
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
@@ -39,7 +39,7 @@ def _explain(options: argparse.Namespace) -> int:
         if options.json:
             raise InputError("--json needs the graph: give --graph")
         hint = "give --graph for the critical path and what would shorten it"
-        print("\n".join([*placement_lines(placement), hint]))
+        tell("\n".join([*placement_lines(placement), hint]))
         return DONE
     from placewire.optimizer.check.check import check
     from placewire.optimizer.explain.explanation import explain
@@ -53,5 +53,5 @@ def _explain(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(asdict(explanation)))
     else:
-        print("\n".join(explanation_lines(placement, explanation)))
+        tell("\n".join(explanation_lines(placement, explanation)))
     return DONE

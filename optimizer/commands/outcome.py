@@ -6,6 +6,8 @@ import argparse
 import sys
 from collections.abc import Callable
 
+from placewire.visible import visible_lines
+
 DONE, BAD_INPUT, INFEASIBLE, INTERRUPTED = 0, 3, 4, 130
 
 
@@ -34,4 +36,9 @@ def ended(run: Callable[[argparse.Namespace], int], options: argparse.Namespace)
 
 
 def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(visible_lines(line), file=sys.stderr, flush=True)
+
+
+def tell(text: str) -> None:
+    """Prints a result: lines, which may quote files of others."""
+    print(visible_lines(text))

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from placewire.optimizer.commands.arguments import EXIT_CODES
-from placewire.optimizer.commands.outcome import DONE, InputError, ended
+from placewire.optimizer.commands.outcome import DONE, InputError, ended, tell
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
@@ -41,5 +41,5 @@ def _show(options: argparse.Namespace) -> int:
             if violations := check(graph, placement):
                 raise InputError(f"the placement does not hold: {violations[0]}")
             lines += summary.gantt_lines(*summary.timeline_of(graph, placement))
-    print("\n".join(lines))
+    tell("\n".join(lines))
     return DONE

@@ -16,12 +16,13 @@ from placewire.optimizer.commands.clusters import (
     refuse_half_a_cluster,
 )
 from placewire.optimizer.commands.method_options import add_method_options, options_of, parsed
-from placewire.optimizer.commands.outcome import DONE, ended, say
+from placewire.optimizer.commands.outcome import DONE, ended, say, tell
 from placewire.optimizer.commands.progress import ProgressLines
 from placewire.optimizer.engines.engine import ENGINES
 from placewire.optimizer.engines.schedulers import OWN, SCHEDULERS
 from placewire.optimizer.names import DEFAULT_FLOOR, DEFAULT_SHARING, Backend, Model, SharingName
 from placewire.optimizer.reductions.reduction import REDUCTIONS
+from placewire.visible import visible_json
 
 if TYPE_CHECKING:
     from placewire.optimizer.placement import Placement
@@ -154,13 +155,13 @@ def _solve(options: argparse.Namespace) -> int:
         for one in considered:
             save_placement(one, options.out_each / f"{one.sharing}.json")
     if options.json:
-        print(placement.model_dump_json())
+        print(visible_json(placement.model_dump_json()))
         return DONE
     simulated = summary.timeline_of(graph, placement)
     lines = [*summary.placement_lines(placement), *summary.gantt_lines(*simulated)]
     if len(considered) > 1:
         lines += summary.considered_lines(considered, placement)
-    print("\n".join(lines))
+    tell("\n".join(lines))
     if options.out is not None:
         print(f"written to {options.out}")
     return DONE

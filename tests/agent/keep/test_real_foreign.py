@@ -262,8 +262,8 @@ def test_what_came_since_it_was_looked_is_not_removed(server: ServerUnderTest) -
         thing = THINGS[name]
         make(server, thing)
         during = server.snapshot()
-        with pytest.raises(AssertionError, match="EffectError: .*not ours") as raised:
-            server.inside(Server(server.config).apply, steps, "plan")
+        with pytest.raises(AssertionError, match=r"EffectError: .*not ours") as raised:
+            server.inside(Server(server.config).apply, steps, "plan", Ledger())
         assert server.snapshot() == during and is_there(server, thing), name
         commands = re.findall(r"not ours \((.+?)\)(?:;|$)", str(raised.value), re.MULTILINE)
         if name == "queue":  # The transaction itself refuses, without a command.
@@ -278,10 +278,10 @@ def test_a_route_that_came_into_the_place_of_ours_is_not_replaced(server: Server
     (route,) = desired.routes
     assert isinstance(route, Route)
     changed = route.model_copy(update={"gateway": "10.7.0.3"})
-    server.inside(Server(server.config).apply, [EntryStep(route, changed)], "plan")
+    server.inside(Server(server.config).apply, [EntryStep(route, changed)], "plan", Ledger())
     assert "via 10.7.0.3" in server.sh("ip route show table 8000"), "ours is replaced"
     server.sh("ip route del 10.7.0.0/24 table 8000; ip route add 10.7.0.0/24 dev mgmt table 8000")
     during = server.snapshot()
-    with pytest.raises(AssertionError, match="EffectError: .*File exists"):
-        server.inside(Server(server.config).apply, [EntryStep(changed, route)], "plan")
+    with pytest.raises(AssertionError, match=r"EffectError: .*File exists"):
+        server.inside(Server(server.config).apply, [EntryStep(changed, route)], "plan", Ledger())
     assert server.snapshot() == during

@@ -12,15 +12,18 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from unittest.mock import create_autospec
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 import placewire.controller.agents.enrolment_listener
+import placewire.controller.agents.tls_listener
 from placewire.agent.connection.controller_connection import ControllerConnection, tls_context
 from placewire.agent.connection.enrol import EnrolmentError, enrol
 from placewire.agent.connection.identity import keep, new_key, seconds_to_half_life
@@ -34,7 +37,7 @@ from placewire.controller.agents.authority import Authority, server_context
 from placewire.controller.agents.enrolment import Enrolment, EnrolmentRefusedError
 from placewire.controller.agents.enrolment_listener import listening
 from placewire.controller.agents.revocations import Bearer
-from placewire.controller.cli import main
+from placewire.controller.cli import main, parser
 from placewire.controller.errors import UsageError
 from tests.controller.plans import capabilities
 from tests.paths import ROOT
@@ -274,6 +277,93 @@ async def test_a_request_that_never_ends_is_ended(
     assert b"400" in line
 
 
+async def test_who_does_not_pass_the_handshake_is_told(site: Site) -> None:
+    async with site.waiting():
+        _, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(b"GET /v1/authority HTTP/1.1\r\n\r\n")
+        await writer.drain()
+        await until(lambda: site.refused)
+        writer.close()
+        former = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        former.check_hostname, former.verify_mode = False, ssl.CERT_NONE
+        former.maximum_version = ssl.TLSVersion.TLSv1_2
+        with pytest.raises(OSError):
+            await asyncio.open_connection("127.0.0.1", site.port, ssl=former)
+        await until(lambda: len(site.refused) == 2)
+    assert site.refused == [
+        "127.0.0.1: it does not speak TLS", "127.0.0.1: it does not speak TLS 1.3"
+    ]  # fmt: skip
+
+
+async def test_idle_connections_keep_no_server_out(site: Site) -> None:
+    """So many as the process may have descriptors, from the server's own address even."""
+    token = site.enrolment.new_token("s1").text
+    async with site.waiting():
+        idle = [await asyncio.open_connection("127.0.0.1", site.port) for _ in range(200)]
+        await until(lambda: site.refused)
+        ended = [asyncio.create_task(reader.read()) for reader, _ in idle]
+        await until(lambda: sum(one.done() for one in ended) >= 200 - 64)
+        assert sum(one.done() for one in ended) == 200 - 64
+        await site.enrol("s1", token)
+        for _, writer in idle:
+            writer.close()
+        await asyncio.gather(*ended, return_exceptions=True)
+    assert set(site.refused) == {
+        "127.0.0.1: too many connections that show no certificate or token"
+    }
+
+
+async def test_a_header_that_never_ends_is_ended(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HANDSHAKE_SECONDS", "HEADER_SECONDS"):
+        monkeypatch.setattr(placewire.controller.agents.tls_listener, name, 0.5)
+    async with site.waiting():
+        unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port, ssl=unverified)
+        writer.write(b"POST /v1/certificate HTTP/1.1\r\nHost: c\r\nX-Slow: x")
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 20) == b""
+        writer.close()
+    assert site.refused == ["127.0.0.1: it sent no request in time"]
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_an_authority_is_fetched_over_no_former_tls(site: Site) -> None:
+    """The controller's side would refuse it, too; this one is an attacker's, who has the public
+    certificate of the right authority."""
+    token = site.enrolment.new_token("s1").text
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.Response(text=site.authority.certificate_file.read_text())
+
+    issued = site.authority.issue(
+        "controller", "controller", site.folder / "tls", lifetime_seconds=3600
+    )
+    context = server_context(site.authority.certificate_file, issued, agents_only=False)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    application = web.Application()
+    application.router.add_get("/{path:.*}", answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", site.port, ssl_context=context).start()
+        with pytest.raises(EnrolmentError, match="no trusted connection"):
+            await site.enrol("s1", token)
+    finally:
+        await runner.cleanup()
+    assert asked == [], "not even the authority was asked for"
+
+
 def test_the_authority_decides_what_a_certificate_is_for(site: Site) -> None:
     """A request cannot choose: its name must be the token's, and its key of the expected kind."""
     with pytest.raises(UsageError, match="another name"):
@@ -387,6 +477,15 @@ def test_a_wrong_argument_is_said(
     with pytest.raises(SystemExit) as ended:
         main(["enrol", *words, *place])
     assert ended.value.code == 2 and said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [([], 900.0), (["15m"], 900.0), (["15min"], 900.0), (["24h"], 86_400.0), (["90s"], 90.0)],
+)
+def test_a_token_is_valid_for_as_long_as_the_help_says(words: list[str], seconds: float) -> None:
+    given = ["enrol", "s1", *(["--valid", *words] if words else [])]
+    assert parser().parse_args(given).valid == seconds
 
 
 def test_a_key_is_not_kept_with_another_s_certificate(site: Site) -> None:

@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import gzip
 import json
 import logging
+import resource
 import ssl
 import stat
+import subprocess
+import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,14 +26,21 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
 
+import placewire.controller.agents.descriptors as descriptors_of_agents
 import placewire.controller.agents.tls_listener
+import placewire.controller.change.change
 from placewire.agent.connection import controller_connection
 from placewire.agent.contract.messages import (
+    PROTOCOL_VERSION,
     Commit,
     FindNeighbours,
     Hello,
     Neighbours,
+    Observation,
+    Observe,
     Poll,
     Preview,
     ReadBack,
@@ -42,7 +55,10 @@ from placewire.agent.contract.state import ApplyReport, LeaseState
 from placewire.controller.agents.agents import Agents
 from placewire.controller.agents.authority import Authority, Issued, server_context
 from placewire.controller.agents.refused_connections import RefusedConnections
-from placewire.controller.errors import AgentProblem, AgentRefused
+from placewire.controller.agents.unproven import Limits, Unproven
+from placewire.controller.change.change import NetworkChange
+from placewire.controller.errors import AgentProblem, AgentRefused, RestoreFailed
+from placewire.controller.records.journal import Journal
 from tests.agent.states import desired_state
 from tests.controller.agents.dialling import client_context
 from tests.controller.memory_agents import MemoryAgent
@@ -264,6 +280,49 @@ async def slow_from_the_start(site: Site) -> None:
     writer.close()
 
 
+async def slow_with_its_header(site: Site) -> None:
+    """It has a valid certificate, and sends a byte of its request now and then."""
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", site.port, ssl=site.dial(), server_hostname="controller"
+    )
+    sending = asyncio.create_task(_drip(writer))
+    with contextlib.suppress(ConnectionResetError):
+        assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
+    sending.cancel()
+
+
+async def _drip(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"POST /v1/hello HTTP/1.1\r\nHost: c\r\nX-Slow: ")
+    with contextlib.suppress(OSError):
+        while True:
+            writer.write(b"x")
+            await asyncio.sleep(0.1)
+
+
+async def of_a_later_release(site: Site) -> None:
+    """Its hello has keys that this release does not know."""
+    said = hello(version=99, tunnels=["x"], capabilities={"epoch": 7})
+    status, text = await site.post("hello", said)
+    assert status == 403 and "install the same release" in json.loads(text)["remedy"]
+
+
+async def of_an_earlier_release(site: Site) -> None:
+    """Its hello has none of the keys that this release needs."""
+    assert (await site.post("hello", b'{"version": 1, "name": "s2"}'))[0] == 403
+
+
+async def of_many_values(site: Site) -> None:
+    """A few megabytes of text would be hundreds as values."""
+    assert (await site.post("replies", b'{"result": [' + b"[]," * 500_000 + b"[]]}"))[0] == 413
+
+
+async def compressed(site: Site) -> None:
+    body = gzip.compress(b" " * 2**24 + b"{}")
+    head = f"POST /v1/hello HTTP/1.1\r\nHost: c\r\nContent-Length: {len(body)}\r\n"
+    said = head.encode() + b"Content-Encoding: gzip\r\n\r\n" + body
+    assert b" 403 " in await site.write(said), "it is read as it came, and names no version"
+
+
 async def not_understood(site: Site) -> None:
     assert (await site.post("hello", hello(secret="opensesame")))[0] == 400
 
@@ -287,6 +346,11 @@ ATTACKS: Mapping[Attack, str] = {
     of_unknown_length: "/v1/poll: a message of unknown length",
     slow: "/v1/hello: its message was not complete within 2 s",
     slow_from_the_start: "no TLS handshake within 2 s",
+    slow_with_its_header: "it sent no request in time",
+    of_a_later_release: "s2: speaks version 99 of the protocol",
+    of_an_earlier_release: "s2: speaks version 1 of the protocol",
+    of_many_values: "/v1/replies: up to 1000004 JSON values",
+    compressed: "s2: speaks version None of the protocol",
     not_understood: "/v1/hello: its message is not understood: secret",
 }
 
@@ -298,6 +362,7 @@ async def test_it_is_refused_noted_and_changes_nothing(
     if "slow" in attack.__name__:
         monkeypatch.setattr(placewire.controller.agents.agent_connections, "READ_SECONDS", 2.0)
         monkeypatch.setattr(placewire.controller.agents.tls_listener, "HANDSHAKE_SECONDS", 2.0)
+        monkeypatch.setattr(placewire.controller.agents.tls_listener, "HEADER_SECONDS", 2.0)
     async with site.linked() as agents:
         before = site.agent.picture()
         await attack(site)
@@ -344,6 +409,251 @@ def test_what_strangers_say_cannot_fill_a_disk_or_a_terminal(tmp_path: Path) -> 
     assert (tmp_path / "refused.jsonl").stat().st_size < 200_000
     assert len(said) < 300 and not any("\x1b" in line for line in said)
     assert sum("the same again" in line for line in said) == 1
+
+
+def test_what_is_not_told_is_counted_and_one_address_takes_no_other_s_place(
+    tmp_path: Path,
+) -> None:
+    said: list[str] = []
+    now = 0.0
+    noted = RefusedConnections(tmp_path / "refused.jsonl", said.append, lambda: now)
+    for number in range(1000):
+        noted.note("10.0.0.66", f"attack {number}")
+    noted.note("10.0.0.7", "its certificate has expired")
+    assert said[-1] == "turned away: 10.0.0.7: its certificate has expired"
+    assert said[-2] == "turned away: 968 more, which are not told one by one"
+    for host in range(1000):
+        noted.note(f"10.0.1.{host}", "attack")
+    now += 60
+    noted.note("10.0.0.8", "its certificate has expired")
+    assert "10.0.0.8" in said[-1] and "more, which" in said[-2], "it goes on, slowly"
+    for host in range(100):
+        noted.note(f"10.0.2.{host}", "attack")
+    noted.tell_dropped()
+    assert said[-1] == "turned away: 95 more, which are not told one by one"
+    rows = [json.loads(line) for line in (tmp_path / "refused.jsonl").open()]
+    assert len(rows) == len(said) < 300
+    assert sum(row.get("not_told", 0) for row in rows) + len(rows) - 3 == 1000 + 1000 + 100 + 2
+
+
+# -- hosts that only hold connections open ---------------------------------------------------------
+
+HOLD = """
+import resource, socket, sys
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+held = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(int(sys.argv[2]))]
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def held(site: Site, count: int) -> Iterator[None]:
+    """A host that shows nothing has so many connections."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(site.port), str(count)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            yield
+        finally:
+            process.stdin.close()
+
+
+@contextlib.contextmanager
+def descriptors(most: int) -> Iterator[None]:
+    former = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, former[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, former)
+
+
+async def test_more_idle_connections_than_descriptors_keep_no_agent_out(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(descriptors_of_agents, "WANTED", 200)
+    with descriptors(200):
+        async with site.linked() as agents:
+            with held(site, 400):
+                await until(lambda: site.notes)
+                asked = ReadBack(generation=GENERATION)
+                assert await agents.ask("s1", asked, ReadBackResult, PATIENCE_SECONDS)
+                async with asyncio.timeout(5):
+                    assert (await site.post("hello", hello()))[0] == 200, "another comes in"
+        assert site.notes == ["too many connections that show no certificate or token"]
+
+
+def test_the_limit_of_descriptors_is_raised_as_far_as_it_may() -> None:
+    script = (
+        "import resource\n"
+        "from placewire.controller.agents.descriptors import WANTED, raised_limit\n"
+        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))\n"
+        "most = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)\n"
+        "assert raised_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[0] == most\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128))\n"
+        "assert raised_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 128\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+async def test_one_certificate_opens_no_more_than_its_share(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = dataclasses.replace(placewire.controller.agents.agents._LIMITS, proven_each=3)
+    monkeypatch.setattr(placewire.controller.agents.agents, "_LIMITS", limits)
+    async with site.linked() as agents, contextlib.AsyncExitStack() as stack:
+        for number in range(5):
+            connector = aiohttp.TCPConnector(ssl=site.dial())
+            http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
+            if number < 3:
+                assert (await site.post_with(http, "hello", hello()))[0] == 200
+            else:
+                with pytest.raises(aiohttp.ClientError):
+                    await site.post_with(http, "hello", hello())
+        assert site.notes == ["'s2' has 3 connections already"]
+        assert await agents.ask(
+            "s1", ReadBack(generation=GENERATION), ReadBackResult, PATIENCE_SECONDS
+        )
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["in", "out"]), st.integers(0, 5), st.integers(0, 40)),
+        max_size=200,
+    )
+)
+def test_no_more_are_held_than_may_be_and_the_heaviest_address_pays(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    limits = Limits(unproven=12, unproven_each=5)
+    unproven, held_now = Unproven[int](limits), dict[int, str]()
+    for number, (what, host, which) in enumerate(steps):
+        address = f"10.0.0.{host}"
+        if what == "in":
+            before = Counter(held_now.values())
+            held_now[number] = address
+            if (closed := unproven.add(address, number)) is not None:
+                payer, connection = closed
+                assert held_now.pop(connection) == payer
+                own = [c for c, a in held_now.items() if a == payer]
+                assert connection < min(own, default=number + 1), "its oldest"
+                all_of = before + Counter([address])
+                assert all_of[payer] == max(all_of.values()), "the heaviest"
+        elif held_now:
+            connection = sorted(held_now)[which % len(held_now)]
+            unproven.remove(held_now.pop(connection), connection)
+            unproven.remove(address, connection)
+        counts = Counter(held_now.values())
+        assert counts.total() <= 12 and max(counts.values(), default=0) <= 5
+
+
+def test_half_of_few_descriptors_is_for_others() -> None:
+    limits = Limits(2048, 1024).within(1024)
+    assert (limits.unproven, limits.unproven_each) == (512, 256)
+    assert Limits(2048, 1024).within(8192) == Limits(2048, 1024)
+
+
+# -- answers that are too large --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [
+        ('{"a": "' + "x" * 2**24 + '"}', "at most 16777216 bytes are accepted"),
+        ("[" + "0," * 500_000 + "0]", "at most 500000 are accepted"),
+    ],
+    ids=["bytes", "values"],
+)
+async def test_a_request_whose_answer_is_too_large_fails_at_once_and_says_why(
+    site: Site, result: str, why: str
+) -> None:
+    async with (
+        site.listening() as agents,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=site.dial())) as http,
+    ):
+        _, text = await site.post_with(http, "hello", hello())
+        session = Welcome.model_validate_json(text).session
+        asking = asyncio.create_task(agents.ask("s2", Observe(), Observation, 60))
+        poll = Poll(session=session).model_dump_json().encode()
+        _, text = await site.post_with(http, "poll", poll)
+        (envelope,) = json.loads(text)["envelopes"]
+        reply = f'{{"session": "{session}", "id": "{envelope["id"]}", "result": {result}}}'
+        assert (await site.post_with(http, "replies", reply.encode()))[0] == 413
+        with pytest.raises(AgentProblem, match=why) as raised:
+            async with asyncio.timeout(5):
+                await asking
+        assert raised.value.where == "s2" and "agent status" in raised.value.remedy
+
+
+# -- releases that do not understand each other, with a plan in force ------------------------------
+
+
+@contextlib.contextmanager
+def speaking(agent: MemoryAgent, version: int) -> Iterator[None]:
+    """The agent as another release starts it: its hello has other keys."""
+    greet = agent._hello
+
+    class Later(Hello):
+        tunnels: tuple[str, ...] = ("t",)
+
+    def later() -> Hello:
+        return Later(**{**greet().__dict__, "version": version, "instance": f"of {version}"})
+
+    agent._hello = later  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        agent._hello = greet  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("version", [PROTOCOL_VERSION - 1, PROTOCOL_VERSION + 1])
+async def test_an_agent_of_another_release_keeps_its_plan_and_is_named(
+    site: Site, version: int
+) -> None:
+    before = site.agent.picture()
+    with speaking(site.agent, version):
+        async with site.listening() as agents, running(site.agent):
+            with pytest.raises(AgentProblem, match=f"s1: speaks version {version} of the") as told:
+                await agents.wait_for(["s1"], timeout_seconds=1)
+            assert told.value.exit_code == 5
+    assert site.agent.picture() == before
+    async with site.linked() as agents:
+        read = ReadBack(generation=GENERATION)
+        found = await agents.ask("s1", read, ReadBackResult, PATIENCE_SECONDS)
+        assert not found.deviations, "the same release serves the plan that stayed in force"
+
+
+async def test_a_change_in_which_an_agent_becomes_another_release_is_undone_everywhere(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that stayed is asked to restore; the other's lease runs out."""
+    monkeypatch.setattr(placewire.controller.change.change, "LEASE_SECONDS", 3.0)
+    monkeypatch.setattr(placewire.controller.change.change, "_RESTORE_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(placewire.controller.agents.agents, "SILENCE_SECONDS", 1.0)
+    second = MemoryAgent(site.cluster.members[1])
+    desired = {
+        name: desired_state(6, (1_000_000, 2_000_000)).model_copy(update={"server": name})
+        for name in ("s1", "s2")
+    }
+    with Journal.open(tmp_path / "journal") as journal:
+        async with site.listening() as agents, running(site.agent):
+            with pytest.raises(RestoreFailed, match="s2"):
+                async with NetworkChange(agents, journal, desired) as change:
+                    async with running(second):
+                        await agents.wait_for(["s1", "s2"], timeout_seconds=PATIENCE_SECONDS)
+                        await change.stage()
+                    with speaking(second, PROTOCOL_VERSION + 1):
+                        async with running(second):
+                            await change.keep()
+            assert site.agent.keeper.lease.generation == GENERATION
+            async with running(second):
+                await until(lambda: second.keeper.lease.is_idle)
+    assert site.agent.keeper.lease.is_kept
 
 
 # -- a false controller, and requests that an agent must refuse ------------------------------------

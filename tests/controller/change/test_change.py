@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from placewire.controller.errors import (
     AgentRefused,
     AgentUnreachable,
     JobFailed,
+    JournalFailed,
     RestoreFailed,
 )
 from placewire.controller.records.journal import Journal
@@ -265,7 +265,7 @@ async def test_a_journal_that_cannot_be_written_hides_no_end(tmp_path: Path) -> 
 
 
 def full(*_: Any, **__: Any) -> None:
-    raise sqlite3.OperationalError("database or disk is full")
+    raise JournalFailed("database or disk is full")
 
 
 async def test_an_agent_that_is_silent_for_a_moment_is_asked_again(tmp_path: Path) -> None:

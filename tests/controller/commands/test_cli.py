@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
+import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -17,7 +18,7 @@ import yaml
 from placewire.controller.agents.authority import Authority
 from placewire.controller.cli import main
 from placewire.controller.commands import apply
-from placewire.controller.errors import UsageError
+from placewire.controller.errors import JournalFailed, UsageError
 from tests.controller.plans import plan_document
 
 
@@ -119,7 +120,7 @@ def test_a_command_whose_output_nobody_reads_ends_as_ever() -> None:
 
 
 def test_a_report_that_cannot_be_written_is_said_before_or_after_and_ends_no_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan_file = tmp_path / "plan.yaml"
     plan_file.write_text(yaml.safe_dump(plan_document()))
@@ -127,8 +128,17 @@ def test_a_report_that_cannot_be_written_is_said_before_or_after_and_ends_no_run
     code, error = _run(capsys, "apply", plan_file, "--yes", "--out", tmp_path, *state)
     assert code == 2 and "is a folder" in error and not (tmp_path / "s").exists()
     report, tools = MagicMock(), MagicMock()
-    report.model_dump_json.return_value = "{}"
-    tools.journal.record_run.side_effect = sqlite3.OperationalError("disk is full")
+    report.plan_name, tools.logs = "small", tmp_path / "logs"
+    report.model_dump_json.return_value = '{"report": 1}'
+    tools.journal.record_run.side_effect = JournalFailed("disk is full")
     apply._keep(report, tools, Path("/dev/full"))
     told = capsys.readouterr().err
     assert "disk is full" in told and "/dev/full: not written: No space left on device" in told
+    (kept,) = (tmp_path / "logs" / "small").iterdir()
+    assert json.loads(kept.read_text()) == {"report": 1} and f"is in {kept}" in told
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: "/proc/none")
+    monkeypatch.chdir("/proc")
+    tools.logs = Path("/proc/none")
+    apply._keep(report, tools, None)
+    assert '{"report": 1}' in capsys.readouterr().err, "where no folder takes it"

@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.controller.memory_cluster import MemoryCluster, free_port
 
@@ -19,6 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timed]
 APPLY = ("--network-only", "--yes")
 # The real value: a second agent must have dialled before the first is asked.
 DIAL = {"placewire.controller.agents.agents._ALL_DIAL_SECONDS": 1.0}
+IMPATIENT = {"placewire.controller.records.journal._WAIT_SECONDS": 0.1}
 SILENCE = {"placewire.controller.agents.agents.SILENCE_SECONDS": 1.0}
 
 
@@ -132,3 +136,57 @@ def test_two_servers_with_one_identity_are_named_and_refused(tmp_path: Path) -> 
         assert "runs twice, at" in doctor.document["s1"][0]["what"], doctor.output
     noted = [json.loads(line) for line in (cluster.state / "refused.jsonl").open()]
     assert any("is a second 's1'" in one["why"] for one in noted)
+
+
+def test_a_journal_that_another_program_holds_hinders_no_undoing(cluster: MemoryCluster) -> None:
+    plan, file = cluster.plan(), cluster.state / "journal.sqlite3"
+    for wholly in (False, True):
+        assert cluster.run("apply", plan, *APPLY).code == 0
+        with closing(sqlite3.connect(file, isolation_level=None)) as other:
+            if wholly:
+                other.execute("PRAGMA locking_mode = EXCLUSIVE")
+            other.execute("BEGIN IMMEDIATE")
+            before = cluster.leases
+            refused = cluster.run("apply", cluster.plan("fast"), *APPLY, patches=IMPATIENT)
+            assert refused.code == (2 if wholly else 1), refused.output
+            assert "database is locked" in refused.output and cluster.leases == before
+            for command in ("recover", "destroy"):
+                done = cluster.run(command, plan, "--yes", patches=IMPATIENT)
+                assert done.code == 0, done.output
+                assert "Traceback" not in done.output
+            assert ("goes on without it" if wholly else "'destroyed'") in done.output
+            assert phases(cluster) == {"idle"}
+    assert cluster.run("destroy", plan, "--yes").code == 0, "with a journal that has none of it"
+    assert "destroyed" in cluster.run("status", plan).output
+
+
+def test_a_change_that_was_left_is_undone_without_a_journal(cluster: MemoryCluster) -> None:
+    plan = cluster.plan()
+    whole = cluster.run("apply", plan, *APPLY, "--no-measurement")
+    assert whole.code == 0 and whole.steps is not None
+    assert cluster.run("destroy", plan, "--yes").code == 0
+    killed = cluster.run("apply", plan, *APPLY, "--no-measurement", dies_at=whole.steps // 2)
+    assert killed.code == -9
+    assert any(lease.expires_unix is not None for lease in cluster.leases.values())
+    (cluster.state / "journal.sqlite3").write_bytes(b"no database " * 1000)
+    (cluster.state / "journal.sqlite3-wal").unlink(missing_ok=True)
+    done = cluster.run("recover", plan, "--yes")
+    assert done.code == 0 and "recovery will undo what servers hold" in done.output, done.output
+    assert phases(cluster) == {"idle"}
+
+
+def test_a_server_that_was_taken_out_of_the_plan_is_named(cluster: MemoryCluster) -> None:
+    plan = cluster.plan()
+    assert cluster.run("apply", plan, *APPLY).code == 0
+    document = yaml.safe_load(plan.read_text())
+    del document["cluster"]["servers"][2]
+    plan.write_text(yaml.safe_dump(document))
+    line = "server s3 is no longer in the plan and still has this network"
+    for command in (("apply", *APPLY), ("status",), ("destroy", "--yes")):
+        done = cluster.run(command[0], plan, *command[1:])
+        assert done.code == 0 and line in done.output, done.output
+    assert [lease.phase for lease in cluster.leases.values()] == ["idle", "idle", "committed"]
+    done = cluster.run("destroy", plan, "--yes", "--server", "s3")
+    assert done.code == 0 and line not in done.output, done.output
+    assert phases(cluster) == {"idle"}
+    assert line not in cluster.run("status", plan).output

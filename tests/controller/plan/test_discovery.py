@@ -110,3 +110,26 @@ def test_servers_that_share_no_subnet_are_refused() -> None:
     with pytest.raises(UsageError, match=r"no two of s1, s2 .* s1 nic0 10\.7\.0\.1/24") as caught:
         discovered(hello(1, nic("nic0", "10.7.0.1/24")), hello(2, nic("nic0", "10.8.0.2/24")))
     assert "one subnet" in caught.value.remedy
+
+
+EVIL = "x\nlaunch: {kind: ssh, user: root}\njob: {kind: placed, model: evil:run}\n# "
+
+
+def test_no_agent_writes_a_line_or_a_key_of_the_plan() -> None:
+    """A plan is code, and whoever has one server's certificate says what that server has."""
+    evil = hello(
+        2,
+        *pair(2),
+        nic(EVIL, "10.7.2.2/24"),
+        nic("nic2, rail: a}\nx: {y", "10.7.2.2/24"),
+        nic("nic3", f"10.7.2.2/24{EVIL}"),
+        devices=(Device(name=EVIL, memory_bytes=8 * 2**30),),
+    )
+    for management in (EVIL, "10.9.0.2\nlaunch: {kind: ssh}", "not known"):
+        said = evil.model_copy(update={"management": management})
+        text = discovered(hello(1, *pair(1), nic("nic2", "10.7.2.1/24")), said)
+        document = yaml.safe_load(text)
+        assert "launch" not in document and document["job"]["model"] == MODEL
+        second = document["cluster"]["servers"][1]
+        assert [each["name"] for each in second["nics"]] == ["nic0", "nic1"]
+        assert "\x1b" not in text and second["management"] == "0.0.0.0"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.machinery
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from placewire.agent.contract.entries import bridge_name
 from placewire.controller.errors import PlanError
@@ -414,7 +416,7 @@ def test_a_key_given_twice_is_refused_with_its_line(tmp_path: Path) -> None:
 NO_PLANS = {
     "nothing": ("", "a plan is a mapping"),
     "a list": ("- 1", "a plan is a mapping"),
-    "no end": ("a: [", "line 1"),
+    "no end": ("a: [", "line [12]"),
     "a tab": ("\tx", "line 1"),
     "a NUL": ("a: \0", "not accepted as YAML"),
     "a list as key": ("version: 1\n? [a, b]\n: 1", "line 2: .*this key is no text"),
@@ -431,7 +433,60 @@ NO_PLANS = {
     "lists without end": ("[" * 100_000, "nested more than 30 deep"),
     "mappings without end": ("a: " + "{a: " * 5_000, "nested more than 30 deep"),
     "itself": ("&a {version: *a}", "found"),
+    "comments without end": ("#" + "x" * 50_000_000, "more than 4 MiB"),
+    "values without end": ("a: [" + "1," * 1_000_000 + "]", "more than 500000 keys, values"),
+    "aliases of aliases": (
+        "a: &a [" + "1," * 1000 + "]\nb: &b [" + "*a," * 1000 + "]\nc: [" + "*b," * 1000 + "]",
+        "line 2: .*more than 500000 keys, values and lists, aliases written out",
+    ),
 }
+
+
+def _many_servers(count: int, nics: int = 1) -> dict[str, Any]:
+    """On as many rails as a server has NICs."""
+    document = plan_document()
+    document["cluster"]["servers"] = [
+        {
+            "name": f"s{k}",
+            "management": f"10.9.{k // 250}.{k % 250 + 1}",
+            "devices": [{"type": "cpu", "memory": "1GiB"}],
+            "nics": [
+                {
+                    "name": f"nic{r}", "rail": f"r{r}", "rate": "25Gbit",
+                    "address": f"10.{10 + r}.{k // 250}.{k % 250 + 1}/16",
+                }
+                for r in range(nics)
+            ],
+        }
+        for k in range(count)
+    ]  # fmt: skip
+    return document
+
+
+def test_the_largest_plan_is_read_and_a_larger_one_refused_at_once(tmp_path: Path) -> None:
+    """In processor time, because a busy machine may hold a test up."""
+    file = tmp_path / "plan.yaml"
+    file.write_text(yaml.safe_dump(_many_servers(2000, nics=8)))
+    began = time.process_time()
+    assert len(load_plan(file).cluster.servers) == 2000
+    assert time.process_time() - began < 20
+    for count, words in ((2001, r"cluster.servers: found 2001; .* at most 2000"), (30_000, "MiB")):
+        file.write_text(yaml.safe_dump(_many_servers(count), default_flow_style=None))
+        began = time.process_time()
+        with pytest.raises(PlanError, match=words) as refused:
+            load_plan(file)
+        assert len(refused.value.mistakes) == 1 and time.process_time() - began < 5
+
+
+def test_more_rails_than_a_cluster_has_are_refused(tmp_path: Path) -> None:
+    document = _many_servers(1)
+    document["cluster"]["servers"][0]["nics"] = [
+        {"name": f"n{k}", "rail": f"r{k}", "rate": "1Gbit",
+         "address": f"10.{100 + k // 250}.{k % 250}.1/24"}
+        for k in range(257)
+    ]  # fmt: skip
+    with pytest.raises(PlanError, match="NICs are on 257 rails; accepted: at most 256"):
+        plan(document)
 
 
 @pytest.mark.parametrize("name", NO_PLANS)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import sqlite3
+import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placewire.controller.errors import UsageError
+import placewire.controller.records.journal as journals
+from placewire.controller.errors import JournalFailed, UsageError
 from placewire.controller.records.journal import Journal
 
 
@@ -112,3 +119,167 @@ def test_a_folder_that_cannot_be_used_is_a_usage_error(tmp_path: Path) -> None:
         with Journal.open(tmp_path / "file"):
             pass
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+# -- a journal that cannot be written --------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journals, "_WAIT_SECONDS", 0.05)
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """The kernel refuses every byte that would make a file longer."""
+    former = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, former[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, former)
+
+
+@contextmanager
+def held(folder: Path, *, wholly: bool = False) -> Iterator[None]:
+    """Another program is writing to the journal; wholly: nobody can read it meanwhile either."""
+    with closing(sqlite3.connect(folder / "journal.sqlite3", isolation_level=None)) as other:
+        if wholly:
+            other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN IMMEDIATE")
+        yield
+
+
+@pytest.mark.parametrize("hindrance", ["full", "held"])
+def test_what_cannot_be_written_is_said_and_the_next_note_is_written(
+    tmp_path: Path, hindrance: str
+) -> None:
+    said: list[str] = []
+    with Journal.open(tmp_path, said.append) as journal:
+        first = journal.begin("plan", "d1", {"s1": 1})
+        with full_disk() if hindrance == "full" else held(tmp_path):
+            journal.note(first, "destroyed")
+            journal.note_removal("plan", "s1")
+            with pytest.raises(JournalFailed):
+                journal.record_run("plan", "{}")
+            with pytest.raises(JournalFailed):
+                journal.begin("plan", "d2", {"s1": 2})
+        assert len(said) == 2 and "does not have that it is 'destroyed'" in said[0]
+        journal.note(first, "restored")
+        assert [phase.name for phase in journal.decisions()[0].phases] == ["staged", "restored"]
+        assert journal.runs() == () and len(said) == 2
+
+
+def test_a_command_that_needs_the_journal_refuses_without_it(tmp_path: Path) -> None:
+    with Journal.open(tmp_path):
+        pass
+    with held(tmp_path, wholly=True), pytest.raises(UsageError, match="is locked"):
+        with Journal.open(tmp_path):
+            pass
+
+
+def test_an_undo_goes_on_without_a_journal_that_nobody_can_read(tmp_path: Path) -> None:
+    said: list[str] = []
+    with Journal.open(tmp_path) as journal:
+        journal.begin("plan", "d1", {"s1": 1})
+    with held(tmp_path, wholly=True), Journal.open(tmp_path, said.append, needed=False) as journal:
+        assert journal.lost is not None and "locked" in journal.lost
+        with journal.exclusive():
+            assert journal.decisions() == () and journal.holding("plan") == frozenset()
+            journal.note(1, "destroyed")
+    assert len(said) == 2 and "goes on without it" in said[0] and "'destroyed'" in said[1]
+    with Journal.open(tmp_path) as journal:
+        assert journal.decisions()[0].last_phase == "staged"
+
+
+def test_an_undo_reads_what_a_full_disk_still_has(tmp_path: Path) -> None:
+    """A controller was killed, so that its last rows are not in the file but in the log beside it;
+    there is no room for SQLite's third file."""
+    script = (
+        "import os, sys; from pathlib import Path\n"
+        "from placewire.controller.records.journal import Journal\n"
+        "with Journal.open(Path(sys.argv[1])) as j:\n"
+        "    j.begin('plan', 'd', {'s1': 7}); os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)])
+    (tmp_path / "journal.sqlite3-shm").unlink()
+    said: list[str] = []
+    with full_disk(), Journal.open(tmp_path, said.append, needed=False) as journal:
+        assert journal.lost is not None
+        assert [d.last_phase for d in journal.decisions()] == ["staged"]
+        with pytest.raises(JournalFailed):
+            journal.begin("plan", "d2", {"s1": 8})
+        with journal.exclusive():
+            journal.note(1, "restored")
+    assert len(said) == 2
+    with Journal.open(tmp_path) as journal:
+        assert [d.last_phase for d in journal.decisions()] == ["staged"]
+
+
+def test_an_undo_goes_on_without_a_damaged_journal_and_its_lock(tmp_path: Path) -> None:
+    (tmp_path / "journal.sqlite3").write_bytes(b"no database " * 1000)
+    (tmp_path / "apply.lock").mkdir()
+    said: list[str] = []
+    with Journal.open(tmp_path, said.append, needed=False) as journal:
+        assert journal.holder() is None and journal.decisions() == ()
+        with journal.exclusive():
+            pass
+    assert "not a database" in said[0] and "apply.lock: Is a directory" in said[1]
+    (tmp_path / "journal.sqlite3").unlink()
+    with Journal.open(tmp_path) as journal, pytest.raises(UsageError, match="the lock cannot be"):
+        with journal.exclusive():
+            pass
+
+
+# -- who can hold it -------------------------------------------------------------------------------
+
+
+def test_no_other_user_can_open_the_lock_or_exchange_it(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    state.chmod(0o777)
+    (state / "apply.lock").touch()
+    (state / "apply.lock").chmod(0o644)
+    with Journal.open(state) as journal, journal.exclusive():
+        assert stat.S_IMODE((state / "apply.lock").stat().st_mode) == 0o600
+        assert stat.S_IMODE(state.stat().st_mode) == 0o755
+
+
+def test_a_folder_of_somebody_else_that_others_write_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o1777)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(UsageError, match="others can write to this folder"):
+        with Journal.open(tmp_path):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- who keeps a plan's network --------------------------------------------------------------------
+
+
+def test_a_server_keeps_a_plan_until_it_is_destroyed(tmp_path: Path) -> None:
+    with Journal.open(tmp_path) as journal:
+
+        def kept(*servers: str) -> int:
+            generations = {server: journal.next_generation(server, 0) for server in servers}
+            decision = journal.begin("plan", "d", generations)
+            journal.keep(decision, dict.fromkeys(servers, "{}"))
+            journal.note(decision, "kept")
+            return decision
+
+        journal.note(journal.begin("plan", "d", {"s9": 1}), "restored")
+        kept("s1", "s2", "s3")
+        assert journal.holding("plan") == {"s1", "s2", "s3"} and not journal.holding("other")
+        latest = kept("s1", "s2")
+        assert journal.holding("plan") == {"s1", "s2", "s3"}, "nobody destroyed it on s3"
+        journal.note(latest, "destroyed")
+        assert journal.holding("plan") == {"s3"}, "as a former release recorded it"
+        journal.note_removal("plan", "s1")
+        assert journal.holding("plan") == {"s2", "s3"}, "as this one does"
+        journal.note_removal("plan", "s2")
+        journal.note_removal("plan", "s3")
+        assert journal.holding("plan") == frozenset()
+        kept("s3")
+        assert journal.holding("plan") == {"s3"}

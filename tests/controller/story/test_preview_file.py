@@ -77,7 +77,10 @@ def test_the_values_of_variables_are_the_plan_files_own(tmp_path: Path) -> None:
 
 
 def test_what_is_no_preview_may_be_a_plan(tmp_path: Path) -> None:
-    for text in ("version: 1\n", "{}", "[1]", '{"kind": "other"}', ""):
+    for text in (
+        "version: 1\n", "{}", "[1]", '{"kind": "other"}', "", "[" * 100_000,
+        '{"kind": "preview", "plan": ' + '{"a":' * 100_000,
+    ):  # fmt: skip
         (tmp_path / "file").write_text(text)
         assert read_preview(tmp_path / "file") is None
     assert read_preview(tmp_path / "none") is None

@@ -110,7 +110,7 @@ class MortalJournal:
             self._mortal.point()
             return result
 
-        return noted if name in ("begin", "decide", "keep") else method
+        return noted if name in ("begin", "decide", "note", "keep") else method
 
 
 class Cluster:

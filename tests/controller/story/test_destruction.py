@@ -1,0 +1,177 @@
+"""Destroys with and without a journal, on all servers and on some; says what was left out.
+
+Agents are real keepers in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import placewire.controller.change.change as change_module
+import placewire.controller.records.journal as journals
+from placewire.agent.contract.messages import Observe
+from placewire.controller.agents.agents import Agents
+from placewire.controller.errors import JournalFailed
+from placewire.controller.launch.launcher import NoLauncher
+from placewire.controller.records.journal import Journal
+from placewire.controller.show.story import Show
+from placewire.controller.story.destruction import destroyed
+from placewire.controller.story.dropped_servers import dropped_servers
+from placewire.controller.story.recovery import recover, recover_by_leases
+from placewire.controller.story.tools import Tools
+from tests.controller.plans import plan, plan_document
+from tests.controller.story.test_recovery import (
+    NEW,
+    OLD,
+    PLAN,
+    SERVERS,
+    Cluster,
+    Died,
+    MemoryAgents,
+    Mortal,
+    keep,
+    run_and_restore,
+)
+
+SMALLER = plan(plan_document(2, name="test-plan"))
+
+
+class Observed(MemoryAgents):
+    """As MemoryAgents, and says what each server has in force."""
+
+    async def ask_all(
+        self, requests: Mapping[str, Any], reply_type: type, timeout_seconds: float
+    ) -> dict[str, Any]:
+        if all(isinstance(request, Observe) for request in requests.values()):
+            return {server: self._keepers[server] for server in requests}
+        return await super().ask_all(requests, reply_type, timeout_seconds)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_module, "_RESTORE_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(change_module, "_RESTORE_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(journals, "_WAIT_SECONDS", 0.05)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Journal.open(tmp_path / "journal") as journal:
+        made = Cluster(tmp_path, journal)
+        asyncio.run(keep(made, Mortal(None), OLD))
+        yield made
+
+
+@contextmanager
+def held(folder: Path, *, wholly: bool = False) -> Iterator[None]:
+    """Another program has the journal; wholly: it lets nobody read either."""
+    with closing(sqlite3.connect(folder / "journal.sqlite3", isolation_level=None)) as other:
+        if wholly:
+            other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN IMMEDIATE")
+        yield
+
+
+def tools(cluster: Cluster, journal: Journal | None = None) -> Tools:
+    show = Show()
+    show.console.file = io.StringIO()
+    agents = cast(Agents, Observed(cluster.keepers, Mortal(None)))
+    return Tools(agents, journal or cluster.journal, NoLauncher(), Path(), Path(), show)
+
+
+def said(of: Tools) -> str:
+    return cast(io.StringIO, of.show.console.file).getvalue()
+
+
+def test_a_destroy_needs_no_journal_that_can_be_written(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with held(tmp_path / "journal"):
+        asyncio.run(destroyed(PLAN, SERVERS, tools(cluster)))
+    assert cluster.in_force() == {""}
+    told = capsys.readouterr().err
+    assert "the journal does not have that it is 'destroyed': database is locked" in told
+
+
+def test_a_destroy_needs_no_journal_that_can_be_read(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "journal.sqlite3").write_bytes(b"no database " * 1000)
+    told: list[str] = []
+    with Journal.open(tmp_path / "other", told.append, needed=False) as journal:
+        asyncio.run(destroyed(PLAN, SERVERS, tools(cluster, journal)))
+    assert cluster.in_force() == {""} and "goes on without it" in told[0]
+
+
+def test_an_undo_by_recovery_needs_no_journal_that_can_be_written(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Died):
+        asyncio.run(run_and_restore(cluster, Mortal(8)))
+    assert str(NEW) in cluster.in_force()
+    with held(tmp_path / "journal"):
+        done = asyncio.run(recover(PLAN, tools(cluster).agents, cluster.journal))
+    assert done is not None and done.way == "undo" and cluster.in_force() == {str(OLD)}
+    assert "does not have that it is 'restored'" in capsys.readouterr().err
+
+
+def test_without_a_journal_what_is_under_a_lease_is_undone(cluster: Cluster) -> None:
+    with pytest.raises(Died):
+        asyncio.run(run_and_restore(cluster, Mortal(6)))
+    assert cluster.in_force() == {str(OLD), str(NEW)}, "it died in the middle"
+    agents = tools(cluster).agents
+    restored = asyncio.run(recover_by_leases(PLAN, agents, "the journal cannot be read"))
+    assert restored and cluster.in_force() == {str(OLD)}
+    assert asyncio.run(recover_by_leases(PLAN, agents, "")) == (), "nothing is left to do"
+
+
+def test_without_a_journal_servers_that_keep_different_decisions_are_named(
+    cluster: Cluster,
+) -> None:
+    keeper = cluster.keepers["s2"]
+    desired = cluster.desired(NEW)["s2"]
+    keeper.stage(desired, 30)
+    keeper.commit(desired.generation, None)
+    with pytest.raises(JournalFailed, match=r"the journal is gone, so it is not known which") as no:
+        asyncio.run(recover_by_leases(PLAN, tools(cluster).agents, "the journal is gone"))
+    assert no.value.where == "s1, s2, s3" and "on s1, s3" in no.value.what
+    assert "`controller destroy PLAN`" in no.value.remedy
+    assert cluster.in_force() == {str(OLD), str(NEW)}, "nothing was changed"
+
+
+# -- servers that were taken out of the plan -------------------------------------------------------
+
+
+def test_a_server_that_was_taken_out_of_the_plan_is_named_until_it_is_destroyed(
+    cluster: Cluster,
+) -> None:
+    assert dropped_servers(PLAN, tools(cluster)) == []
+    remedy = "`controller destroy PLAN --server s3` takes it away"
+    still = [f"server s3 is no longer in the plan and still has this network; {remedy}"]
+    assert dropped_servers(SMALLER, tools(cluster)) == still
+    asyncio.run(destroyed(SMALLER, ["s1", "s2"], tools(cluster)))
+    assert dropped_servers(SMALLER, tools(cluster)) == still, "destroying the plan leaves it there"
+    away = cluster.keepers.pop("s3")
+    (line,) = dropped_servers(SMALLER, tools(cluster))
+    assert "kept this network, and its agent has not dialled in" in line and remedy in line
+    cluster.keepers["s3"] = away
+    assert dropped_servers(SMALLER, tools(cluster), but=["s3"]) == []
+    asyncio.run(destroyed(SMALLER, ["s3"], tools(cluster)))
+    assert dropped_servers(SMALLER, tools(cluster)) == [] and cluster.in_force() == {""}
+    del cluster.keepers["s3"]
+    assert dropped_servers(SMALLER, tools(cluster)) == [], "and the journal knows it"
+
+
+def test_a_destroy_of_some_servers_leaves_the_decision_in_force(cluster: Cluster) -> None:
+    asyncio.run(destroyed(PLAN, ["s3"], tools(cluster)))
+    assert cluster.in_force() == {"", str(OLD)}
+    assert cluster.journal.decisions()[-1].last_phase == "kept"
+    asyncio.run(destroyed(PLAN, SERVERS, tools(cluster)))
+    assert cluster.journal.decisions()[-1].last_phase == "destroyed"

@@ -1,0 +1,158 @@
+"""The report of a run in which ranks ran is kept, however the run or its network ended.
+
+Deciding, measuring and the job are stood in for; the change, its agents' answers and the journal
+are real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import placewire.controller.apply as apply_module
+import placewire.controller.change.change as change_module
+import placewire.controller.records.journal as journals
+from placewire.agent.contract.messages import Commit, Previewed, Restore
+from placewire.agent.contract.state import LeaseState
+from placewire.controller.agents.agents import Agents
+from placewire.controller.apply import apply
+from placewire.controller.decide.traffic import decide_traffic
+from placewire.controller.errors import (
+    AgentProblem,
+    AgentUnreachable,
+    JournalFailed,
+    RestoreFailed,
+)
+from placewire.controller.launch.launcher import NoLauncher
+from placewire.controller.plan.job import TorchrunJob
+from placewire.controller.records.journal import Journal
+from placewire.controller.records.report import RunReport
+from placewire.controller.show.story import Show
+from placewire.controller.story.proposal import Proposal
+from placewire.controller.story.tools import ApplyRequest, Tools
+from placewire.job.contract.specification import Carried
+from tests.controller.change.test_change import ToldAgents, answer, states
+from tests.controller.plans import plan, plan_document
+
+Told = Callable[[str, Any], Any]
+LEASE = LeaseState(phase="idle", generation=0)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_module, "_RESTORE_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(change_module, "_RESTORE_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(journals, "_WAIT_SECONDS", 0.05)
+
+
+class Run:
+    """One apply of a script. after_job: called once all ranks have ended."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.kept = folder, list[RunReport]()
+        self.after_job: Callable[[], Any] = lambda: None
+        document = plan_document(2)
+        document["job"] = {"kind": "torchrun", "script": "examples/ddp.py"}
+        document["network"] = {"on_exit": "keep"}
+        del document["solve"]
+        self.plan = plan(document)
+        assert isinstance(self.plan.job, TorchrunJob)
+        decision = decide_traffic(self.plan, self.plan.job, folder)
+        previewed = dict.fromkeys(states(), Previewed(changes=(), refusals=(), lease=LEASE))
+
+        async def propose(*_: Any) -> Proposal:
+            return Proposal(decision, states(), previewed)
+
+        async def nothing(*_: Any) -> tuple[()]:
+            return ()
+
+        async def run_job(_: Any, __: Any, ___: Any, ____: Any, events: list[Any]) -> None:
+            events.append(Carried(rank=0, seconds=9.0, sent_bytes={"a": 2**24, "b": 2**24}))
+            self.after_job()
+            await asyncio.sleep(0)
+
+        for name, stand_in in (
+            ("propose", propose), ("end_left_ranks", nothing), ("delivered", nothing),
+            ("run_job", run_job),
+        ):  # fmt: skip
+            monkeypatch.setattr(apply_module, name, stand_in)
+
+    async def apply(self, journal: Journal, told: Told = answer) -> RunReport:
+        show = Show()
+        show.console.file = self.shown = io.StringIO()
+        agents = cast(Agents, ToldAgents(told))
+        tools = Tools(agents, journal, NoLauncher(), self.folder, self.folder, show)
+
+        async def yes() -> bool:
+            return True
+
+        request = ApplyRequest(self.plan, self.folder / "plan.yaml", False, yes)
+        return await apply(request, tools, self.kept.append)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    return Run(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal.open(tmp_path / "state") as opened:
+        yield opened
+
+
+async def test_a_run_that_ends_well_is_kept_once(run: Run, journal: Journal) -> None:
+    report = await run.apply(journal)
+    assert run.kept == [report] and (report.failure, report.network) == (None, "kept")
+
+
+async def test_a_journal_that_is_held_undoes_the_network_and_loses_no_report(
+    run: Run, journal: Journal, tmp_path: Path
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "state" / "journal.sqlite3")) as other:
+        run.after_job = lambda: other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(JournalFailed, match="locked"):
+            await run.apply(journal)
+    (report,) = run.kept
+    assert report.failure is not None and "locked" in report.failure.what
+    assert report.network == "restored" and len(report.rails) == 2
+    assert "What each NIC sent" in run.shown.getvalue()
+
+
+async def test_a_network_that_cannot_be_restored_loses_no_report(
+    run: Run, journal: Journal
+) -> None:
+    def told(server: str, request: Any) -> Any:
+        keeps = isinstance(request, Commit) and request.lease_seconds is None
+        if server == "s2" and (keeps or isinstance(request, Restore)):
+            raise AgentUnreachable([server])
+        return answer(server, request)
+
+    with pytest.raises(RestoreFailed):
+        await run.apply(journal, told)
+    assert [report.network for report in run.kept] == ["not restored"]
+
+
+async def test_an_interrupted_run_has_a_report(run: Run, journal: Journal) -> None:
+    running = asyncio.create_task(run.apply(journal))
+    run.after_job = running.cancel
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    (report,) = run.kept
+    assert report.failure is not None and report.failure.what == "interrupted"
+
+
+async def test_a_run_without_a_rank_has_none(run: Run, journal: Journal) -> None:
+    def told(server: str, request: Any) -> Any:
+        raise AgentProblem("no", where=server)
+
+    with pytest.raises((AgentProblem, RestoreFailed)):
+        await run.apply(journal, told)
+    assert run.kept == []
