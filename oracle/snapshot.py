@@ -33,6 +33,7 @@ LEFT_OUT: Mapping[str, str] = {
     "temporary IPv6 addresses": "the kernel renews them",
     "sysctls that count, and sysctls that list loaded modules": "they are no settings",
     "sysctls that are keys": "they are secrets",
+    "net.core.wmem_default": "it is the whole machine's, and labs on it raise it for a moment",
     "ovs-netdev and ovs-system": "they are Open vSwitch's own devices and come and go with it",
 }
 _TIMEOUT_SECONDS = 20
@@ -48,7 +49,7 @@ _VOLATILE_LINK_DETAIL = re.compile(
 _SYSCTLS = Path("/proc/sys/net")
 _NO_SETTING = re.compile(
     r"netfilter/nf_conntrack_count|.*/route/flush|(?:ipv4|mptcp)/(?:tcp_)?available_\w+"
-    r"|core/netdev_rss_key|ipv4/tcp_fastopen_key|ipv6/conf/.*/stable_secret"
+    r"|core/wmem_default|core/netdev_rss_key|ipv4/tcp_fastopen_key|ipv6/conf/.*/stable_secret"
 )
 # The lowest handle of a qdisc that the kernel itself chooses.
 _FIRST_CHOSEN_HANDLE = 0x8000

@@ -99,13 +99,13 @@ def _compare_with_snapshot(arguments: argparse.Namespace, file: Path) -> int:
         show = Show(to_error=arguments.json)
         for server, sentences in found.items():
             for sentence in sentences:
-                show.plain(f"{server}: {sentence}")
+                show.say(f"{server}: {sentence}")
         if found:
             raise NotAsInSnapshot(str(file), found)
         if arguments.json:
             print_json({"differences": {}})
         else:
-            show.plain(f"nothing differs from {file}")
+            show.say(f"nothing differs from {file}")
         return 0
 
     return with_launcher(arguments, work)

@@ -12,6 +12,9 @@ from typing import Any
 from placewire.controller.lab.record import LAB_ROOT, exclusive
 from placewire.oracle.namespace import take_in
 
+# Of the whole machine. A lab that goes up beside raises it for a moment, and one whose `lab up` was
+# killed until it is taken down; tests/controller/lab holds that it is put back.
+_RAISED_BY_LABS = "net.core.wmem_default "
 # Each row's number tells whether it was made anew.
 _TABLES = ("Bridge", "Port", "Interface", "QoS", "Queue")
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from placewire.agent.contract.entries import Address, Bridge, Queue, Route, Shaper
-from placewire.agent.contract.state import Refusal
+from placewire.agent.contract.state import Ledger, Refusal
 from placewire.agent.drivers.server import Server
 from placewire.agent.reconcile.steps import EntryStep
 from tests.agent import keeping
