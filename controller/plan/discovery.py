@@ -1,7 +1,8 @@
 """Writes a first plan.yaml for `controller init` from what agents report of their servers. Pure.
 
 Each subnet that holds NICs of at least two servers becomes a rail; whether these NICs really reach
-each other is measured by the first apply. What cannot be known is written as a comment.
+each other is measured by the first apply. What cannot be known is written as a comment. What an
+agent says is not trusted to be what it should be: it could bring lines of its own into the plan.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from ipaddress import IPv4Interface, IPv4Network
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from string import ascii_lowercase
 from typing import NamedTuple
 
 from placewire.agent.contract.messages import Hello
 from placewire.agent.contract.state import NicFacts
 from placewire.controller.errors import UsageError
+from placewire.optimizer.cluster_plan.values import interface_name
 from placewire.optimizer.profile.devices import DEVICES
 
 # The part of a device's memory that tensors may use; program and allocator need the rest.
@@ -23,6 +25,7 @@ _TENSORS = {"gpu": 0.9, "cpu": 0.5}
 _UNKNOWN_RATE = "1Gbit"
 _MEBIBYTE = 1024 * 1024
 _STANDARD_MTU_BYTES = 1500
+_LONGEST_COMMENT = 80
 
 
 class _Rail(NamedTuple):
@@ -65,9 +68,30 @@ def _ports(hello: Hello) -> list[_Port]:
         addresses = [IPv4Interface(a) for a in nic.addresses if ":" not in a]
         free = nic.bridge is None and nic.root_qdisc is None
         own = hello.management in [str(address.ip) for address in addresses]
-        if addresses and free and not own and nic.name not in hello.protected:
+        named = _is_interface(nic.name)
+        if addresses and free and named and not own and nic.name not in hello.protected:
             found.append(_Port(nic, addresses[0]))
     return found
+
+
+def _is_interface(name: str) -> bool:
+    try:
+        interface_name(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _management(hello: Hello) -> str:
+    try:
+        return str(IPv4Address(hello.management or ""))
+    except ValueError:
+        return "0.0.0.0   # not known: where is its SSH?"
+
+
+def _comment(text: str) -> str:
+    """Returns the text so that it ends neither its line nor a terminal's patience."""
+    return "".join(c if c.isprintable() else "?" for c in text[:_LONGEST_COMMENT])
 
 
 def _rails(ports: Mapping[str, Sequence[_Port]]) -> dict[IPv4Network, _Rail]:
@@ -110,15 +134,15 @@ def _server(
 ) -> list[str]:
     lines = [
         f"    - name: {name}",
-        f"      management: {hello.management or '0.0.0.0   # not known: where is its SSH?'}",
+        f"      management: {_management(hello)}",
         "      devices:",
     ]
     for device in hello.capabilities.devices:
         part = _TENSORS["cpu" if device.name == "cpu" else "gpu"]
         memory = int(device.memory_bytes * part / _MEBIBYTE)
         lines.append(
-            f"        - {{type: {device_type(device.name)}, memory: {memory}MiB}}"
-            f"   # {device.name}, {part:.0%} of its {device.memory_bytes / 1024**3:.0f} GiB"
+            f"        - {{type: {device_type(device.name)}, memory: {memory}MiB}}   "
+            f"# {_comment(device.name)}, {part:.0%} of its {device.memory_bytes / 1024**3:.0f} GiB"
         )
     lines.append("      nics:")
     taken: set[str] = set()

@@ -15,6 +15,7 @@ from placewire.controller.agents.agents import Agents
 from placewire.controller.agents.authority import AGENT_LIFETIME_SECONDS, Authority
 from placewire.controller.agents.enrolment import Enrolment
 from placewire.controller.agents.enrolment_listener import listening
+from placewire.controller.agents.refused_connections import RefusedConnections
 from placewire.controller.errors import AgentUnreachable, UsageError
 from placewire.controller.plan.plan import Plan
 from placewire.controller.provision.playbook import Playbooks
@@ -45,7 +46,8 @@ class Site:
     """listens: (host, TCP port) that agents dial. enrols: (host, TCP port) where servers ask for
     their first certificate. called: the name or address that servers use for this machine; None:
     its address on the route to each of them. enrols_from: the addresses that servers' requests must
-    come from, where these are not the management addresses."""
+    come from, where these are not the management addresses. refused_connections: notes every client
+    that is turned away, at either port."""
 
     plan: Plan
     servers: Sequence[str]
@@ -55,6 +57,7 @@ class Site:
     called: str | None
     show: Telling
     enrols_from: Mapping[str, str] = field(default_factory=dict)
+    refused_connections: RefusedConnections = field(default_factory=RefusedConnections)
     told: list[Progress] = field(default_factory=list)
 
     def tell(self, one: Progress) -> None:
@@ -114,12 +117,13 @@ async def _enrol(
     }
     enrolment = Enrolment(site.authority.sha256, addresses, time.monotonic() + _TOKEN_SECONDS)
 
-    def on_refused(*why: str) -> None:
+    def on_refused(address: str, why: str) -> None:
         """Notes it at the server that has the caller's address, else at all that still wait."""
+        site.refused_connections.note(address, why)
         waiting = enrolment.missing
-        own = [server for server in waiting if why[0].partition(":")[0] == addresses[server]]
+        own = [server for server in waiting if address.partition(":")[0] == addresses[server]]
         for server in own or waiting:
-            site.tell(Noted(server, f"turned away from enrolment: {': '.join(why)}"))
+            site.tell(Noted(server, f"turned away from enrolment: {address}: {why}"))
 
     context = site.authority.own_context(lifetime_seconds=_CERTIFICATE_SECONDS, agents_only=False)
     with tempfile.TemporaryDirectory(prefix="placewire-tokens-") as tokens:
@@ -146,8 +150,10 @@ async def _see_agents(site: Site) -> None:
     installed = [server for server, one in site.outcomes.items() if one.failure is None]
     if not installed:
         return
+    refused = site.refused_connections
+    told_before = len(refused.told)
     try:
-        async with Agents.listening(*site.listens, site.authority) as agents:
+        async with Agents.listening(*site.listens, site.authority, refused) as agents:
             await agents.wait_for(installed, timeout_seconds=_DIAL_SECONDS)
     except UsageError as busy:
         for server in installed:
@@ -155,6 +161,8 @@ async def _see_agents(site: Site) -> None:
     except AgentUnreachable as problem:
         for server in problem.servers:
             url = site.controller_urls()[server]
+            for line in refused.told[told_before:]:
+                site.tell(Noted(server, f"turned away meanwhile: {line}"))
             site.tell(Failed(
                 server, "its agent", f"it did not dial in within {_DIAL_SECONDS:.0f} s",
                 f"look there whether it reaches {url}: journalctl -u placewire-agent",
