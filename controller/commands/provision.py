@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -63,7 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _provision(arguments: argparse.Namespace, plan: Plan, servers: Sequence[str]) -> int:
     from placewire.controller.agents.authority import Authority
-    from placewire.controller.provision.inventory import inventory
+    from placewire.controller.agents.refused_connections import FILE, RefusedConnections
+    from placewire.controller.provision.inventory import as_data, inventory
     from placewire.controller.provision.playbook import Playbooks
     from placewire.controller.provision.provisioning import Site, install, remove
     from placewire.controller.records.journal import Journal
@@ -74,13 +74,15 @@ async def _provision(arguments: argparse.Namespace, plan: Plan, servers: Sequenc
     places = listening_place(arguments.listen), listening_place(arguments.enrol_at)
     authority = Authority.load(arguments.state_dir / "ca")
     site = Site(plan, servers, authority, *places, arguments.controller, show)
+    # The table tells of them, too.
+    site.refused_connections = RefusedConnections(arguments.state_dir / FILE)
     derived = inventory(plan, servers, site.controller_urls())
     if arguments.write_inventory is not None:
         return _write(derived, arguments.write_inventory)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="placewire-inventory-"))
-        inventories = [Path(folder) / "plan.json"]
-        inventories[0].write_text(json.dumps(derived))
+        inventories = [Path(folder) / "plan.yaml"]
+        inventories[0].write_text(as_data(derived))
         if arguments.inventory is not None:
             inventories.append(arguments.inventory)
             site.enrols_from = look_through(inventories, servers)
@@ -140,13 +142,14 @@ def look_through(inventories: Sequence[Path], servers: Sequence[str]) -> dict[st
 
 def _write(derived: Mapping[str, Any], file: Path) -> int:
     """Writes the inventory for `ansible-playbook`, or to be edited and given to --inventory."""
-    import yaml
+    from placewire.controller.provision.inventory import as_data
 
     require_writable(file)
     try:
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
             out.write("# Written by `controller provision`; docs/cluster.md.\n")
-            yaml.safe_dump(derived, out, sort_keys=False)
+            out.write("# Ansible takes a text with !unsafe as it stands, not as a template.\n")
+            out.write(as_data(derived))
     except FileExistsError as error:
         raise UsageError(
             "exists already", where=f"--write-inventory {file}", remedy="give another name"

@@ -18,8 +18,8 @@ from placewire.controller.launch.launcher import (
     RunningProgram,
     not_ended,
 )
-from placewire.controller.launch.local import LocalRank, not_started, start_rank
-from placewire.controller.launch.programs import Ended, OnLine, run_to_end
+from placewire.controller.launch.local import LocalRank, file_in_memory, not_started, start_rank
+from placewire.controller.launch.programs import BECOME, Ended, OnLine, described, run_to_end
 from placewire.job.contract.specification import ProgramSpec
 from placewire.optimizer.device_names import server_of
 
@@ -62,29 +62,41 @@ class LabLauncher:
             raise UsageError("job.workdir is no folder", where=str(self._workdir))
 
     async def start(self, spec: ProgramSpec) -> LocalRank:
-        rank = await start_rank(
-            spec,
-            lambda file: self._command(server_of(spec.device), [*self._program, file]),
-            workdir=self._workdir,
-            environment=self._program_environment(),
-        )
+        server = server_of(spec.device)
+        # What the program is comes after the file of the specification, whose name it must have.
+        with file_in_memory("program.json", b"") as program:
+
+            def command(file: str) -> list[str]:
+                self._describe(program, [*self._program, file])
+                return self._command(server, program)
+
+            rank = await start_rank(
+                spec,
+                command,
+                workdir=self._workdir,
+                environment=self._helpers_environment(),
+                pass_fds=[program],
+            )
         self._started.add(rank.pid)
         return rank
 
     async def run(
         self, server: str, words: Sequence[str], *, given: bytes = b"", on_line: OnLine
     ) -> Ended:
-        argv = self._command(server, words)
-        try:
-            return await run_to_end(
-                argv,
-                environment=self._program_environment(),
-                workdir=self._workdir,
-                given=given,
-                on_line=on_line,
-            )
-        except OSError as error:
-            raise not_started("a program", server, argv, error) from error
+        with file_in_memory("program.json", b"") as program:
+            self._describe(program, words)
+            argv = self._command(server, program)
+            try:
+                return await run_to_end(
+                    argv,
+                    environment=self._helpers_environment(),
+                    workdir=self._workdir,
+                    pass_fds=[program],
+                    given=given,
+                    on_line=on_line,
+                )
+            except OSError as error:
+                raise not_started("a program", server, argv, error) from error
 
     async def read(self, server: str, source: bytes) -> Ended:
         """Runs it as the user of this process, who is root where a lab is up."""
@@ -115,14 +127,24 @@ class LabLauncher:
             servers = sorted({rank.server for rank in ranks if rank.pid in remaining})
             raise not_ended(remaining, ", ".join(servers))
 
-    def _command(self, server: str, words: Sequence[str]) -> list[str]:
+    def _command(self, server: str, program: int) -> list[str]:
+        """program: the descriptor of the file that says what python runs."""
         user, group = os.environ.get("SUDO_UID", "0"), os.environ.get("SUDO_GID", "0")
         identity = [f"--reuid={user}", f"--regid={group}", "--init-groups"] if user != "0" else []
-        options = [*_WITHOUT_PRIVILEGES, *identity]
-        return self._lab.inside_server(server, ["setpriv", *options, "--", self._python, *words])
+        python = [self._python, *BECOME, f"/dev/fd/{program}"]
+        return self._lab.inside_server(
+            server, ["setpriv", *_WITHOUT_PRIVILEGES, *identity, "--", *python]
+        )
 
-    def _program_environment(self) -> dict[str, str]:
-        environment = {**self._lab.environment, "PYTHONUNBUFFERED": "1", **self._environment}
-        paths = [str(self._workdir), str(_IMPORT_ROOT), environment.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-        return environment
+    def _helpers_environment(self) -> dict[str, str]:
+        """Returns the environment of what runs as root until the program has its own user. Nothing
+        of the plan is in it: its PATH or LD_PRELOAD would decide what root runs."""
+        return {**self._lab.environment, "PYTHONUNBUFFERED": "1"}
+
+    def _describe(self, program: int, words: Sequence[str]) -> None:
+        given = {**self._lab.environment, **self._environment}.get("PYTHONPATH", "")
+        paths = os.pathsep.join(
+            path for path in (str(self._workdir), str(_IMPORT_ROOT), given) if path
+        )
+        content = described(words, {**self._environment, "PYTHONPATH": paths})
+        os.pwrite(program, content, 0)

@@ -6,7 +6,8 @@ import asyncio
 import os
 import shlex
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from placewire.controller.errors import JobFailed
@@ -21,20 +22,33 @@ async def start_rank(
     *,
     workdir: Path,
     environment: Mapping[str, str],
+    pass_fds: Sequence[int] = (),
 ) -> LocalRank:
-    """command: what to run, given the path of the rank's specification. Raises JobFailed."""
-    # The specification is a file in memory, so that none is left, however this process ends.
-    descriptor = os.memfd_create(f"rank-{spec.rank}.json")
+    """command: what to run, given the path of the rank's specification. pass_fds: further open
+    files that it needs. Raises JobFailed."""
     server = server_of(spec.device)
-    try:
+    with file_in_memory(f"rank-{spec.rank}.json", spec.model_dump_json().encode()) as descriptor:
         argv = command(f"/dev/fd/{descriptor}")
-        os.write(descriptor, spec.model_dump_json().encode())
-        process = await begin(argv, environment=environment, workdir=workdir, pass_fds=[descriptor])
-    except OSError as error:
-        raise not_started(f"rank {spec.rank}", server, argv, error) from error
+        try:
+            process = await begin(
+                argv, environment=environment, workdir=workdir, pass_fds=[descriptor, *pass_fds]
+            )
+        except OSError as error:
+            raise not_started(f"rank {spec.rank}", server, argv, error) from error
+    return LocalRank(spec.rank, server, process)
+
+
+@contextmanager
+def file_in_memory(name: str, content: bytes) -> Iterator[int]:
+    """Yields the descriptor of a file that nobody else can name and that is gone however this
+    process ends."""
+    descriptor = os.memfd_create(name)
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(content)
+        yield descriptor
     finally:
         os.close(descriptor)
-    return LocalRank(spec.rank, server, process)
 
 
 def not_started(what: str, server: str, argv: Sequence[str], error: OSError) -> JobFailed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections import deque
@@ -15,6 +16,15 @@ from pathlib import Path
 LONGEST_LINE_BYTES = 2**20
 TAIL_LINES = 20
 
+# Becomes the program that a file describes: {"words": what python runs, "environment": variables to
+# be added}. Lists of processes show nothing of it, and what starts it does not get the variables.
+BECOME = (
+    "-I",
+    "-c",
+    "import json,os,sys; d=json.load(open(sys.argv[1])); os.environ.update(d['environment']); "
+    "os.execv(sys.executable, [sys.executable, *d['words']])",
+)
+
 OnLine = Callable[[str], None]
 
 
@@ -26,6 +36,11 @@ class Ended:
     status: int
     output: bytes
     tail: tuple[str, ...]
+
+
+def described(words: Sequence[str], environment: Mapping[str, str]) -> bytes:
+    """Returns the file that BECOME reads."""
+    return json.dumps({"words": list(words), "environment": dict(environment)}).encode()
 
 
 async def begin(
@@ -61,6 +76,7 @@ async def run_to_end(
     *,
     environment: Mapping[str, str],
     workdir: Path | str | None = None,
+    pass_fds: Sequence[int] = (),
     given: bytes = b"",
     on_line: OnLine,
 ) -> Ended:
@@ -69,7 +85,7 @@ async def run_to_end(
     Raises OSError where the program cannot be started. When this task is cancelled, the program and
     all that it started are killed.
     """
-    process = await begin(argv, environment=environment, workdir=workdir)
+    process = await begin(argv, environment=environment, workdir=workdir, pass_fds=pass_fds)
     assert process.stdout is not None and process.stderr is not None
     try:
         _, output, tail = await asyncio.gather(

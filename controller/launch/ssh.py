@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import importlib.metadata
 import json
-import re
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +21,15 @@ from placewire.controller.launch.launcher import (
     RANK_PROGRAM,
     RunningProgram,
     not_ended,
+)
+from placewire.controller.launch.own_runs import (
+    OTHER,
+    RANK,
+    LeftRun,
+    Run,
+    ending,
+    finding,
+    found,
 )
 from placewire.controller.launch.programs import (
     LONGEST_LINE_BYTES,
@@ -48,7 +57,6 @@ _Answer = TypeVar("_Answer")
 INSTALLED_PYTHON = "/opt/placewire/.venv/bin/python"
 _CHUNK_BYTES = 65_536
 _MOST_AT_ONCE = 16
-_END_SECONDS = 3
 # sbin is where Debian has ip and tc, and not on every user's path.
 _READ = 'PATH="$PATH:/usr/sbin:/sbin" exec python3 -I -'
 _DRAIN_SECONDS = 5.0
@@ -61,9 +69,7 @@ print(json.dumps({
     "script": not sys.argv[2] or os.path.isfile(sys.argv[2]),
 }))
 """
-# The name of a program's folder on a server (ssh_connection.py makes it).
-_FOLDER = re.compile(r"\S*/placewire-[A-Za-z0-9]{10}\b")
-_LIST = 'ps -ww -u "$(id -u)" -o pid=,pgid=,etimes=,args='
+_LIST = 'ps -ww -u "$(id -u)" -o pid=,sess=,etimes=,args='
 
 
 class SshLauncher:
@@ -88,6 +94,8 @@ class SshLauncher:
         self._around, self._program = around, tuple(program)
         self._model, self._script = model or "", script or ""
         self._leaders: set[tuple[str, int]] = set()
+        self._own: set[tuple[str, Run]] = set()
+        self._kind = _kind_of(self._program)
 
     def require_ready(self) -> None:
         """Raises LaunchFailed or UsageError, which name the server and what is missing there."""
@@ -124,8 +132,11 @@ class SshLauncher:
         return Ended(status, said.encode(), tuple(complaint.splitlines()[-TAIL_LINES:]))
 
     def left(self) -> tuple[RunningProgram, ...]:
-        found = self._on_all(lambda on: self._running(on, self._program, by_launcher=True))
-        return tuple(rank for ranks in found for rank in ranks)
+        return tuple(
+            RunningProgram(server.name, one.pid, one.seconds)
+            for server, left in self._on_all(lambda on: (on, self._left_on(on)))
+            for one in left
+        )
 
     def busy(self, server: str) -> tuple[RunningProgram, ...]:
         on = self._servers[server]
@@ -134,27 +145,20 @@ class SshLauncher:
 
     def end_left(self, ranks: Sequence[RunningProgram]) -> None:
         for server in sorted({rank.server for rank in ranks}):
-            pids = " ".join(str(rank.pid) for rank in ranks if rank.server == server)
-            groups = f"for p in {pids}; do ps -o pgid= -p $p; done | sort -u"
-            folders = (
-                f"for p in {pids}; do ps -ww -o args= -p $p; done | "
-                "grep -o '/[^ ]*/placewire-[A-Za-z0-9]*' | sort -u"
-            )
-            # ps still lists, as Z, a process that has ended and that nobody has waited for yet.
-            alive = f"ps -o stat=,pid= -p '{pids}' | sed -n '/^Z/!s/^[^ ]* *//p'"
-            script = (
-                f"alive() {{ {alive}; }}; f=$({folders}); g=$({groups}); "
-                "for n in $g; do kill -s TERM -- -$n 2>&-; done; "
-                f"k=0; while [ $k -lt {_END_SECONDS * 10} ]; do "
-                '[ -z "$(alive)" ] && exit 0; sleep 0.1; k=$((k+1)); done; '
-                "for n in $g; do kill -s KILL -- -$n 2>&-; done; sleep 0.3; rm -rf -- $f; alive"
-            )
-            _, said, _ = self._servers[server].run(script)
+            on, pids = self._servers[server], {r.pid for r in ranks if r.server == server}
+            if not (left := [one for one in self._left_on(on) if one.pid in pids]):
+                continue
+            _, said, _ = on.run(ending(left))
             if remaining := said.split():
                 raise not_ended(remaining, server)
 
     async def _begin(self, on: SshServer, words_and_files: InFolder, rank: int) -> SshProgram:
-        starting = asyncio.create_task(asyncio.to_thread(on.start, self._around, words_and_files))
+        """rank: -1 where the program is none."""
+        run = Run(OTHER if rank < 0 else self._kind)
+        self._own.add((on.name, run))
+        starting = asyncio.create_task(
+            asyncio.to_thread(on.start, self._around, words_and_files, run)
+        )
         try:
             started = await asyncio.shield(starting)
         except asyncio.CancelledError:  # the thread starts the program all the same
@@ -163,25 +167,27 @@ class SshLauncher:
         self._leaders.add((on.name, started.leader))
         return SshProgram(rank, on, started)
 
-    def _running(
-        self, on: SshServer, program: Sequence[str], *, by_launcher: bool = False
-    ) -> list[RunningProgram]:
-        """Finds programs that this process did not start. by_launcher: only those whose group's
-        leader names their folder, as a launcher makes them; what somebody typed must not be ended.
-        """
+    def _left_on(self, on: SshServer) -> list[LeftRun]:
+        """Finds ranks that a launcher started and that this one did not. What somebody typed is
+        none of them."""
+        _, printed, _ = on.run(finding())
+        return [
+            one
+            for one in found(printed)
+            if one.run.kind == self._kind and (on.name, one.run) not in self._own
+        ]
+
+    def _running(self, on: SshServer, program: Sequence[str]) -> list[RunningProgram]:
+        """Finds programs that this launcher did not start, whoever started them; they disturb a
+        measurement, and are only told of."""
         _, listed, _ = on.run(_LIST)
         rows = [line.split(maxsplit=3) for line in listed.splitlines()]
-        commands = {int(pid): command for pid, _, _, command in rows}
-        found = []
-        for pid, group, seconds, command in rows:
-            words = command.split()
-            if words[1 : 1 + len(program)] != list(program):
-                continue
-            folder = _FOLDER.search(command)
-            led = folder and folder[0] in commands.get(int(group), folder[0])
-            if (on.name, int(group)) not in self._leaders and (led or not by_launcher):
-                found.append(RunningProgram(on.name, int(pid), float(seconds)))
-        return found
+        return [
+            RunningProgram(on.name, int(pid), float(seconds))
+            for pid, session, seconds, command in (row for row in rows if len(row) == 4)
+            if command.split()[1 : 1 + len(program)] == list(program)
+            and (on.name, int(session)) not in self._leaders
+        ]
 
     def _problem(self, on: SshServer) -> LaunchFailed | UsageError | None:
         def problem(what: str, remedy: str) -> UsageError:
@@ -307,6 +313,13 @@ class SshProgram:
         with contextlib.suppress(OSError):
             while data := receive(_CHUNK_BYTES):
                 self._loop.call_soon_threadsafe(stream.feed_data, data)
+
+
+def _kind_of(program: Sequence[str]) -> str:
+    """Returns how its runs are marked: a stand-in for ranks is told apart from ranks."""
+    if tuple(program) == RANK_PROGRAM:
+        return RANK
+    return f"{RANK}-{hashlib.sha256(repr(tuple(program)).encode()).hexdigest()[:16]}"
 
 
 async def _end_unwanted(on: SshServer, starting: asyncio.Task[Started]) -> None:

@@ -8,8 +8,8 @@ file, because others on the server can read command lines.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
+import os
 import shlex
 import socket
 import threading
@@ -20,6 +20,18 @@ from pathlib import Path
 import paramiko
 
 from placewire.controller.errors import LaunchFailed
+from placewire.controller.launch.own_runs import (
+    IS_ROOT,
+    OTHER,
+    VARIABLE,
+    Run,
+    entering,
+    is_usable_folder,
+    leading,
+    making,
+    removing,
+)
+from placewire.controller.launch.programs import BECOME, described
 
 _CONNECT_SECONDS = 10.0
 _COMMAND_SECONDS = 20.0
@@ -31,11 +43,6 @@ CONNECTION_LOST = 255
 # A shell gives the status 128 + N to a program that signal N ended.
 _SIGNALLED = 128
 
-# Becomes the program that a file describes: lists of processes do not show what is in a file.
-_BECOME = (
-    "import json,os,sys; d=json.load(open(sys.argv[1])); os.environ.update(d['environment']); "
-    "os.execv(sys.executable, [sys.executable, *d['words']])"
-)
 _PROGRAM_FILE = "program.json"
 
 # Placewire reports paramiko's errors itself, with a remedy.
@@ -92,17 +99,18 @@ class SshServer:
                 self._client = None
                 raise self._lost(error) from error
 
-    def start(self, around: Surroundings, words_and_files: InFolder) -> Started:
+    def start(self, around: Surroundings, words_and_files: InFolder, run: Run) -> Started:
         """Raises LaunchFailed."""
-        folder = self._folder()
+        folder = self._folder(run)
         client: paramiko.SSHClient | None = None
         try:
             words, files = words_and_files(folder)
-            program = {"words": list(words), "environment": dict(around.environment)}
-            for name, content in {**files, _PROGRAM_FILE: json.dumps(program).encode()}.items():
+            # A mark of the user's own would hide the run's, by which it is found and ended.
+            own = {name: text for name, text in around.environment.items() if name != VARIABLE}
+            for name, content in {**files, _PROGRAM_FILE: described(words, own)}.items():
                 self._put(f"{folder}/{name}", content)
             client = self._connected()
-            channel = _begun(client, _program_script(around, folder))
+            channel = _begun(client, program_script(around, run, folder))
             channel.settimeout(_COMMAND_SECONDS)
             leader = _first_line(channel)
             if not leader.isdigit():
@@ -111,19 +119,19 @@ class SshServer:
                     "look at job.workdir, and whether util-linux is installed there",
                 )
             channel.settimeout(None)
-            return Started(client, channel, int(leader), folder)
+            return Started(client, channel, int(leader), run, folder)
         except BaseException as error:
             if client is not None:
                 client.close()
             with contextlib.suppress(LaunchFailed):
-                self.run(f"rm -rf -- {shlex.quote(folder)}")
+                self.run(removing(run, folder))
             if isinstance(error, (OSError, EOFError, paramiko.SSHException)):
                 raise self._lost(error) from error
             raise
 
     def run_program(self, around: Surroundings, words: Sequence[str]) -> tuple[int, str, str]:
         """Runs a program that prints little. Returns as `run` does. Raises LaunchFailed."""
-        started = self.start(around, lambda folder: (words, {}))
+        started = self.start(around, lambda folder: (words, {}), Run(OTHER))
         try:
             _, said, complaint = _said(started.channel)
             return started.status(), said, complaint
@@ -136,17 +144,33 @@ class SshServer:
         """Signals the program and all that it started. Raises LaunchFailed."""
         script = f"kill -s {name} -- -{started.leader} 2>&-"
         if name == "KILL":  # this also kills the leader, which would have removed the folder
-            script += f"; rm -rf -- {shlex.quote(started.folder)}"
+            script += f"; {removing(started.run, started.folder)}"
         self.run(f"{script}; true")
 
-    def _folder(self) -> str:
-        status, folder, complaint = self.run("umask 077 && mktemp -d -t placewire-XXXXXXXXXX")
+    def _folder(self, run: Run) -> str:
+        """Makes the run's folder. Raises LaunchFailed, also where programs would run as root and
+        nobody asked for that by name."""
+        maker = f"user {os.getuid()} of {socket.gethostname()}, process {os.getpid()}"
+        root_too = self._login.user is not None
+        status, said, complaint = self.run(making(run, maker, root_too=root_too))
+        if status == IS_ROOT and not root_too:
+            raise self._failed(
+                "ranks would run there as root: the plan names no user, so that they run as the "
+                "one who runs the controller",
+                "name in launch.user a user without any privilege",
+            )
         if status != 0:
             raise self._failed(
                 f"no folder can be made there: {complaint.strip()}",
                 "make room in its folder for temporary files",
             )
-        return folder.strip()
+        folder = said.removesuffix("\n")
+        if not is_usable_folder(folder):
+            raise self._failed(
+                f"its folder for temporary files is {folder!r}",
+                "let TMPDIR of the ranks' user name an absolute path of printable characters",
+            )
+        return folder
 
     def _put(self, path: str, content: bytes) -> None:
         status, _, complaint = self.run(f"umask 077 && cat > {shlex.quote(path)}", content)
@@ -233,6 +257,7 @@ class Started:
     client: paramiko.SSHClient
     channel: paramiko.Channel
     leader: int
+    run: Run
     folder: str
 
     def status(self) -> int:
@@ -264,14 +289,17 @@ def _said(channel: paramiko.Channel) -> tuple[int, str, str]:
     return status, said.decode(errors="replace"), complaint.decode(errors="replace")
 
 
-def _program_script(around: Surroundings, folder: str) -> str:
-    """The script's first line of output is the pid of the session's leader. The leader survives the
-    signals that end the program politely, to return its status and remove its folder."""
-    own = shlex.quote(folder)
-    python = shlex.join([around.python, "-c", _BECOME, f"{folder}/{_PROGRAM_FILE}"])
-    lead = f"echo $$; trap : TERM INT HUP; {python}; s=$?; rm -rf -- {own}; exit $s"
+def program_script(around: Surroundings, run: Run, folder: str) -> str:
+    """Returns what starts the program. The first line of output is the pid of the session's leader.
+    The leader survives the signals that end the program politely, to return its status and remove
+    its folder."""
+    python = shlex.join([around.python, *BECOME, f"{folder}/{_PROGRAM_FILE}"])
+    lead = (
+        f"{leading(run, folder)}; echo $$; trap : TERM INT HUP; {python}; s=$?; "
+        f"{removing(run, folder)}; exit $s"
+    )
     enter = "" if around.workdir is None else f"cd -- {shlex.quote(around.workdir)} && "
-    return f"{enter}exec setsid -w /bin/sh -c {shlex.quote(lead)}"
+    return f"{enter}exec setsid -w {entering(run, folder)} /bin/sh -c {shlex.quote(lead)}"
 
 
 def _first_line(channel: paramiko.Channel) -> str:

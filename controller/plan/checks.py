@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewire.agent.contract.entries import bridge_name
+from placewire.job.contract.rdma import rdma_choices
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.learning_rate_schedule import LearningRateSchedule
 from placewire.optimizer.cluster_plan.checks import cluster_mistakes, nics_by_server
@@ -25,13 +26,6 @@ if TYPE_CHECKING:
     from placewire.controller.plan.job import Job, PlacedJob, TorchrunJob
     from placewire.controller.plan.plan import Plan, SshLaunch
     from placewire.optimizer.cluster_plan.section import PlanNic
-
-# Variables, and their values, with which a job makes NCCL or gloo use RDMA instead of sockets.
-_RDMA_CHOICES = {
-    "NCCL_IB_DISABLE": ("0",),
-    "NCCL_NET": ("IB", "ib"),
-    "GLOO_DEVICE_TRANSPORT": ("IBVERBS",),
-}
 
 
 def mistakes_of(plan: Plan, base: Path) -> Iterator[Mistake]:
@@ -92,13 +86,12 @@ def _network_mistakes(plan: Plan) -> Iterator[Mistake]:
             f"nccl needs a CUDA device for every rank, and {found[0]} has {shown(found[1])}; "
             "accepted here: 'auto' or 'gloo'",
         )
-    for name, values in _RDMA_CHOICES.items():
-        if (value := plan.job.env.get(name)) in values:
-            yield (
-                f"job.env.{name}",
-                f"{shown(value)} would make the job use RDMA, which passes by every queue, so no "
-                "rate could be promised; leave it out",
-            )
+    for name in rdma_choices(plan.job.env):
+        yield (
+            f"job.env.{name}",
+            f"{shown(plan.job.env[name])} would make the job use RDMA, which passes by every "
+            "queue, so no rate could be promised; leave it out",
+        )
     # A replay waits as long as the set-up latency of the cluster that it stands for.
     if plan.job.kind != "placed" and plan.cluster.setup_latency_seconds is None:
         yield "cluster.setup_latency", f"{MEASURED} is for kind: placed; give a time, like 50us"

@@ -18,18 +18,19 @@ from placewire.controller.plan.values import (
     Gap,
     Lease,
     MeasuredSeconds,
-    PathText,
     PlanName,
     Seed,
+    SshPath,
     TcpPort,
     TimeLimit,
+    UserName,
     Version,
 )
 from placewire.frozen import Frozen
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.cluster_plan.conversion import cluster_of
 from placewire.optimizer.cluster_plan.section import ChosenRails, PlanCluster
-from placewire.optimizer.cluster_plan.values import Flag, Text
+from placewire.optimizer.cluster_plan.values import Flag
 from placewire.optimizer.names import DEFAULT_FLOOR, Backend, SharingName, is_cpu
 
 
@@ -38,18 +39,18 @@ class SshLaunch(Frozen):
     at its management address. Without this section they run in a lab, or not at all."""
 
     kind: Literal["ssh"] = Field(description="what starts them")
-    user: Text | None = Field(
+    user: UserName | None = Field(
         None,
         description="the user, without any privilege, that they run as; none: the user who runs "
-        "the controller",
+        "the controller, unless that is root, who must be named here",
     )
     port: TcpPort = Field(22, description="the TCP port of sshd")
-    key: PathText | None = Field(
+    key: SshPath | None = Field(
         None,
         description="a private key file on the controller's machine; none: ssh's own keys, and "
         "those in ssh-agent",
     )
-    known_hosts: PathText | None = Field(
+    known_hosts: SshPath | None = Field(
         None,
         description="the file with the servers' host keys; a server with an unknown or a different "
         "key is refused; none: `~/.ssh/known_hosts`",

@@ -29,10 +29,35 @@ _EXPONENT = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?[eE][+-]?[0-9]+")
 _ABOVE_0, _BELOW_1 = math.nextafter(0, 1), math.nextafter(1, 0)
 
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# The marks by which Placewire finds what it started are variables, too.
+_OWN_VARIABLES = "PLACEWIRE_"
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*")
+_USER_LENGTH = 64
+# ssh and Ansible give them a meaning within the name of a file.
+_MEANT_BY_SSH = "\"'\\$%`{}"
+
+
 def _variable_name(text: str) -> str:
-    if not text or "=" in text:
-        raise ValueError(f"{shown(text)} is not a variable's name; it is empty or has a `=`")
+    if not _VARIABLE.fullmatch(text):
+        raise ValueError(f"{shown(text)} is not a variable's name; accepted: {_VARIABLE_ACCEPTED}")
+    if text.startswith(_OWN_VARIABLES):
+        raise ValueError(f"{shown(text)} is Placewire's own; accepted: {_VARIABLE_ACCEPTED}")
     return text
+
+
+_VARIABLE_ACCEPTED = (
+    f"letters, digits and _, no digit first, and nothing that begins with {_OWN_VARIABLES}"
+)
+
+
+def _user_name(text: str) -> str:
+    if not _USER.fullmatch(text) or len(text) > _USER_LENGTH:
+        raise ValueError(f"{shown(text)} is not a user's name; accepted: {_USER_ACCEPTED}")
+    return text
+
+
+_USER_ACCEPTED = f"letters, digits and . _ - @ +, none of . - @ + first, at most {_USER_LENGTH}"
 
 
 def _secret_text(value: object) -> str:
@@ -46,13 +71,28 @@ def _secret_text(value: object) -> str:
 
 
 def _path(text: str) -> str:
-    """Refuses `..`, so that a reader of the plan sees which folders it reaches."""
+    """Refuses `..`, so that a reader of the plan sees which folders it reaches; what a terminal
+    would take for a command; and what a program would take for an option."""
+    if not text or not text.isprintable() or text.startswith("-"):
+        raise ValueError(f"{shown(text)} is not a path; accepted: printable characters, no - first")
     if ".." in text.split("/"):
         raise ValueError(
             f"{shown(text)} leaves its folder; give a path without '..', below the folder that it "
             "is looked for in, or an absolute one"
         )
     return text
+
+
+def _path_for_ssh(text: str) -> str:
+    if found := [c for c in _MEANT_BY_SSH if c in _path(text)]:
+        raise ValueError(
+            f"{shown(text)} has {found[0]}, which ssh would not take for a part of a file's name; "
+            f"accepted: {_FOR_SSH_ACCEPTED}"
+        )
+    return text
+
+
+_FOR_SSH_ACCEPTED = f"a path without `..` and without any of {' '.join(_MEANT_BY_SSH)}"
 
 
 def _absolute_folder(text: str) -> str:
@@ -154,10 +194,12 @@ _floor = quantity(parse_fraction, 0.01, 1, "1% to 100%")
 EngineName = Annotated[
     Text, AfterValidator(Check("an engine that `optimizer engines` lists", _engine))
 ]
-VariableName = Annotated[Text, AfterValidator(Check("a text without `=`", _variable_name))]
+VariableName = Annotated[Text, AfterValidator(Check(_VARIABLE_ACCEPTED, _variable_name))]
+UserName = Annotated[Text, AfterValidator(Check(_USER_ACCEPTED, _user_name))]
 PlanName = Annotated[Text, AfterValidator(name_of_at_most(24))]
 SecretText = Annotated[str, BeforeValidator(Check("a text", _secret_text))]
 PathText = Annotated[Text, AfterValidator(Check("a path without `..`", _path))]
+SshPath = Annotated[Text, AfterValidator(Check(_FOR_SSH_ACCEPTED, _path_for_ssh))]
 Folder = Annotated[Text, AfterValidator(_folder)]
 Version = BeforeValidator(Check("1", _version))
 TrafficMatrix = Annotated[Mapping[str, Mapping[str, float]], BeforeValidator(_matrix)]

@@ -1,5 +1,8 @@
 """Makes an Ansible inventory of a plan: how servers are reached, and their agents' configuration.
 
+Ansible renders texts of an inventory as templates, which can run programs on this machine. So every
+text that we write for it is marked as data (`!unsafe`), whatever it says.
+
 All functions are pure. Settings that all servers share are variables of the group `all`, and only
 addresses and configurations are a host's own. So the operator's own inventory, given beside this
 one, overrides what it states itself and nothing else.
@@ -13,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import ValidationError
 
 from placewire.agent.contract.config import AgentConfig
@@ -26,10 +30,48 @@ ENROLS_FROM = "placewire_enrols_from"
 STATE_DIR = "/var/lib/placewire"
 
 
+# Names that stand for something else in an inventory.
+_RESERVED = ("all", "ungrouped", "localhost")
+
+
+class _Data(str):
+    """A text that Ansible must take as it is."""
+
+
+class _Dumper(yaml.SafeDumper):
+    pass
+
+
+_Dumper.add_representer(
+    _Data, lambda dumper, text: dumper.represent_scalar("!unsafe", str(text), style="'")
+)
+
+
+def as_data(document: Mapping[str, Any]) -> str:
+    """Returns YAML for Ansible in which every text is data, and no template."""
+    return yaml.dump(_marked(document), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def _marked(value: Any) -> Any:
+    if isinstance(value, str):
+        return _Data(value)
+    if isinstance(value, Mapping):
+        return {key: _marked(one) for key, one in value.items()}
+    return [_marked(one) for one in value] if isinstance(value, list | tuple) else value
+
+
 def inventory(
     plan: Plan, servers: Sequence[str], controller_urls: Mapping[str, str]
 ) -> dict[str, Any]:
-    """servers: those to list. controller_urls: where each one's agent dials, by server."""
+    """servers: those to list. controller_urls: where each one's agent dials, by server. Raises
+    UsageError where a server's name means something else to Ansible."""
+    for server in servers:
+        if server in _RESERVED:
+            raise UsageError(
+                f"a server cannot be called {server} where Ansible is to reach it",
+                where="cluster.servers",
+                remedy="give it another name in the plan",
+            )
     hosts = {
         server.name: {
             "ansible_host": server.management,

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from placewire.controller.errors import UsageError
+from placewire.controller.provision.inventory import as_data
 from placewire.controller.provision.progress import Failed, Progress, read_event
 
 PLAYBOOKS = Path(__file__).resolve().parents[2] / "playbooks"
@@ -74,14 +75,16 @@ class Playbooks:
             import ansible_runner
 
             with tempfile.TemporaryDirectory(prefix="placewire-provision-") as private:
+                # A file that ansible-runner reads; arguments would show in a list of processes.
+                given = Path(private, "env", "extravars")
+                given.parent.mkdir(mode=0o700)
+                given.write_text(as_data(variables))
                 runner = ansible_runner.run(
                     private_data_dir=private,
                     project_dir=str(PLAYBOOKS),
                     playbook=playbook,
                     inventory=self._inventories,
                     limit=",".join(servers),
-                    # A file of the private folder; arguments would show in a list of processes.
-                    extravars=dict(variables),
                     cmdline="--check" if self._check else None,
                     envvars=environment(private),
                     settings={"suppress_output_file": True, "pexpect_timeout": _LOOK_SECONDS},
@@ -134,7 +137,12 @@ def host_variables(inventories: Sequence[Path]) -> dict[str, dict[str, Any]]:
             where=str(inventories[-1]),
             remedy="ansible-inventory -i FILE --list says more",
         )
-    document = json.loads(asked.stdout)
+    document = json.loads(asked.stdout, object_hook=_as_it_is)
     in_groups = {host for group in document.values() for host in group.get("hosts", ())}
     known: dict[str, dict[str, Any]] = document.get("_meta", {}).get("hostvars", {})
     return {host: {} for host in in_groups} | known
+
+
+def _as_it_is(value: dict[str, Any]) -> Any:
+    """Returns the text of {"__ansible_unsafe": TEXT}, as Ansible shows data; else the value."""
+    return value["__ansible_unsafe"] if set(value) == {"__ansible_unsafe"} else value

@@ -46,7 +46,8 @@ class Site:
     """listens: (host, TCP port) that agents dial. enrols: (host, TCP port) where servers ask for
     their first certificate. called: the name or address that servers use for this machine; None:
     its address on the route to each of them. enrols_from: the addresses that servers' requests must
-    come from, where these are not the management addresses."""
+    come from, where these are not the management addresses. refused_connections: notes every client
+    that is turned away, at either port."""
 
     plan: Plan
     servers: Sequence[str]
@@ -56,6 +57,7 @@ class Site:
     called: str | None
     show: Telling
     enrols_from: Mapping[str, str] = field(default_factory=dict)
+    refused_connections: RefusedConnections = field(default_factory=RefusedConnections)
     told: list[Progress] = field(default_factory=list)
 
     def tell(self, one: Progress) -> None:
@@ -122,7 +124,12 @@ async def _enrol(
         for server in own or waiting:
             site.tell(Noted(server, f"turned away from enrolment: {told}"))
 
-    refused_connections = RefusedConnections(say=say)
+    shown = RefusedConnections(say=say)
+
+    def on_refused(address: str, why: str) -> None:
+        site.refused_connections.note(address, why)
+        shown.note(address, why)
+
     context = site.authority.own_context(lifetime_seconds=_CERTIFICATE_SECONDS, agents_only=False)
     with tempfile.TemporaryDirectory(prefix="placewire-tokens-") as tokens:
         for server in servers:
@@ -134,14 +141,14 @@ async def _enrol(
             enrolment,
             lifetime_seconds=AGENT_LIFETIME_SECONDS,
             on_enrolled=lambda server: None,
-            on_refused=refused_connections.note,
+            on_refused=on_refused,
         ):
             hosts = site.hosts()
             for host in dict.fromkeys(hosts[server] for server in servers):
                 some = [server for server in servers if hosts[server] == host]
                 at = {"placewire_tokens": tokens, "placewire_enrol_at": f"{host}:{site.enrols[1]}"}
                 await playbooks.run("enrol.yaml", some, {**variables, **at}, site.tell)
-        refused_connections.tell_dropped()
+        shown.tell_dropped()
 
 
 async def _see_agents(site: Site) -> None:
@@ -149,8 +156,10 @@ async def _see_agents(site: Site) -> None:
     installed = [server for server, one in site.outcomes.items() if one.failure is None]
     if not installed:
         return
+    refused = site.refused_connections
+    told_before = len(refused.told)
     try:
-        async with Agents.listening(*site.listens, site.authority) as agents:
+        async with Agents.listening(*site.listens, site.authority, refused) as agents:
             await agents.wait_for(installed, timeout_seconds=_DIAL_SECONDS)
     except UsageError as busy:
         for server in installed:
@@ -158,6 +167,8 @@ async def _see_agents(site: Site) -> None:
     except AgentUnreachable as problem:
         for server in problem.servers:
             url = site.controller_urls()[server]
+            for line in refused.told[told_before:]:
+                site.tell(Noted(server, f"turned away meanwhile: {line}"))
             site.tell(Failed(
                 server, "its agent", f"it did not dial in within {_DIAL_SECONDS:.0f} s",
                 f"look there whether it reaches {url}: journalctl -u placewire-agent",

@@ -1,32 +1,46 @@
 """Checkpoints of a placed job: their settings, their manifest, and the layout of their folder.
 
-    FOLDER/step-00000300/placewire.json   the manifest: which job, which step, which files
-    FOLDER/step-00000300/.metadata, …     written by torch.distributed.checkpoint
-    FOLDER/saving-00000400/               being saved, or left unfinished by an ended job
+    FOLDER/step-00000300/placewire.json      the manifest: which job, which step, which files
+    FOLDER/step-00000300/rank0.safetensors   the tensors of rank 0 (job/placed/tensor_file.py)
+    FOLDER/saving-00000400/                  being saved, or left unfinished by an ended job
 
 A checkpoint is renamed to `step-…` once all of its files are on disk, so that every folder of that
-name is whole.
+name is whole. Whoever may write to the folder decides what is in it: all of it is read as data,
+with checked lengths, and nothing in it can name a file elsewhere.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import AfterValidator, ValidationError
 
 from placewire.frozen import Frozen
 
 MANIFEST = "placewire.json"
 LOCK = "in-use"
+VERSION = 2
 # Prefixes of the folders of checkpoints, by their state.
 WHOLE = "step-"
 STAGED = "saving-"
 LEAVING = "removing-"
 # Prefix of a file by which ranks check that they see the same folder.
 PROBE = "seen-"
+_FOLDER = re.compile(r"(step|saving|removing)-([0-9]{8,18})")
+_PROBE = re.compile(PROBE + "[0-9a-f]{32}")
+_TENSORS = re.compile(r"rank(0|[1-9][0-9]{0,8})\.safetensors")
+# The files of a checkpoint, those of version 1 among them.
+_OURS = re.compile(
+    rf"{re.escape(MANIFEST)}|{_TENSORS.pattern}|\.metadata(\.tmp)?|__[0-9]+_[0-9]+\.distcp"
+)
+_LARGEST_MANIFEST_BYTES = 256 * 1024 * 1024
 
 Resume = Literal["auto", "never", "required"]
 
@@ -50,11 +64,21 @@ class CheckpointSpec(Frozen):
     resume: Resume = "auto"
 
 
+def _tensor_file_name(name: str) -> str:
+    if not _TENSORS.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of a checkpoint's file, like rank0.safetensors")
+    return name
+
+
+TensorFileName = Annotated[str, AfterValidator(_tensor_file_name)]
+
+
 class Manifest(Frozen):
     """step: how many steps are done, which is also the number of the next step. tensors: type and
-    shape of each saved tensor of the model, by name. files: sizes in bytes, by name."""
+    shape of each saved tensor of the model, by name. files: sizes in bytes, by name. param_groups:
+    by the optimizer's name in the checkpoint, its entries as in torch's Optimizer.param_groups."""
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     step: int
     structure_hash: str
     model: str
@@ -65,7 +89,8 @@ class Manifest(Frozen):
     devices: tuple[str, ...]
     torch: str
     tensors: Mapping[str, str]
-    files: Mapping[str, int]
+    files: Mapping[TensorFileName, int]
+    param_groups: Mapping[str, tuple[Mapping[str, Any], ...]] = {}
 
 
 class Checkpoint(Frozen):
@@ -78,8 +103,13 @@ class Checkpoint(Frozen):
         return tuple(
             name
             for name, size in self.manifest.files.items()
-            if not (file := Path(self.path, name)).is_file() or file.stat().st_size != size
+            if not _is_file_of(Path(self.path, name), size)
         )
+
+
+def tensor_file(rank: int) -> str:
+    """Returns the name of the file with that rank's tensors."""
+    return f"rank{rank}.safetensors"
 
 
 def checkpoints_in(folder: Path) -> tuple[Checkpoint, ...]:
@@ -87,8 +117,38 @@ def checkpoints_in(folder: Path) -> tuple[Checkpoint, ...]:
     cannot be read, OSError where the folder cannot."""
     if not folder.exists():
         return ()
-    names = sorted(entry.name for entry in folder.iterdir() if entry.name.startswith(WHOLE))
-    return tuple(_read(folder / name) for name in names)
+    found = [
+        (int(name[2]), entry)
+        for entry in folder.iterdir()
+        if (name := _FOLDER.fullmatch(entry.name)) and entry.name.startswith(WHOLE)
+    ]
+    return tuple(_of_step(path, step) for step, path in sorted(found))
+
+
+def checkpoint_at(path: Path) -> Checkpoint:
+    """Raises CheckpointError where this folder is no checkpoint of this version."""
+    try:
+        with os.fdopen(open_file(path / MANIFEST), "rb") as stream:
+            text = stream.read(_LARGEST_MANIFEST_BYTES + 1)
+    except OSError as error:
+        raise _unusable(path, f"{MANIFEST}: {error.strerror or error}") from error
+    if len(text) > _LARGEST_MANIFEST_BYTES:
+        raise _unusable(path, f"{MANIFEST} is larger than {_LARGEST_MANIFEST_BYTES} bytes")
+    if _version_of(text) == 1:
+        raise CheckpointError(
+            f"{path} has version 1 of the format, which holds a pickle (.metadata): to load it "
+            "would run what whoever can write to the folder put into it",
+            "convert it, where you trust everybody who could write there (docs/how-to/upgrade.md), "
+            "or give job.checkpoint another folder",
+        )
+    try:
+        manifest = Manifest.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        why = f"{MANIFEST}: {place}: {first['msg']}" if place else f"{MANIFEST}: {first['msg']}"
+        raise _unusable(path, why) from error
+    return Checkpoint(path=str(path), manifest=manifest)
 
 
 def checkpoint_path(folder: Path, state: str, step: int) -> Path:
@@ -98,12 +158,51 @@ def checkpoint_path(folder: Path, state: str, step: int) -> Path:
 
 def remains_in(folder: Path) -> Iterator[Path]:
     """Yields what a job left behind that ended in the middle of saving or removing."""
-    unfinished = (STAGED, LEAVING, PROBE)
-    yield from (e for e in sorted(folder.iterdir()) if e.name.startswith(unfinished))
+    for entry in sorted(folder.iterdir()):
+        name = entry.name
+        if _PROBE.fullmatch(name) or (_FOLDER.fullmatch(name) and not name.startswith(WHOLE)):
+            yield entry
 
 
-def write_durably(file: Path, text: str) -> None:
-    with file.open("w", encoding="utf-8") as stream:
+def remove(path: Path) -> None:
+    """Removes a checkpoint's folder, or a probe. What somebody else put into the folder stays, and
+    the folder with it; a symbolic link in its place is left alone. Raises OSError."""
+    if path.is_symlink():
+        return
+    if not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+    descriptor = open_folder(path)
+    try:
+        with os.scandir(descriptor) as entries:
+            names = [entry.name for entry in entries if _OURS.fullmatch(entry.name)]
+        for name in names:
+            os.unlink(name, dir_fd=descriptor)
+    finally:
+        os.close(descriptor)
+    with suppress(OSError):  # it is not empty
+        path.rmdir()
+
+
+def open_folder(folder: Path) -> int:
+    """Opens a folder, to reach files in it and nowhere else. Raises OSError for a symbolic link."""
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+
+
+def open_file(file: Path) -> int:
+    """Opens an ordinary file to be read. Raises OSError for anything else, a symbolic link and a
+    named pipe among them."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{file} is no ordinary file")
+    return descriptor
+
+
+def write_new(folder: int, name: str, text: str) -> None:
+    """Writes a file that does not exist yet, and brings it to disk. folder: of open_folder."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with os.fdopen(os.open(name, flags, 0o644, dir_fd=folder), "w", encoding="utf-8") as stream:
         stream.write(text)
         stream.flush()
         os.fsync(stream.fileno())
@@ -118,12 +217,31 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _read(path: Path) -> Checkpoint:
+def _is_file_of(file: Path, size_bytes: int) -> bool:
     try:
-        manifest = Manifest.model_validate_json((path / MANIFEST).read_bytes())
-    except (OSError, ValidationError) as error:
-        raise CheckpointError(
-            f"{path} cannot be read as a checkpoint of this version: {error}",
-            "move it out of the folder, or give job.checkpoint another folder",
-        ) from error
-    return Checkpoint(path=str(path), manifest=manifest)
+        found = file.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size == size_bytes
+
+
+def _of_step(path: Path, step: int) -> Checkpoint:
+    found = checkpoint_at(path)
+    if found.manifest.step != step:
+        raise _unusable(path, f"{MANIFEST} says that it is after {found.manifest.step} steps")
+    return found
+
+
+def _unusable(path: Path, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path} cannot be read as a checkpoint: {why}",
+        "move it out of the folder, or give job.checkpoint another folder",
+    )
+
+
+def _version_of(text: bytes) -> object:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return document.get("version") if isinstance(document, dict) else None

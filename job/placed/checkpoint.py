@@ -1,28 +1,22 @@
-"""Saves and loads checkpoints through torch.distributed.checkpoint: each rank handles its own part.
+"""Saves and loads checkpoints: each rank handles its own part, in a file of its own.
 
 No rank needs another's part to load its own, so that any placement, and plain PyTorch, can load
 what another placement saved. A checkpoint is written under a provisional name and gets its own
 name once all of it is on disk: whatever ends the job at whatever moment, the last checkpoint stays
-whole.
+whole. Whoever can write to the folder decides which numbers are trained on; no file of it is run,
+and no file elsewhere is read or overwritten.
 """
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
-import shutil
 import time
 import uuid
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import torch.distributed as dist
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
 
 from placewire.job.contract.checkpoint import (
     LEAVING,
@@ -36,19 +30,28 @@ from placewire.job.contract.checkpoint import (
     Manifest,
     checkpoint_path,
     checkpoints_in,
+    open_folder,
     remains_in,
+    remove,
     sync_folder,
-    write_durably,
+    tensor_file,
+    write_new,
 )
 from placewire.job.contract.specification import Saved
 from placewire.job.errors import JobError
+from placewire.job.placed.agreement import failures
+from placewire.job.placed.saved_tensors import saved_tensors
 from placewire.job.placed.state import RankState
+from placewire.job.placed.tensor_file import TensorFileError, require_writable, write_tensors
+
+_REMEDY = "check free space and permissions of job.checkpoint.folder on every server"
 
 
 class Checkpoints:
     """One rank's part in saving and loading. job: the manifest of a checkpoint at step 0.
 
     The first rank also prepares the folder, gives checkpoints their names and removes old ones.
+    Raises JobError where a tensor's type cannot be saved.
     """
 
     def __init__(self, asked: CheckpointSpec, rank: int, job: Manifest, state: RankState) -> None:
@@ -57,6 +60,10 @@ class Checkpoints:
         self._group: dist.ProcessGroup | None = None
         self._probe: Path | None = None
         self._lock: int | None = None
+        try:
+            require_writable(state.to_save(0))
+        except TensorFileError as error:
+            raise JobError(str(error), "leave job.checkpoint out for this model") from error
 
     def join(self, group: dist.ProcessGroup) -> None:
         """To be called by all ranks after they have connected; the group saves together."""
@@ -71,7 +78,7 @@ class Checkpoints:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._take()
             for remains in remains_in(self.folder):
-                _remove(remains)
+                remove(remains)
             probe = self.folder / f"{PROBE}{uuid.uuid4().hex}"
             probe.touch()
         except OSError as error:
@@ -84,7 +91,8 @@ class Checkpoints:
 
     def _take(self) -> None:
         """Locks the folder until close(). The kernel unlocks it however this process ends."""
-        self._lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        self._lock = os.open(self.folder / LOCK, flags, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -109,9 +117,13 @@ class Checkpoints:
                 "every rank wrote a file of its own: put all of them into that folder, or move "
                 "the checkpoint away to resume from the previous one",
             )
-        tree = self._state.to_load(checkpoint.manifest.step)
-        with _as_job_error(f"checkpoint {checkpoint.path} cannot be loaded"):
-            load(tree, checkpoint_id=checkpoint.path, no_dist=True)
+        own = self._state.to_load(checkpoint.manifest.step)
+        try:
+            with saved_tensors(checkpoint) as saved:
+                saved.load(own)
+        except (OSError, TensorFileError) as error:
+            what = f"checkpoint {checkpoint.path} cannot be loaded: {error}"
+            raise JobError(what, _REMEDY) from error
 
     def is_due(self, steps_done: int, steps: int) -> bool:
         return steps_done % self._asked.every == 0 or steps_done == steps
@@ -120,17 +132,14 @@ class Checkpoints:
         """To be called by all ranks at once. Returns the event, on the first rank only."""
         began = time.monotonic()
         staged = checkpoint_path(self.folder, STAGED, steps_done)
-        with _as_job_error(f"the checkpoint after step {steps_done} cannot be saved"):
-            metadata = save(
-                self._state.to_save(steps_done),
-                storage_writer=FileSystemWriter(staged),
-                process_group=self._group,
-                no_dist=self._group is None,
-            )
-            if self._rank:
-                return None
-            parts = {entry.relative_path for entry in metadata.storage_data.values()}
-            whole, size = self._finish(staged, steps_done, parts)
+        self._together((lambda: None) if self._rank else staged.mkdir, steps_done)
+        self._together(lambda: self._write(staged, steps_done), steps_done)
+        if self._rank:
+            return None
+        try:
+            whole, size = self._finish(staged, steps_done)
+        except OSError as error:
+            raise _not_saved(steps_done, str(error)) from error
         return Saved(
             rank=self._rank,
             step=steps_done,
@@ -139,46 +148,53 @@ class Checkpoints:
             seconds=time.monotonic() - began,
         )
 
-    def _finish(self, staged: Path, steps_done: int, parts: set[str]) -> tuple[Path, int]:
+    def _together(self, act: Callable[[], None], steps_done: int) -> None:
+        """Acts, and returns when all ranks have acted. Raises JobError on all where one failed."""
+        own = ""
+        try:
+            act()
+        except OSError as error:
+            own = str(error)
+        if failed := failures(self._group, own):
+            told = "; ".join(f"rank {rank}: {why}" for rank, why in failed.items())
+            raise _not_saved(steps_done, told)
+
+    def _write(self, staged: Path, steps_done: int) -> None:
+        if self._rank:
+            # It is there, unless the folder is not shared; then the first rank says what it misses.
+            staged.mkdir(exist_ok=True)
+        folder = open_folder(staged)
+        try:
+            write_tensors(folder, tensor_file(self._rank), self._state.to_save(steps_done))
+        finally:
+            os.close(folder)
+
+    def _finish(self, staged: Path, steps_done: int) -> tuple[Path, int]:
         """Makes the checkpoint whole and removes old ones. Returns its path and its bytes."""
-        files = {file.name: file.stat().st_size for file in sorted(staged.iterdir())}
-        if missing := parts - files.keys():
+        ranks = 1 if self._group is None else self._group.size()
+        names = [tensor_file(rank) for rank in range(ranks)]
+        if missing := [name for name in names if not (staged / name).is_file()]:
             raise OSError(
-                f"{', '.join(sorted(missing))} is not in {staged} on the first rank's server: "
+                f"{', '.join(missing)} is not in {staged} on the first rank's server: "
                 "the folder must be the same on every server"
             )
+        files = {name: (staged / name).lstat().st_size for name in names}
         manifest = self.job.model_copy(update={"step": steps_done, "files": files})
-        write_durably(staged / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
-        sync_folder(staged)
+        folder = open_folder(staged)
+        try:
+            write_new(folder, MANIFEST, manifest.model_dump_json(indent=1) + "\n")
+            os.fsync(folder)
+        finally:
+            os.close(folder)
         whole = checkpoint_path(self.folder, WHOLE, steps_done)
         staged.rename(whole)
         sync_folder(self.folder)
         for old in checkpoints_in(self.folder)[: -self._asked.keep]:
             leaving = checkpoint_path(self.folder, LEAVING, old.manifest.step)
             Path(old.path).rename(leaving)
-            _remove(leaving)
+            remove(leaving)
         return whole, sum(files.values())
 
 
-@contextlib.contextmanager
-def _as_job_error(what: str) -> Iterator[None]:
-    """Raises JobError for torch's CheckpointException, which is no Exception, and for OSError."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about a rank that saves without a process group
-            yield
-    except CheckpointException as error:
-        reasons = [f"rank {rank}: {why}" for rank, (why, _) in sorted(error.failures.items())]
-        raise JobError(f"{what}: {'; '.join(reasons)}", _REMEDY) from error
-    except OSError as error:
-        raise JobError(f"{what}: {error}", _REMEDY) from error
-
-
-_REMEDY = "check free space and permissions of job.checkpoint.folder on every server"
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+def _not_saved(steps_done: int, why: str) -> JobError:
+    return JobError(f"the checkpoint after step {steps_done} cannot be saved: {why}", _REMEDY)

@@ -21,6 +21,7 @@ from contextlib import suppress
 from typing import IO
 
 from placewire.agent.interface_counters import read_counters
+from placewire.job.contract.rdma import rdma_choices
 from placewire.job.contract.specification import (
     Carried,
     Failed,
@@ -48,8 +49,13 @@ def run_script(spec: ScriptSpec, events: Events) -> int:
     adopt_orphans()
     began = time.monotonic()
     taken = " ".join(spec.rail_interfaces[rail].rail for rail in spec.rail_pattern)
-    note = f"{spec.processes} processes; gloo's collectives take rails {taken} in turn"
-    events.emit(Started(rank=spec.rank, pid=os.getpid(), structure_hash="", notes=(note,)))
+    notes = [f"{spec.processes} processes; gloo's collectives take rails {taken} in turn"]
+    notes += [
+        f"{name} is {instead} here, not {os.environ[name]} as the server has it: RDMA passes by "
+        "every queue"
+        for name, instead in rdma_choices(os.environ).items()
+    ]
+    events.emit(Started(rank=spec.rank, pid=os.getpid(), structure_hash="", notes=tuple(notes)))
     started: list[subprocess.Popen[bytes]] = []
     events.at_end = lambda: _end(started)
     readers: list[threading.Thread] = []
@@ -88,7 +94,8 @@ def run_script(spec: ScriptSpec, events: Events) -> int:
 
 def script_environment(spec: ScriptSpec, local: int, given: dict[str, str]) -> dict[str, str]:
     """Returns the environment of a process. given: this program's environment with the plan's
-    `env`, which overrides what is chosen here for gloo, NCCL and threads."""
+    `env`, which overrides what is chosen here for gloo, NCCL and threads; but sockets are used,
+    whatever it says, because RDMA would pass by the queues of promised rates."""
     world, names = spec.world_size * spec.processes, [o.interface for o in spec.rail_interfaces]
     rank = str(spec.rank * spec.processes + local)
     chosen = {
@@ -113,7 +120,7 @@ def script_environment(spec: ScriptSpec, local: int, given: dict[str, str]) -> d
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "PYTHONUNBUFFERED": "1",
     }
-    return {**chosen, **given, **rendezvous}
+    return {**chosen, **given, **rdma_choices(given), **rendezvous}
 
 
 class _Rails:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from placewire.job.contract.rdma import NCCL_OVER_SOCKETS
 from placewire.job.errors import JobError
 
 # NCCL refuses more sockets than this between two ranks on one NIC (threads x sockets per thread).
@@ -34,7 +35,7 @@ def nccl_environment(
         "NCCL_SOCKET_NTHREADS": str(threads),
         "NCCL_NSOCKS_PERTHREAD": str(sockets_per_rail),
         # Queues and policing apply to IP packets; RDMA would bypass them.
-        "NCCL_IB_DISABLE": "1",
+        **NCCL_OVER_SOCKETS,
         # Rails are separate networks: a NIC of one rail cannot reach a NIC of another.
         "NCCL_CROSS_NIC": "0",
         # At least one channel per NIC, or a send between two ranks would use one NIC only.

@@ -22,6 +22,8 @@ _NAME = re.compile(r"[a-z][a-z0-9-]*")
 # The tools that configure interfaces would take a name with a leading dash for an option.
 _INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
 _INTERFACE_LENGTH = 15
+# In the kernel's settings these stand for all interfaces, and for those to come.
+_NO_INTERFACES = ("all", "default")
 _TYPE_LENGTH = 64
 MEASURED = "measured"
 # More than any cluster that trains one step together; each costs a connection and a measurement.
@@ -160,16 +162,20 @@ def _latency_or_none(value: object) -> object:
 
 
 _device_type = _text_where(
-    lambda text: text.strip() and text.isprintable() and len(text) <= _TYPE_LENGTH,
+    lambda text: (
+        text.strip() and text.isprintable() and text[0] != "-" and len(text) <= _TYPE_LENGTH
+    ),
     "a device type",
-    f"1 to {_TYPE_LENGTH} printable characters, like cpu",
+    f"1 to {_TYPE_LENGTH} printable characters, no - first, like cpu",
 )
 # As the kernel has them: PCI positions, VLANs and dots included.
-_interface = _text_where(
-    lambda text: _INTERFACE.fullmatch(text) and len(text) <= _INTERFACE_LENGTH,
+interface_name = _text_where(
+    lambda text: (
+        _INTERFACE.fullmatch(text) and len(text) <= _INTERFACE_LENGTH and text not in _NO_INTERFACES
+    ),
     "an interface's name",
     f"letters, digits, _, dashes and single dots between them, at most {_INTERFACE_LENGTH} in all, "
-    "as `ip link` shows it",
+    f"as `ip link` shows it, and not {' or '.join(_NO_INTERFACES)}",
 )
 _with_prefix = Check("an IPv4 address with its prefix, like 10.7.0.1/24", _ipv4_interface)
 _rate = quantity(parse_bits_per_second, 1e3, 1e15, "1kbit to 1000Tbit")
@@ -182,7 +188,7 @@ _memory = quantity(parse_bytes, 1, 2**60, "1B to 1048576TiB")
 
 Text = Annotated[str, BeforeValidator(Check("a text", _text))]
 DeviceType = Annotated[Text, AfterValidator(_device_type)]
-InterfaceName = Annotated[Text, AfterValidator(_interface)]
+InterfaceName = Annotated[Text, AfterValidator(interface_name)]
 RailName = Annotated[Text, AfterValidator(name_of_at_most(12))]
 ServerName = Annotated[Text, AfterValidator(server_name)]
 Address = Annotated[Text, AfterValidator(Check("an IPv4 address, like 10.9.0.1", _ipv4))]

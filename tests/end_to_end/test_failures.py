@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from placewire.controller.lab import find_lab
 from placewire.job.contract.checkpoint import checkpoints_in
 from placewire.job.messages.rank_messages import RankMessages
 from placewire.job.placed.lower import lower
+from placewire.job.placed.plain_state import read_checkpoint
 from placewire.job.transport.transport import Alone
 from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
@@ -179,8 +179,7 @@ def assert_equal_to_one_unbroken_rank(checkpoint: Path, steps: int) -> None:
             program.tell(step)
             batch = captured.batches(step)
             program.module(*(batch[position] for position in program.inputs))
-    dcp_to_torch_save(checkpoint, checkpoint.parent / "plain.pt")
-    saved = torch.load(checkpoint.parent / "plain.pt", weights_only=True)
+    saved = read_checkpoint(checkpoint)
     for identifier, value in program.held.items():
         (name,) = captured.names.of[identifier]
         assert torch.equal(saved["model"][name.name], value), name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import re
 import sys
 from contextlib import ExitStack
@@ -21,7 +22,8 @@ def test_ranks_are_started_over_ssh(cluster: TestCluster, untouched: None) -> No
     document = cluster.document()
     document["job"] |= {"python": sys.executable, "workdir": str(ROOT)}
     document["launch"] = {
-        "kind": "ssh", "key": str(keys.user), "known_hosts": str(keys.known_hosts),
+        "kind": "ssh", "user": getpass.getuser(), "key": str(keys.user),
+        "known_hosts": str(keys.known_hosts),
     }  # fmt: skip
     plan = str(cluster.plan(document, "ssh"))
     with ExitStack() as daemons:

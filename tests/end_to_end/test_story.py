@@ -5,6 +5,7 @@ The network is kept, changed, rolled back and destroyed. An sshd on each server 
 
 from __future__ import annotations
 
+import getpass
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -87,7 +88,7 @@ def test_from_servers_that_dial_in_to_a_job_and_back(cluster: TestCluster, untou
             r"(?<=batch: )\d+": "16",
             r"  # python, workdir, env: .*": f"  python: {sys.executable}\n  workdir: {folder}\n"
             f"  env: {{PYTHONPATH: {ROOT}}}",
-            r"# launch: .*": f"launch: {{kind: ssh, key: {keys.user}, "
+            r"# launch: .*": f"launch: {{kind: ssh, user: {getpass.getuser()}, key: {keys.user}, "
             f"known_hosts: {keys.known_hosts}}}",
             r"(?<=time_limit: )\w+": "2s",
             r"(?<=sharing: )\w+": "strict",

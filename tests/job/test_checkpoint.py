@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from torch._C._distributed_c10d import TCPStore
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch._C._distributed_c10d import HashStore, ProcessGroupGloo, TCPStore
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
 
 import placewire.job.placed.resume as resume_module
-from placewire.job.contract.checkpoint import CheckpointSpec, Manifest, checkpoints_in
+from placewire.job.contract.checkpoint import (
+    CheckpointError,
+    CheckpointSpec,
+    Manifest,
+    checkpoints_in,
+)
 from placewire.job.contract.specification import OptimizerSpec, RankSpec, Resumed, Saved
 from placewire.job.errors import JobError
 from placewire.job.messages.rank_messages import rank_messages
+from placewire.job.placed.agreement import failures
 from placewire.job.placed.checkpoint import Checkpoints
+from placewire.job.placed.convert_version_1 import convert
 from placewire.job.placed.lower import RankProgram, lower
+from placewire.job.placed.plain_state import read_checkpoint
 from placewire.job.placed.resume import begin, changes, differences_between
 from placewire.job.placed.state import job_manifest, rank_state
 from placewire.optimizer.capture.protocol import load_training_step
@@ -76,16 +85,8 @@ class Job:
 
     def state(self, steps_done: int) -> dict[str, torch.Tensor]:
         """Returns all that the ranks hold, by the keys of a checkpoint."""
-        trees = [c._state.to_save(steps_done) for c in self.checkpoints]
-        return {key: value.clone() for tree in trees for key, value in _flat(tree).items()}
-
-
-def _flat(tree: Any, path: str = "") -> dict[str, torch.Tensor]:
-    if isinstance(tree, torch.Tensor):
-        return {path: tree}
-    if not isinstance(tree, dict):
-        return {}
-    return {k: v for key, sub in tree.items() for k, v in _flat(sub, f"{path}.{key}").items()}
+        states = [c._state.to_save(steps_done) for c in self.checkpoints]
+        return {key: value.clone() for state in states for key, value in state.items()}
 
 
 _CAPTURED: dict[tuple[str, int, int, str], CapturedStep] = {}
@@ -202,7 +203,7 @@ def eager(step: Any, optimizer: torch.optim.Optimizer, steps: range) -> list[flo
 def test_plain_pytorch_goes_on_from_a_checkpoint(
     tmp_path: Path, model: str, optimizer: OptimizerSpec
 ) -> None:
-    """Loads a checkpoint in the ways that docs/job.md shows."""
+    """Loads a checkpoint as docs/job.md shows."""
     placed = job(tmp_path, model=model, optimizer=optimizer)
     placed.begin()
     placed.train(range(SAVED_AFTER))
@@ -210,27 +211,51 @@ def test_plain_pytorch_goes_on_from_a_checkpoint(
     assert saved is not None
     expected = placed.train(range(SAVED_AFTER, STEPS))
 
-    for way in ("load", "convert"):
-        step = load_training_step(model, 4, seed=99)  # other parameters
-        options = placed.captured.optimizer.torch_options
-        kind = torch.optim.AdamW if optimizer.name == "adamw" else torch.optim.SGD
-        trainable = kind(step.model.parameters(), **dict[str, Any](options), fused=True)
-        if way == "load":
-            state: dict[str, Any] = {"model": step.model.state_dict()}
-            dcp.load(state, checkpoint_id=saved.path)  # type: ignore[attr-defined]
-        else:
-            dcp_to_torch_save(saved.path, tmp_path / "plain.pt")
-            state = torch.load(tmp_path / "plain.pt", weights_only=True)
-            step.model.load_state_dict(state["model"])
-            # Not strict: a parameter that no step uses has no optimizer state.
-            loose = StateDictOptions(strict=False)
-            set_optimizer_state_dict(step.model, trainable, state["optimizer"], options=loose)
-        for name, value in step.model.state_dict().items():
-            assert torch.equal(value, state["model"][name]), name
-        if way == "convert":
-            again = load_training_step(model, 4, seed=3)
-            batches = type(step)(step.model, step.example_inputs, again.batches, step.loss)
-            assert eager(batches, trainable, range(SAVED_AFTER, STEPS)) == expected
+    step = load_training_step(model, 4, seed=99)  # other parameters
+    options = placed.captured.optimizer.torch_options
+    kind = torch.optim.AdamW if optimizer.name == "adamw" else torch.optim.SGD
+    trainable = kind(step.model.parameters(), **dict[str, Any](options), fused=True)
+    state = read_checkpoint(saved.path)
+    step.model.load_state_dict(state["model"])
+    # Not strict: a parameter that no step uses has no optimizer state.
+    loose = StateDictOptions(strict=False)
+    set_optimizer_state_dict(step.model, trainable, state["optimizer"], options=loose)
+    for name, value in step.model.state_dict().items():
+        assert torch.equal(value, state["model"][name]), name
+    again = load_training_step(model, 4, seed=3)
+    batches = type(step)(step.model, step.example_inputs, again.batches, step.loss)
+    assert eager(batches, trainable, range(SAVED_AFTER, STEPS)) == expected
+
+
+def test_a_checkpoint_of_version_1_is_refused_and_can_be_converted(tmp_path: Path) -> None:
+    first = job(tmp_path / "new")
+    first.begin()
+    first.train(range(SAVED_AFTER))
+    saved = first.checkpoints[0].save(SAVED_AFTER)
+    first.checkpoints[0].close()
+    assert saved is not None
+    old = tmp_path / "old" / "step-00000003"
+    dcp.save(read_checkpoint(saved.path), checkpoint_id=old, no_dist=True)  # type: ignore[attr-defined]
+    document = json.loads((Path(saved.path) / "placewire.json").read_text())
+    del document["param_groups"]
+    files = {file.name: file.stat().st_size for file in old.iterdir()}
+    version_1 = json.dumps(document | {"version": 1, "files": files})
+    (old / "placewire.json").write_text(version_1)
+
+    with pytest.raises(CheckpointError, match=r"version 1 .* pickle") as refused:
+        job(tmp_path / "old").begin()
+    assert "upgrade.md" in refused.value.remedy
+    converted = convert(old, tmp_path / "converted")
+    groups = [
+        read_checkpoint(path)["optimizer"]["param_groups"] for path in (converted, saved.path)
+    ]
+    assert groups[0] == groups[1]
+    other = job(tmp_path / "converted")
+    assert other.begin() == SAVED_AFTER
+    ours, theirs = other.state(SAVED_AFTER), first.state(SAVED_AFTER)
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in theirs)
+    with pytest.raises(CheckpointError, match="no checkpoint of version 1"):
+        convert(Path(saved.path), tmp_path / "again")
 
 
 def test_what_differs_is_said_and_not_loaded(tmp_path: Path) -> None:
@@ -286,9 +311,41 @@ def test_a_checkpoint_that_lacks_a_rank_s_file_is_refused(tmp_path: Path) -> Non
     saved = first.checkpoints[0].save(SAVED_AFTER)
     first.checkpoints[0].close()
     assert saved is not None
-    next(Path(saved.path).glob("*.distcp")).unlink()
-    with pytest.raises(JobError, match=r"lacks __0_0\.distcp"):
+    (Path(saved.path) / "rank0.safetensors").unlink()
+    with pytest.raises(JobError, match=r"lacks rank0\.safetensors"):
         job(tmp_path).begin()
+
+
+class _Runs:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.mark,)
+
+
+def test_a_pickle_in_a_checkpoint_s_folder_is_never_run(tmp_path: Path) -> None:
+    """Whoever can write the folder also writes its manifest."""
+    first = job(tmp_path / "kept")
+    first.begin()
+    saved = first.checkpoints[0].save(SAVED_AFTER)
+    first.checkpoints[0].close()
+    assert saved is not None
+    mark, folder = tmp_path / "ran", Path(saved.path)
+    planted = pickle.dumps(_Runs(mark))
+    document = json.loads((folder / "placewire.json").read_text())
+    for name in (".metadata", *document["files"]):
+        (folder / name).write_bytes(planted)
+        document["files"][name] = len(planted)
+    for files in (document["files"], {n: s for n, s in document["files"].items() if n[0] != "."}):
+        (folder / "placewire.json").write_text(json.dumps(document | {"files": files}))
+        other = job(tmp_path / "kept")
+        with pytest.raises((JobError, CheckpointError)):
+            other.begin()
+        other.checkpoints[0].close()
+    assert not mark.exists()
 
 
 def test_required_needs_one_and_a_folder_has_one_job(tmp_path: Path) -> None:
@@ -300,14 +357,62 @@ def test_required_needs_one_and_a_folder_has_one_job(tmp_path: Path) -> None:
         job(tmp_path / "b").begin()
 
 
-def test_what_an_ended_job_left_half_made_is_removed(tmp_path: Path) -> None:
-    (tmp_path / "saving-00000009").mkdir()
-    (tmp_path / "removing-00000001").mkdir()
-    (tmp_path / "seen-abc").touch()
+def test_what_an_ended_job_left_half_made_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    ours = [tmp_path / "saving-00000009", tmp_path / "removing-00000001"]
+    notes = tmp_path / "removing-00000002" / "notes.txt"
+    theirs = [tmp_path / "saving-for-a-rainy-day", tmp_path / "seen-elsewhere", notes.parent]
+    for folder in (*ours, *theirs):
+        folder.mkdir()
+        (folder / "rank0.safetensors").touch()
+    notes.touch()
+    (tmp_path / "removing-00000003").symlink_to(theirs[0])
+    probe = tmp_path / f"seen-{'0a' * 16}"
+    probe.touch()
     (tmp_path / "mine.txt").touch()
     assert job(tmp_path).begin() == 0
-    left = {entry.name for entry in tmp_path.iterdir() if not entry.name.startswith("seen-")}
-    assert left == {"in-use", "mine.txt"} and not (tmp_path / "seen-abc").exists()
+    left = {entry.name for entry in tmp_path.iterdir() if not entry.is_file()}
+    assert left == {folder.name for folder in theirs} | {"removing-00000003"}
+    assert notes.exists() and (theirs[0] / "rank0.safetensors").exists()
+    assert (tmp_path / "mine.txt").exists() and not probe.exists()
+
+
+def test_what_others_put_in_the_way_of_a_save_is_not_overwritten(tmp_path: Path) -> None:
+    """A link in the folder would make the ranks' user write to where it points."""
+    precious, elsewhere = tmp_path / "precious", tmp_path / "elsewhere"
+    precious.write_text("mine")
+    elsewhere.mkdir()
+    holder = job(tmp_path / "kept")
+    holder.begin()
+    staged = tmp_path / "kept" / "saving-00000003"
+    staged.symlink_to(elsewhere)
+    with pytest.raises(JobError, match="cannot be saved"):
+        holder.checkpoints[0].save(SAVED_AFTER)
+    staged.unlink()
+    staged.mkdir()
+    (staged / "rank0.safetensors").symlink_to(precious)
+    with pytest.raises(JobError, match="cannot be saved"):
+        holder.checkpoints[0]._together(lambda: holder.checkpoints[0]._write(staged, 3), 3)
+    assert precious.read_text() == "mine" and not any(elsewhere.iterdir())
+
+
+def test_every_rank_learns_which_rank_failed_and_why() -> None:
+    store, said = HashStore(), dict[int, dict[int, str]]()
+
+    def rank(number: int, own: str) -> None:
+        options = ProcessGroupGloo._Options()
+        options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+        options._timeout = timedelta(seconds=60)
+        said[number] = failures(ProcessGroupGloo(store, number, 2, options), own)
+
+    reason = "no room " + "\u00e4" * 2000
+    ranks = [Thread(target=rank, args=(k, own)) for k, own in enumerate(["", reason])]
+    for one in ranks:
+        one.start()
+    for one in ranks:
+        one.join()
+    assert said[0] == said[1] and list(said[0]) == [1]
+    assert said[0][1].startswith("no room \u00e4") and len(said[0][1]) < 600
+    assert failures(None, "") == {} and failures(None, "x") == {0: "x"}
 
 
 def test_a_folder_that_is_not_shared_is_refused(

@@ -75,6 +75,20 @@ def test_a_process_is_told_what_torchrun_would_tell_it() -> None:
     assert found["PATH"] == "/bin"
 
 
+@pytest.mark.parametrize(
+    "there",
+    [
+        {"NCCL_IB_DISABLE": "0"}, {"NCCL_IB_DISABLE": "00"}, {"NCCL_NET": "IB"},
+        {"NCCL_NET": "AWS Libfabric"}, {"GLOO_DEVICE_TRANSPORT": "IBVERBS"},
+    ],
+)  # fmt: skip
+def test_a_server_s_own_settings_do_not_make_a_script_use_rdma(there: dict[str, str]) -> None:
+    """RDMA passes by every queue; the plan's own variables are checked when it is read."""
+    found = script_environment(spec(Path("x.py")), 0, there)
+    assert (found["NCCL_IB_DISABLE"], found["NCCL_NET"]) == ("1", "Socket")
+    assert found.get("GLOO_DEVICE_TRANSPORT", "TCP") == "TCP"
+
+
 def test_what_the_plan_says_of_sockets_and_threads_wins() -> None:
     given = {"GLOO_SOCKET_IFNAME": "eth7", "OMP_NUM_THREADS": "8", "NCCL_NSOCKS_PERTHREAD": "4"}
     found = script_environment(spec(Path("x.py")), 0, given)

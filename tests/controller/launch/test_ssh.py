@@ -4,6 +4,7 @@ secret is in lists of processes, and nothing is left behind."""
 from __future__ import annotations
 
 import asyncio
+import getpass
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,7 @@ def login(keys: Keys) -> Iterator[Login]:
     port = free_port()
     keys.know(ADDRESS, port)
     with running_sshd(keys, ADDRESS, port):
-        yield Login(port=port, key=keys.user, known_hosts=keys.known_hosts)
+        yield Login(getpass.getuser(), port, keys.user, keys.known_hosts)
 
 
 def folders(login: Login) -> set[str]:
@@ -170,7 +172,7 @@ from pathlib import Path
 from placewire.controller.launch.ranks import run_ranks
 from placewire.controller.launch.ssh_connection import Login
 from tests.controller.launch.ssh_stage import Stage
-login = Login(port={port}, key=Path({key!r}), known_hosts=Path({known!r}))
+login = Login({user!r}, {port}, Path({key!r}), Path({known!r}))
 stage = Stage(login, Path({folder!r}), {source!r})
 say = lambda event: print(event.rank, flush=True)
 asyncio.run(run_ranks(stage.launcher, stage.specs(2), say, held_seconds=lambda: {held}))
@@ -179,7 +181,8 @@ asyncio.run(run_ranks(stage.launcher, stage.specs(2), say, held_seconds=lambda: 
 
 def kill_a_controller(login: Login, folder: Path, held_seconds: float) -> Stage:
     script = CONTROLLER.format(
-        path=sys.path, port=login.port, key=str(login.key), known=str(login.known_hosts),
+        path=sys.path, user=login.user, port=login.port,
+        key=str(login.key), known=str(login.known_hosts),
         folder=str(folder), source=GOES_ON, held=held_seconds,
     )  # fmt: skip
     kill_once_two_ranks_are_heard(script)
@@ -334,6 +337,14 @@ def test_a_host_that_is_not_known_is_refused(login: Login, keys: Keys, tmp_path:
     changed = Login(port=login.port, key=keys.user, known_hosts=other.known_hosts)
     with pytest.raises(LaunchFailed, match=r"(?s)somebody may intercept.*ssh-keygen -R \[127"):
         launcher_of(changed).require_ready()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="the user of this process is not root")
+def test_root_is_refused_where_the_plan_names_no_user(login: Login) -> None:
+    before = folders(login)
+    with pytest.raises(LaunchFailed, match=r"(?s)as root.*launch\.user"):
+        launcher_of(replace(login, user=None)).require_ready()
+    assert folders(login) == before
 
 
 def test_a_key_that_is_not_accepted_is_said(login: Login, tmp_path: Path) -> None:

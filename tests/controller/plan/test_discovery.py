@@ -57,6 +57,18 @@ def test_it_is_a_plan_with_a_rail_for_each_common_subnet() -> None:
         assert server.devices[0].memory_bytes == 4 * 2**30
 
 
+def test_an_agent_brings_no_lines_of_its_own_into_the_plan() -> None:
+    """Whoever has one agent's key could otherwise choose what runs on the other servers."""
+    line = "\nlaunch: {kind: ssh, user: root}\x1b[2J"
+    odd = nic(f"nic0{line}", "10.7.0.9/24")
+    liar = hello(2, *pair(2), odd, devices=(CPU, Device(name=f"A100{line}", memory_bytes=2**30)))
+    text = discovered(hello(1, *pair(1)), liar.model_copy(update={"management": f"10.9.0.2{line}"}))
+    document = yaml.safe_load(text)
+    assert "launch" not in document and all(c.isprintable() or c == "\n" for c in text)
+    assert [n["name"] for n in document["cluster"]["servers"][1]["nics"]] == ["nic0", "nic1"]
+    assert document["cluster"]["servers"][1]["management"] == "0.0.0.0"
+
+
 def test_gpus_are_named_as_their_profiles_and_keep_some_memory_back() -> None:
     gpus = (Device(name="NVIDIA A100-SXM4-80GB", memory_bytes=80 * 2**30),) * 2
     found = plan(

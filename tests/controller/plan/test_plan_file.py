@@ -261,7 +261,30 @@ MISTAKES = {
         "adamw takes no momentum",
     ),
     "version": (_set("version", to=2), "version", "accepted: 1"),
+    "a user that is a template": (
+        _set("launch", to={"kind": "ssh", "user": "{{ lookup('pipe', 'id') }}"}),
+        "launch.user",
+        "not a user's name",
+    ),
+    "a script that is an option": (_torchrun(script="-c"), "job.script", "no - first"),
+    "our own variable": (
+        _set("job", "env", to={"PLACEWIRE_RUN": "x"}),
+        "job.env.PLACEWIRE_RUN",
+        "Placewire's own",
+    ),
+    "another network of NCCL": (
+        _set("job", "env", to={"NCCL_NET": "AWS Libfabric"}),
+        "job.env.NCCL_NET",
+        "passes by every queue",
+    ),
+    "InfiniBand, written oddly": (
+        _set("job", "env", to={"NCCL_IB_DISABLE": " 00"}),
+        "job.env.NCCL_IB_DISABLE",
+        "passes by every queue",
+    ),
 }
+
+_LAUNCH: dict[str, Any] = {"kind": "ssh"}
 
 
 # Unchecked, each would be taken for another value, or fail only after servers were changed.
@@ -271,7 +294,8 @@ VALUES: dict[tuple[Any, ...], list[Any]] = {
     ("cluster", "setup_latency"): ["1e400s", "2min", "-1us", 50, None, "unmeasured"],
     ("cluster", "intra_server_bandwidth"): ["1e400bit", "1e300bit", True],
     (*SERVER, "management"): ["0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255", 10, True],
-    (*SERVER, "devices", 0, "type"): ["", " ", "a\nb", 5, "t" * 65],
+    (*SERVER, "devices", 0, "type"): ["", " ", "a\nb", 5, "t" * 65, "-x"],
+    (*NIC, "name"): ["all", "default", "a b", "a;b", "{{1}}", "$x", "a\n"],
     (*SERVER, "devices", 0, "memory"): ["1e400GiB", "1e30GiB", "0.5B", 1024],
     (*NIC, "rate"): ["1e400bit", "1e300bit", "1bit", None, ["50Mbit"]],
     (*NIC, "take_over"): ["yes", 1, "true"],
@@ -284,9 +308,24 @@ VALUES: dict[tuple[Any, ...], list[Any]] = {
     ("job", "optimizer", "clip_norm"): [0, -1, "x", float("inf")],
     ("job", "accumulate"): [0, 1.5, "two"],
     ("job", "optimizer", "momentum"): [-0.5, 1, float("nan")],
-    ("job", "env"): [{"A": 1}, {"": "x"}, {"A=B": "x"}, {"A": "\0"}, ["A"]],
-    ("job", "workdir"): ["a\0b", 5],
-    ("job", "python"): ["\0", True],
+    ("job", "env"): [
+        {"A": 1}, {"": "x"}, {"A=B": "x"}, {"A": "\0"}, ["A"], {"A B": "x"}, {"A\n": "x"},
+        {"1A": "x"}, {"$(id)": "x"}, {"PLACEWIRE_LAB": "x"}, {"BASH_FUNC_a%%": "() { id; }"},
+    ],
+    ("job", "workdir"): ["a\0b", 5, "", "-", "a\nb", "\x1b[2J", "a\u202eb"],
+    ("job", "python"): ["\0", True, "-c", "", "py\nthon"],
+    ("job", "checkpoint"): [{"folder": "/a\n"}, {"folder": "/a\x1b]0;x\x07"}],
+    ("job", "trace"): [{"folder": "/a\rb"}],
+    ("launch",): [
+        {**_LAUNCH, **wrong}
+        for wrong in (
+            {"user": ""}, {"user": "-oProxyCommand=id"}, {"user": "a b"}, {"user": "a\nb"},
+            {"user": "a;id"}, {"user": "$(id)"}, {"user": "{{ 1 }}"}, {"user": "{% raw %}"},
+            {"user": 'a"b'}, {"user": "u" * 65}, {"key": "-i"}, {"key": "/a\nb"},
+            {"key": '/a"b'}, {"key": "/%h"}, {"key": "/${HOME}"}, {"key": "/{{ 1 }}"},
+            {"known_hosts": "/a'b"}, {"known_hosts": "/`id`"}, {"known_hosts": "a\\b"},
+        )
+    ],
     ("solve", "gap"): ["100%", 1, -0.1, float("nan"), "1e400%", 10**400, True],
     ("solve", "time_limit"): ["1e400s", "0s", "200h", 60],
     ("solve", "seed"): [-4, True, 2**64],

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import stat
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import create_autospec
@@ -28,12 +30,15 @@ from placewire.agent.main import load_config
 from placewire.agent.main import main as agent_main
 from placewire.agent.service import Service
 from placewire.controller.agents.authority import Authority
+from placewire.controller.agents.refused_connections import RefusedConnections
 from placewire.controller.cli import main
 from placewire.controller.errors import UsageError
+from placewire.controller.provision import provisioning
 from placewire.controller.provision.inventory import (
     CONFIG,
     STATE_DIR,
     agent_config,
+    as_data,
     inventory,
     require_valid_configs,
 )
@@ -130,8 +135,8 @@ def test_a_wrong_configuration_of_an_inventory_is_refused(change: Any, said: str
 
 
 def test_an_inventory_of_ones_own_overrides_what_it_says_and_no_more(tmp_path: Path) -> None:
-    derived = tmp_path / "plan.json"
-    derived.write_text(json.dumps(inventory(plan(), ["s1", "s2"], URLS)))
+    derived = tmp_path / "plan.yaml"
+    derived.write_text(as_data(inventory(plan(), ["s1", "s2"], URLS)))
     own = written(
         tmp_path / "own.yaml",
         {"all": {"vars": {"ansible_user": "admin"}, "hosts": {"s1": {"ansible_host": "h1"}}}},
@@ -140,6 +145,43 @@ def test_an_inventory_of_ones_own_overrides_what_it_says_and_no_more(tmp_path: P
     assert (known["s1"]["ansible_host"], known["s2"]["ansible_host"]) == ("h1", "10.9.0.2")
     assert {host["ansible_user"] for host in known.values()} == {"admin"}
     require_valid_configs(known, ["s1", "s2"])
+
+
+async def test_what_a_plan_says_is_no_template_for_ansible(tmp_path: Path) -> None:
+    """Neither what the plan's inventory says, nor what a playbook is given."""
+    mark = tmp_path / "ran"
+    template = f"{{{{ lookup('ansible.builtin.pipe', 'touch {mark}') }}}}"
+    document = plan_document()
+    document["launch"] = {"kind": "ssh", "user": "trainer"}
+    of = plan(document)
+    assert of.launch is not None
+    # As if a value got past the checks of the plan.
+    of = of.model_copy(update={"launch": of.launch.model_copy(update={"user": template})})
+    derived, urls = tmp_path / "plan.yaml", dict.fromkeys(URLS, template)
+    derived.write_text(as_data(inventory(of, ["s1"], urls)))
+    own = on_this_machine(tmp_path / "home", "echo $* >> $(dirname $0)/asked; exit 1")
+    variables = {"placewire_home": str(tmp_path / "home"), "placewire_authority_sha256": template}
+    told: list[Progress] = []
+    await Playbooks([derived, own], check=True).run("enrol.yaml", ["s1"], variables, told.append)
+    asked = (tmp_path / "home/.venv/bin/asked").read_text()
+    assert not mark.exists() and template in asked, "it reached the agent as it is"
+    shown = subprocess.run(
+        [Path(sys.executable).with_name("ansible"), "-i", derived, "s1", "--connection", "local",
+         "-m", "ansible.builtin.debug",
+         "-a", "msg={{ ansible_user }}/{{ placewire_agent_config.controller_url }}"],
+        capture_output=True, text=True, check=True, env={**os.environ, "ANSIBLE_NOCOLOR": "True"},
+    ).stdout  # fmt: skip
+    assert json.dumps(f"{template}/{template}") in shown and not mark.exists()
+    assert host_variables([derived])["s1"]["ansible_user"] == template
+
+
+@pytest.mark.parametrize("name", ["all", "ungrouped", "localhost"])
+def test_a_server_s_name_that_means_something_to_ansible_is_refused(name: str) -> None:
+    document = plan_document()
+    document["cluster"]["servers"][0]["name"] = name
+    with pytest.raises(UsageError, match=name) as raised:
+        inventory(plan(document), [name, "s2"], {name: URLS["s1"], **URLS})
+    assert raised.value.remedy
 
 
 # What a playbook tells
@@ -436,6 +478,7 @@ async def test_who_has_no_certificate_enrols_and_dials_in(tmp_path: Path, comes_
     site = Site(
         plan(), ["s1"], Authority.load(tmp_path / "ca"), ("127.0.0.1", servers.link_port),
         ("127.0.0.1", free_port()), "127.0.0.1", Silent(), {"s1": comes_from},
+        RefusedConnections(tmp_path / "refused.jsonl"),
     )  # fmt: skip
     try:
         if comes_from != "127.0.0.1":
@@ -445,14 +488,45 @@ async def test_who_has_no_certificate_enrols_and_dials_in(tmp_path: Path, comes_
                 "came from 127.0.0.1, but is valid only from 10.9.0.1"
                 in site.outcomes["s1"].notes[0]
             )
+            (line,) = (tmp_path / "refused.jsonl").read_text().splitlines()
+            noted = json.loads(line)
+            assert noted["from"] == "127.0.0.1" and "valid only from 10.9.0.1" in noted["why"]
         else:
             found = await install(site, servers, check=False)
             assert found["s1"] == Outcome(), "it is there"
+            assert not (tmp_path / "refused.jsonl").exists()
     finally:
         for link in servers.links:
             link.cancel()
     assert servers.ran == [("agent.yaml", ["s1"]), ("enrol.yaml", ["s1"])]
     assert not Path(servers.tokens[0]).exists()
+
+
+async def test_who_is_turned_away_while_agents_are_awaited_is_told_and_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provisioning, "_DIAL_SECONDS", 2.0)
+    port, file = free_port(), tmp_path / "refused.jsonl"
+    site = Site(
+        plan(), ["s1"], Authority.load(tmp_path / "ca"), ("127.0.0.1", port),
+        ("127.0.0.1", free_port()), "127.0.0.1", Silent(),
+        refused_connections=RefusedConnections(file),
+    )  # fmt: skip
+
+    async def stranger() -> None:
+        while True:
+            with suppress(OSError):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(b"GET / HTTP/1.0\r\n\r\n")
+                await asyncio.sleep(0.2)
+                writer.close()
+            await asyncio.sleep(0.05)
+
+    dialling = asyncio.create_task(stranger())
+    found = await install(site, ServersHere(tmp_path, without=[]), check=False)
+    dialling.cancel()
+    assert found["s1"].failure is not None and "127.0.0.1" in found["s1"].notes[0]
+    assert json.loads(file.read_text().splitlines()[0])["from"] == "127.0.0.1"
 
 
 async def test_who_has_a_certificate_gets_no_token(tmp_path: Path) -> None:

@@ -1,0 +1,196 @@
+"""Marks what we start on servers, so that only that is ever ended or removed. Pure.
+
+A run is one program, in a session of its own and with a folder of its own. It is known by marks
+that must agree, never by what a command line or a path looks like:
+
+- The folder, which we make anew, holds a file that names the run and the folder itself. A folder
+  is removed only where that file says so, and where it belongs to the user who removes it.
+- The environment of the run's processes names the run, its session and its folder. A session is
+  ours only where a process in it says that this very session is. Somebody who copies a rank's
+  environment into a shell of their own has another session, and is left alone.
+
+What is here are texts for a POSIX shell on the server, and what their output means.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shlex
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+VARIABLE = "PLACEWIRE_RUN"
+MARK_FILE = "placewire-run"
+# The exit status of `making` where the user there is root.
+IS_ROOT = 77
+_KIND = re.compile("[a-z0-9-]{1,40}")
+_END_SECONDS = 3
+_BETWEEN = "--"
+
+RANK = "rank"
+OTHER = "other"
+
+
+@dataclass(frozen=True)
+class Run:
+    """kind: RANK, OTHER for a program that is no rank, or another word of letters, digits and
+    dashes. identifier: random, so that no two runs share it."""
+
+    kind: str
+    identifier: str = field(default_factory=lambda: secrets.token_hex(16))
+
+    def mark(self, folder: str) -> str:
+        """Returns the first line of the folder's mark."""
+        return f"placewire {self.kind} {self.identifier} {folder}"
+
+
+@dataclass(frozen=True)
+class LeftRun:
+    """A run that was found on a server. session: its session's id. pid: of its program. seconds:
+    how long that has run."""
+
+    run: Run
+    folder: str
+    session: int
+    pid: int
+    seconds: float
+
+
+class _Process(NamedTuple):
+    pid: int
+    parent: int
+    session: int
+    seconds: float
+
+
+def making(run: Run, maker: str, *, root_too: bool) -> str:
+    """Makes and marks the run's folder among temporary files, and prints its path. maker: who makes
+    it, for people. root_too: whether root may; otherwise root ends with IS_ROOT."""
+    refuse_root = f'[ "$(id -u)" -ne 0 ] || exit {IS_ROOT}; '
+    return (
+        f"{'' if root_too else refuse_root}umask 077; "
+        "f=$(mktemp -d -t placewire-XXXXXXXXXX) || exit 1; "
+        f"""printf '%s\\n' "{run.mark("$f")}" {shlex.quote("made by " + maker)} """
+        f'> "$f/{MARK_FILE}" || {{ rm -f -- "$f/{MARK_FILE}"; rmdir -- "$f"; exit 1; }}; '
+        """printf '%s\\n' "$f\""""
+    )
+
+
+def is_usable_folder(path: str) -> bool:
+    """Whether this is what `making` prints, unless the user's TMPDIR is an odd one."""
+    return path.startswith("/") and path.isprintable()
+
+
+def removing(run: Run, folder: str) -> str:
+    """Removes the folder where it carries this run's mark and belongs to the user; else nothing."""
+    path, mark = shlex.quote(folder), shlex.quote(f"{folder}/{MARK_FILE}")
+    return (
+        f"if [ -d {path} ] && [ ! -L {path} ] && [ -O {path} ] && [ -f {mark} ] && [ ! -L {mark} ] "
+        f'&& IFS= read -r m < {mark} && [ "$m" = {shlex.quote(run.mark(folder))} ]; '
+        f"then rm -rf --one-file-system -- {path}; fi"
+    )
+
+
+def entering(run: Run, folder: str) -> str:
+    """Goes before the command of the leader of the run's session, and marks it. To be run within
+    that session, so that nobody outside has the mark."""
+    return f"env {shlex.quote(f'{VARIABLE}={_value(run, 0, folder)}')}"
+
+
+def leading(run: Run, folder: str) -> str:
+    """Marks, in the leader's shell, all that it starts from now on."""
+    before, behind = f"{run.identifier}:{run.kind}:", f":{folder}"
+    return f"export {VARIABLE}={shlex.quote(before)}$${shlex.quote(behind)}"
+
+
+def finding() -> str:
+    """Prints this user's processes, and what they say of runs; to be read by `found`."""
+    return (
+        "LC_ALL=C; export LC_ALL; "
+        'ps -ww -u "$(id -u)" -o pid=,ppid=,sess=,etimes=,stat=; '
+        f"echo {_BETWEEN}; grep -asHoz '^{VARIABLE}=.*' /proc/[0-9]*/environ; true"
+    )
+
+
+def found(printed: str) -> list[LeftRun]:
+    """Returns the runs that `finding` found, in the order of their programs' pids."""
+    listed, _, said = printed.partition(f"\n{_BETWEEN}\n")
+    processes = _processes(listed)
+    sessions: dict[int, list[_Process]] = defaultdict(list)
+    for process in processes.values():
+        sessions[process.session].append(process)
+    runs: dict[int, LeftRun] = {}
+    for line in said.split("\0"):
+        place, _, value = line.partition(f":{VARIABLE}=")
+        pid = place.removeprefix("/proc/").removesuffix("/environ")
+        if not pid.isdigit() or (process := processes.get(int(pid))) is None:
+            continue
+        if (marked := _parsed(value)) is None:
+            continue
+        run, session, folder = marked
+        leads = session == 0 and process.pid == process.session
+        if process.session > 1 and (leads or session == process.session):
+            program = _program(sessions[process.session])
+            runs[process.session] = LeftRun(
+                run, folder, process.session, program.pid, program.seconds
+            )
+    return sorted(runs.values(), key=lambda one: one.pid)
+
+
+def ending(left: Sequence[LeftRun]) -> str:
+    """Ends these runs, politely first, and removes their folders. Prints the pids that remain."""
+    which = "; ".join(f"ours {one.session} {one.run.identifier}" for one in left)
+    removals = "; ".join(removing(one.run, one.folder) for one in left)
+    # ps still lists, as Z, a process that has ended and that nobody has waited for yet.
+    return (
+        "LC_ALL=C; export LC_ALL; t=; "
+        # Between the search and now a session may have ended, and its number be somebody else's.
+        'ours() { for p in $(ps -o pid= -s "$1"); do '
+        f'if grep -qasz "^{VARIABLE}=$2:" "/proc/$p/environ"; then t="$t $1"; return; fi; '
+        "done; }; "
+        "signal() { for s in $t; do for g in $(ps -o pgid= -s $s | sort -u); do "
+        'kill -s "$1" -- "-$g" 2>&-; done; done; }; '
+        "alive() { for s in $t; do ps -o stat=,pid= -s $s; done | "
+        "sed -n '/^Z/!s/^[^ ]* *//p'; }; "
+        f"{which}; signal TERM; k=0; "
+        f'while [ -n "$(alive)" ] && [ $k -lt {_END_SECONDS * 10} ]; do '
+        "sleep 0.1; k=$((k+1)); done; "
+        'if [ -n "$(alive)" ]; then signal KILL; sleep 0.3; fi; '
+        f"{removals}; alive"
+    )
+
+
+def _value(run: Run, session: int, folder: str) -> str:
+    return f"{run.identifier}:{run.kind}:{session}:{folder}"
+
+
+def _parsed(value: str) -> tuple[Run, int, str] | None:
+    """Returns (run, session, folder); None where somebody else set the variable."""
+    parts = value.split(":", 3)
+    if len(parts) != 4:
+        return None
+    identifier, kind, session, folder = parts
+    hexadecimal = len(identifier) == 32 and not set(identifier) - set("0123456789abcdef")
+    number = session.isascii() and session.isdigit() and len(session) <= 10
+    word = _KIND.fullmatch(kind)
+    if not (hexadecimal and number and word and is_usable_folder(folder)):
+        return None
+    return Run(kind, identifier), int(session), folder
+
+
+def _processes(listed: str) -> dict[int, _Process]:
+    rows = [line.split() for line in listed.splitlines()]
+    return {
+        int(pid): _Process(int(pid), int(parent), int(session), float(seconds))
+        for pid, parent, session, seconds, state in (row for row in rows if len(row) == 5)
+        if not state.startswith("Z")
+    }
+
+
+def _program(members: Sequence[_Process]) -> _Process:
+    """Returns what the session's leader runs; where it is gone, the oldest of the others."""
+    children = [one for one in members if one.parent == one.session]
+    return min(children or members, key=lambda one: (-one.seconds, one.pid))

@@ -1,0 +1,32 @@
+"""Lets all ranks of a group learn which of them failed, by tensors of a fixed size."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from placewire.job.errors import JobError
+
+# What is longer is cut: the message of an error from the operating system is much shorter.
+_LONGEST_BYTES = 1024
+
+
+def failures(group: dist.ProcessGroup | None, own: str) -> dict[int, str]:
+    """Returns why ranks failed, by rank of the group; the same on all of them. To be called by all
+    at once. own: why this rank failed; "" where it did not. group: None where it is alone. Raises
+    JobError where a rank is lost."""
+    if group is None:
+        return {0: own} if own else {}
+    said = torch.zeros(_LONGEST_BYTES, dtype=torch.uint8)
+    text = own.encode()[:_LONGEST_BYTES]
+    said[: len(text)] = torch.frombuffer(bytearray(text or b"\0"), dtype=torch.uint8)[: len(text)]
+    everybody = [torch.empty_like(said) for _ in range(group.size())]
+    try:
+        group.allgather([everybody], [said]).wait()
+    except RuntimeError as error:
+        raise JobError(
+            f"lost a peer while a checkpoint was saved: {str(error).splitlines()[0]}",
+            "look at the rank that failed first",
+        ) from error
+    texts = [bytes(one.tolist()).rstrip(b"\0").decode(errors="replace") for one in everybody]
+    return {rank: text for rank, text in enumerate(texts) if text}

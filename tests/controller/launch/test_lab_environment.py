@@ -1,0 +1,65 @@
+"""What starts a lab's programs runs as root; the plan's variables are only for the programs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placewire.controller.errors import JobFailed
+from placewire.controller.lab.lab import Lab
+from placewire.controller.lab.record import LabRecord, ServerRecord
+from placewire.controller.launch import local, programs
+from placewire.controller.launch.lab import LabLauncher
+from tests.controller.launch.rank_programs import specs
+
+PLANS = {"LD_PRELOAD": "/home/user/evil.so", "PATH": "/home/user/bin", "PYTHONPATH": "/home/user/p"}
+
+
+def lab_of_two() -> Lab:
+    servers = tuple(
+        ServerRecord(name=name, namespace=f"pw-none-{name}", management_address="10.9.0.1")
+        for name in ("s1", "s2")
+    )
+    return Lab(
+        LabRecord(
+            name="none",
+            servers=servers,
+            controller_namespace="pw-none-c",
+            controller_address="10.9.0.254",
+            namespaces=(),
+        )
+    )
+
+
+@pytest.mark.parametrize("what", ["rank", "program"])
+async def test_a_plan_s_variables_reach_no_helper_that_is_root(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str
+) -> None:
+    seen: list[tuple[Sequence[str], dict[str, str], Any]] = []
+
+    async def begin(
+        argv: Sequence[str], *, environment: dict[str, str], pass_fds: Sequence[int] = (), **_: Any
+    ) -> None:
+        (*_, program) = [number for number in pass_fds if f"/dev/fd/{number}" == argv[-1]]
+        seen.append((argv, dict(environment), json.loads(os.pread(program, 100_000, 0))))
+        raise FileNotFoundError(2, "stop here")
+
+    monkeypatch.setattr(local, "begin", begin)
+    monkeypatch.setattr(programs, "begin", begin)
+    launcher = LabLauncher(lab_of_two(), workdir=tmp_path, environment=PLANS)
+    with pytest.raises(JobFailed, match="stop here"):
+        if what == "rank":
+            await launcher.start(specs(1)[0])
+        else:
+            await launcher.run("s1", ["-m", "this"], on_line=print)
+    ((argv, environment, program),) = seen
+    assert argv[0] == "nsenter" and "setpriv" in argv
+    for name, value in PLANS.items():
+        assert environment.get(name) == os.environ.get(name) and value not in " ".join(argv)
+        assert value in program["environment"][name].split(os.pathsep)
+    assert program["words"][:2] == ["-m", "placewire.job" if what == "rank" else "this"]
