@@ -82,5 +82,5 @@ if __name__ == "__main__":
     wanted = int(sys.argv[2]) + int(sys.argv[3]) + 64
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(wanted, 1024), most), most))
-    place, _, port = sys.argv[1].rpartition(":")
-    asyncio.run(_run(place, int(port), *map(int, sys.argv[2:5])))
+    place, _, at = sys.argv[1].rpartition(":")
+    asyncio.run(_run(place, int(at), *map(int, sys.argv[2:5])))

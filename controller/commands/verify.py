@@ -81,7 +81,7 @@ def _write_snapshot(arguments: argparse.Namespace, file: Path) -> int:
         if arguments.json:
             print_json({"snapshot": str(file)})
         else:
-            Show().plain(f"{file}: the network of {len(plan.cluster.servers)} servers as it is now")
+            Show().say(f"{file}: the network of {len(plan.cluster.servers)} servers as it is now")
         return 0
 
     return with_launcher(arguments, work)

@@ -157,7 +157,7 @@ async def _see_agents(site: Site) -> None:
     if not installed:
         return
     refused = site.refused_connections
-    told_before = len(refused.told)
+    told_before = set(refused.told)
     try:
         async with Agents.listening(*site.listens, site.authority, refused) as agents:
             await agents.wait_for(installed, timeout_seconds=_DIAL_SECONDS)
@@ -167,7 +167,7 @@ async def _see_agents(site: Site) -> None:
     except AgentUnreachable as problem:
         for server in problem.servers:
             url = site.controller_urls()[server]
-            for line in refused.told[told_before:]:
+            for line in (line for line in refused.told if line not in told_before):
                 site.tell(Noted(server, f"turned away meanwhile: {line}"))
             site.tell(Failed(
                 server, "its agent", f"it did not dial in within {_DIAL_SECONDS:.0f} s",

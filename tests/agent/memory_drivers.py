@@ -217,9 +217,7 @@ class MemoryNetwork:
     def _require_free(self, steps: list[EntryStep]) -> None:
         """Others have nothing on the shapers and queues that go, nor where a shaper comes."""
         shapers = {
-            s.entry.nic  # type: ignore[union-attr]
-            for s in steps
-            if isinstance(s.entry, Shaper) and s.action != "replace"
+            s.entry.nic for s in steps if isinstance(s.entry, Shaper) and s.action != "replace"
         }
         gone = {s.entry.key for s in steps if isinstance(s.entry, Queue) and s.after is None}
         for nic in {s.entry.nic for s in steps} & self._server.links.keys():  # type: ignore[union-attr]

@@ -442,8 +442,10 @@ def test_flows_of_others_are_told_apart_by_cookie() -> None:
     ours_there, (foreign,) = parse_flows("b", of_others)
     assert (ours_there, foreign.key, foreign.text) == ([], "b to 10.7.0.2", f"flow {of_others}")
     elsewhere = "cookie=0x1, priority=5,ip,nw_dst=10.7.0.2 actions=drop\n"
-    none, (other,) = parse_flows("b", elsewhere + " cookie=0x0, priority=0 actions=NORMAL")
-    assert none == [] and other.on == "b"
+    bare = "priority=0 actions=NORMAL"
+    for of_a_new_bridge in (bare, f"cookie=0x0, {bare}"):
+        ours_there, (other,) = parse_flows("b", f"{elsewhere} {of_a_new_bridge}")
+        assert ours_there == [] and other.on == "b"
     assert "to" not in other.key.split(), "it is in the place of none of ours"
 
 

@@ -9,14 +9,14 @@ import pytest
 
 from placewire.agent.contract.entries import Address, Classifier
 from placewire.agent.contract.state import ForeignEntry
-from placewire.agent.drivers import interfaces, on_bridges, on_queues, traffic_control
+from placewire.agent.drivers import interfaces, on_queues, traffic_control
 from placewire.agent.drivers.interfaces import InterfaceView
 from placewire.agent.drivers.on_bridges import made_by_kernel, read_on_bridges, require_alone
 from placewire.agent.drivers.openflow import parse_flows
 from placewire.agent.drivers.switch_view import SwitchView
 from placewire.agent.drivers.traffic_control import Discipline, read_classifiers, read_foreign
 from placewire.agent.reconcile.effects import EffectError
-from placewire.agent.reconcile.foreign import ON_BRIDGES, ON_QUEUES
+from placewire.agent.reconcile.foreign import DISCIPLINES, ON_BRIDGES, ON_QUEUES
 
 OWN_FILTERS = """\
 filter parent 1: protocol ip pref 20480 u32 chain 0
@@ -365,4 +365,4 @@ def test_the_tables_name_what_the_drivers_find() -> None:
     """Whoever reads reconcile/foreign.py sees all that is looked for."""
     assert len(set(ON_BRIDGES)) == len(ON_BRIDGES) and len(set(ON_QUEUES)) == len(ON_QUEUES)
     assert {"filters", "classes", "queueing disciplines", "classifiers", "queues"} == set(ON_QUEUES)
-    assert on_bridges.DISCIPLINES in ON_BRIDGES and {"flows", "ports"} <= set(ON_BRIDGES)
+    assert DISCIPLINES in ON_BRIDGES and {"flows", "ports"} <= set(ON_BRIDGES)
