@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from placewire.controller.commands.provision import look_through
 from placewire.controller.plan.plan_file import load_plan
-from placewire.controller.provision.inventory import inventory
+from placewire.controller.provision.inventory import as_data, inventory
 from placewire.controller.provision.playbook import host_variables
 from tests.documents import (
     DOCUMENTS,
@@ -77,9 +76,9 @@ def test_inventories_are_taken_as_they_stand(tmp_path: Path) -> None:
     """The reader of `controller provision --inventory` takes them beside the tutorial's plan."""
     plan = load_plan(ROOT / "examples" / "plans" / "two-servers.yaml")
     servers = [server.name for server in plan.cluster.servers]
-    derived, own = tmp_path / "plan.json", tmp_path / "own.yaml"
+    derived, own = tmp_path / "plan.yaml", tmp_path / "own.yaml"
     urls = dict.fromkeys(servers, "https://10.9.0.254:7440")
-    derived.write_text(json.dumps(inventory(plan, servers, urls)))
+    derived.write_text(as_data(inventory(plan, servers, urls)))
     told = [text for document in DOCUMENTS for text in inventories(document.read_text())]
     assert len(told) >= 2
     for text in told:

@@ -126,10 +126,10 @@ def found(printed: str) -> list[LeftRun]:
     for line in said.split("\0"):
         place, _, value = line.partition(f":{VARIABLE}=")
         pid = place.removeprefix("/proc/").removesuffix("/environ")
-        if not pid.isdigit() or (process := processes.get(int(pid))) is None:
+        marked = _parsed(value)
+        if marked is None or not pid.isdigit() or int(pid) not in processes:
             continue
-        if (marked := _parsed(value)) is None:
-            continue
+        process = processes[int(pid)]
         run, session, folder = marked
         leads = session == 0 and process.pid == process.session
         if process.session > 1 and (leads or session == process.session):

@@ -11,12 +11,13 @@ file's length before a tensor is read.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from pydantic import Field, TypeAdapter, ValidationError
@@ -108,7 +109,7 @@ class TensorFile:
     def __init__(self, path: Path) -> None:
         """Raises OSError, and TensorFileError where the file is no file of tensors."""
         self.path = path
-        self._stream: BinaryIO = os.fdopen(open_file(path), "rb")
+        self._stream: io.BufferedReader = os.fdopen(open_file(path), "rb")
         try:
             self._data, self.entries = _header(self._stream)
         except ValueError as error:
@@ -127,7 +128,7 @@ class TensorFile:
         entry = self.entries[name]
         flat = torch.empty(entry.bytes, dtype=torch.uint8)
         self._stream.seek(self._data + entry.data_offsets[0])
-        if self._stream.readinto(memoryview(flat.numpy())) != entry.bytes:
+        if self._stream.readinto(flat.numpy().data) != entry.bytes:
             raise TensorFileError(f"{self.path} ends within {name}")
         dtype = DTYPES[entry.dtype]
         if dtype == torch.bool and bool((flat > 1).any()):
@@ -142,10 +143,10 @@ def described(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
 
 def _bytes_of(tensor: torch.Tensor) -> Any:
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy())
+    return flat.view(torch.uint8).numpy()
 
 
-def _header(stream: BinaryIO) -> tuple[int, dict[str, Entry]]:
+def _header(stream: io.BufferedReader) -> tuple[int, dict[str, Entry]]:
     """Returns (where the tensors' bytes begin, the entries by name). Raises ValueError."""
     size = os.fstat(stream.fileno()).st_size
     length = int.from_bytes(stream.read(_LENGTH_BYTES), "little")

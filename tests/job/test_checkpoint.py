@@ -7,9 +7,10 @@ import os
 import pickle
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -32,7 +33,7 @@ from placewire.job.errors import JobError
 from placewire.job.messages.rank_messages import rank_messages
 from placewire.job.placed.agreement import failures
 from placewire.job.placed.checkpoint import Checkpoints
-from placewire.job.placed.convert_version_1 import convert
+from placewire.job.placed.convert_checkpoint import convert
 from placewire.job.placed.lower import RankProgram, lower
 from placewire.job.placed.plain_state import read_checkpoint
 from placewire.job.placed.resume import begin, changes, differences_between
@@ -395,21 +396,80 @@ def test_what_others_put_in_the_way_of_a_save_is_not_overwritten(tmp_path: Path)
     assert precious.read_text() == "mine" and not any(elsewhere.iterdir())
 
 
-def test_every_rank_learns_which_rank_failed_and_why() -> None:
-    store, said = HashStore(), dict[int, dict[int, str]]()
+def together(*acts: Callable[[Any], object]) -> list[Any]:
+    """Lets ranks, threads of this process, act at once, each with its group. Returns what each
+    returned or raised."""
+    store, results = HashStore(), dict[int, Any]()
 
-    def rank(number: int, own: str) -> None:
-        options = ProcessGroupGloo._Options()
-        options._devices = [ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+    def rank(number: int, act: Callable[[Any], object]) -> None:
+        gloo: Any = ProcessGroupGloo
+        options = gloo._Options()
+        options._devices = [gloo.create_device(hostname="127.0.0.1")]
         options._timeout = timedelta(seconds=60)
-        said[number] = failures(ProcessGroupGloo(store, number, 2, options), own)
+        try:
+            results[number] = act(gloo(store, number, len(acts), options))
+        except JobError as error:
+            results[number] = error
 
-    reason = "no room " + "\u00e4" * 2000
-    ranks = [Thread(target=rank, args=(k, own)) for k, own in enumerate(["", reason])]
+    ranks = [Thread(target=rank, args=(number, act)) for number, act in enumerate(acts)]
     for one in ranks:
         one.start()
     for one in ranks:
         one.join()
+    return [results[number] for number in range(len(acts))]
+
+
+def saving(of: Job) -> list[Any]:
+    """Lets the job's ranks save together. Returns what each returned or raised."""
+
+    def act(number: int, group: Any) -> object:
+        checkpoints = of.checkpoints[number]
+        checkpoints._rank = number
+        checkpoints.join(group)
+        return checkpoints.save(SAVED_AFTER)
+
+    return together(*(partial(act, number) for number in range(len(of.ranks))))
+
+
+def test_ranks_that_save_at_once_make_one_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Checkpoints, "make_ready", lambda self: "")
+    (tmp_path / "kept").mkdir()
+    two = job(tmp_path / "kept", devices=2)
+    two.train(range(SAVED_AFTER))
+    saved, nothing = saving(two)
+    assert isinstance(saved, Saved) and nothing is None
+    assert list(checkpoints_in(tmp_path / "kept")[0].manifest.files) == [
+        "rank0.safetensors", "rank1.safetensors",
+    ]  # fmt: skip
+    three = job(tmp_path / "kept", devices=3)
+    assert three.begin() == SAVED_AFTER
+    ours, theirs = three.state(SAVED_AFTER), two.state(SAVED_AFTER)
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in theirs)
+
+
+def test_where_one_rank_cannot_save_all_say_which(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    two = job(tmp_path / "kept", devices=2)
+    two.checkpoints[1].folder = tmp_path / "not there"
+    told = [str(error) for error in saving(two)]
+    assert told[0] == told[1] and "rank 1" in told[0] and "No such file" in told[0]
+    assert checkpoints_in(tmp_path / "kept") == ()
+
+
+def test_a_rank_that_saved_elsewhere_is_missed(tmp_path: Path) -> None:
+    for name in ("kept", "elsewhere"):
+        (tmp_path / name).mkdir()
+    two = job(tmp_path / "kept", devices=2)
+    two.checkpoints[1].folder = tmp_path / "elsewhere"
+    first, _ = saving(two)
+    assert "rank1.safetensors is not in" in str(first) and "same on every server" in str(first)
+
+
+def test_every_rank_learns_which_rank_failed_and_why() -> None:
+    reason = "no room " + "\u00e4" * 2000
+    said = together(lambda group: failures(group, ""), lambda group: failures(group, reason))
     assert said[0] == said[1] and list(said[0]) == [1]
     assert said[0][1].startswith("no room \u00e4") and len(said[0][1]) < 600
     assert failures(None, "") == {} and failures(None, "x") == {0: "x"}

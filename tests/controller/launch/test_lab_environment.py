@@ -40,13 +40,13 @@ def lab_of_two() -> Lab:
 async def test_a_plan_s_variables_reach_no_helper_that_is_root(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str
 ) -> None:
-    seen: list[tuple[Sequence[str], dict[str, str], Any]] = []
+    seen: list[tuple[Sequence[str], dict[str, str], bytes]] = []
 
     async def begin(
         argv: Sequence[str], *, environment: dict[str, str], pass_fds: Sequence[int] = (), **_: Any
     ) -> None:
-        (*_, program) = [number for number in pass_fds if f"/dev/fd/{number}" == argv[-1]]
-        seen.append((argv, dict(environment), json.loads(os.pread(program, 100_000, 0))))
+        files = [number for number in pass_fds if f"/dev/fd/{number}" == argv[-1]]
+        seen.append((argv, dict(environment), b"".join(os.pread(n, 99_999, 0) for n in files)))
         raise FileNotFoundError(2, "stop here")
 
     monkeypatch.setattr(local, "begin", begin)
@@ -57,9 +57,11 @@ async def test_a_plan_s_variables_reach_no_helper_that_is_root(
             await launcher.start(specs(1)[0])
         else:
             await launcher.run("s1", ["-m", "this"], on_line=print)
-    ((argv, environment, program),) = seen
+    ((argv, environment, described),) = seen
     assert argv[0] == "nsenter" and "setpriv" in argv
     for name, value in PLANS.items():
         assert environment.get(name) == os.environ.get(name) and value not in " ".join(argv)
+    program = json.loads(described)
+    for name, value in PLANS.items():
         assert value in program["environment"][name].split(os.pathsep)
     assert program["words"][:2] == ["-m", "placewire.job" if what == "rank" else "this"]

@@ -1,6 +1,6 @@
 """Converts a checkpoint of version 1, which holds a pickle, to the present version.
 
-    python -m placewire.job.placed.convert_version_1 OLD/step-00000400 NEW
+    python -m placewire.job.placed.convert_checkpoint OLD/step-00000400 NEW
 
 OLD/step-00000400 stays as it is; NEW is another folder, which gets step-00000400. To read the old
 one runs what its file .metadata says: convert only what nobody could write whom you do not trust.
