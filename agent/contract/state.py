@@ -71,6 +71,7 @@ class NicFacts(Frozen):
     address_commands: addresses as `ip address add` accepts them, with "dynamic" where they expire.
     routes: those through it, as `ip route` accepts them, without Placewire's and the kernel's own.
     root_qdisc: kind of a queueing discipline that somebody set; None: the kernel's default.
+    receiving_qdisc: kind of a discipline for what it receives (ingress, clsact) that somebody set.
     carrier: whether the cable's other end is there; None: not known, for example while it is down.
     promiscuous: whether a program set it so, as ovs-vswitchd's userspace datapath does.
     left_by_switch: it is no bridge's port, and its queueing discipline is an HTB made by
@@ -90,6 +91,7 @@ class NicFacts(Frozen):
     address_commands: tuple[str, ...] = ()
     routes: tuple[str, ...] = ()
     root_qdisc: str | None = None
+    receiving_qdisc: str | None = None
     carrier: bool | None = None
     promiscuous: bool = False
     left_by_switch: bool = False

@@ -27,6 +27,8 @@ from placewire.agent.reconcile.steps import EntryStep, NicStep
 _ROUTE_STATES = {"linkdown", "dead", "offload", "rt_offload", "trap", "pervasive"}
 _LASTS = re.compile(r" expires \S+")
 _DATAPATH_INTERFACES = ("ovs-netdev", "ovs-system")
+# Disciplines that take what an interface receives.
+RECEIVING = ("ingress", "clsact")
 # The datapath that makes a bridge's own interface of this kind, in the kernel's words.
 _DATAPATH_OF: Mapping[str, DatapathType] = {"tun": "netdev", "openvswitch": "system"}
 
@@ -152,6 +154,9 @@ class InterfaceView:
             address_commands=tuple(_address_command(a) for a in self._global(name)),
             routes=self.foreign_routes(name),
             root_qdisc=self._qdiscs[name]["kind"] if name in self._qdiscs else None,
+            receiving_qdisc=next(
+                (one.kind for one in self.disciplines(name) if one.kind in RECEIVING), None
+            ),
             carrier="LOWER_UP" in link["flags"] if self.is_up(name) else None,
             promiscuous="PROMISC" in link["flags"],
             left_by_switch=bridge is None and self.has_htb_of_switch(name),

@@ -12,7 +12,7 @@ from typing import Any
 
 from placewire.agent.contract.entries import TABLES, Address
 from placewire.agent.contract.state import ForeignEntry
-from placewire.agent.drivers.interfaces import InterfaceView, identity_of
+from placewire.agent.drivers.interfaces import RECEIVING, InterfaceView, identity_of
 from placewire.agent.reconcile.canonical import prefix
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.foreign import (
@@ -27,9 +27,6 @@ from placewire.agent.reconcile.foreign import (
 # and flags that only the kernel's own have.
 _KERNELS_PROTOCOLS = ("kernel_ll", "kernel_ra", "kernel_lo")
 _KERNELS_FLAGS = ("mngtmpaddr", "temporary", "stable-privacy")
-# Disciplines that take what an interface receives. Open vSwitch itself makes them where it offloads
-# flows to hardware.
-_RECEIVING = ("ingress", "clsact")
 
 
 def read_on_bridges(
@@ -52,7 +49,7 @@ def read_on_bridges(
 
 def require_nothing(found: Iterable[ForeignEntry]) -> None:
     """Raises EffectError where others have something on what is about to be removed."""
-    texts = [f"{f.text} is on {f.on or f.key}, and not ours ({f.remedy})" for f in found]
+    texts = [f"{f.text} would go with it, and is not ours ({f.remedy})" for f in found]
     if texts:
         raise EffectError(f"nothing is removed: {'; '.join(texts)}; take that off first")
 
@@ -159,7 +156,8 @@ def _above(bridge: str, names: Iterable[str]) -> Iterator[ForeignEntry]:
 
 def _disciplines(bridge: str, view: InterfaceView, *, offloads: bool) -> Iterator[ForeignEntry]:
     for one in view.disciplines(bridge):
-        receives = one.kind in _RECEIVING
+        # Open vSwitch itself makes such a discipline where it offloads flows to hardware.
+        receives = one.kind in RECEIVING
         if not one.parent or (receives and not offloads):
             yield ForeignEntry(
                 collection=DISCIPLINES,

@@ -54,14 +54,18 @@ def read_on_queues(
 
 def require_free(steps: Sequence[EntryStep]) -> None:
     """Raises EffectError where others have something on the shapers and queues that these steps
-    remove."""
+    remove, or a discipline where a new shaper would come."""
     gone = [step.before for step in steps if step.after is None]
-    nics = {entry.nic for entry in gone if isinstance(entry, Shaper)}
     queues = [entry for entry in gone if isinstance(entry, Queue)]
-    if gone:
-        keys = {queue.key for queue in queues}
-        found = _on(sorted(nics | {queue.nic for queue in queues}), queues)
-        require_nothing(f for nic, f in found if nic in nics or f.on in keys)
+    bare = {entry.nic for entry in gone if isinstance(entry, Shaper)}
+    free = {s.after.nic for s in steps if isinstance(s.after, Shaper) and s.before is None}
+    keys = {queue.key for queue in queues}
+    if nics := bare | free | {queue.nic for queue in queues}:
+        require_nothing(
+            f
+            for nic, f in _on(sorted(nics), queues)
+            if nic in bare or f.on in keys or (nic in free and f.collection == SHAPERS)
+        )
 
 
 def require_bare(nics: Collection[str], queues: Sequence[Queue]) -> None:

@@ -101,6 +101,14 @@ def _nic(
             f"has a {nic.root_qdisc} queueing discipline that someone set",
             f"remove it (tc qdisc del dev {nic.name} root)",
         )
+    if nic.receiving_qdisc is not None and nic.bridge is None and nic.name not in taken:
+        yield refuse(
+            where,
+            f"has {nic.receiving_qdisc} filters that someone set, which Open vSwitch takes off its "
+            "ports",
+            f"use a NIC without, or remove them (tc qdisc del dev {nic.name} "
+            f"{nic.receiving_qdisc})",
+        )
     if nic.carrier is False:
         yield refuse(where, "is up and has no carrier", "look at its cable and its switch port")
     yield from _mtu(bridge, nic)

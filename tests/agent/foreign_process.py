@@ -128,7 +128,7 @@ class Others:
         ]
         server.rules = [(rule, ours) for rule, ours in server.rules if ours or rule.priority == 100]
         for name, rows in server.flows.items():
-            if server.bridges[name].ours:
+            if name in server.bridges and server.bridges[name].ours:
                 rows[:] = [row for row in rows if row.ours]
         server.their_routes = []
         for name in [n for n, link in server.links.items() if link.above]:
@@ -339,7 +339,7 @@ class Others:
             if link.classifiers:
                 edits.append((f"tc filter del on {nic}", link.classifiers.pop))
         for name, rows in server.flows.items():
-            if server.bridges[name].ours:
+            if name in server.bridges and server.bridges[name].ours:
                 edits += [("delete a flow of ours", lambda t=rows, r=r: t.remove(r))
                           for r in rows if r.ours]  # fmt: skip
                 edits += [

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from placewire.agent.contract.entries import Address, Classifier
+from placewire.agent.contract.entries import Address, Classifier, Queue, Shaper
 from placewire.agent.contract.state import ForeignEntry
 from placewire.agent.drivers import interfaces, on_queues, traffic_control
 from placewire.agent.drivers.interfaces import InterfaceView
@@ -17,6 +17,7 @@ from placewire.agent.drivers.switch_view import SwitchView
 from placewire.agent.drivers.traffic_control import Discipline, read_classifiers, read_foreign
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.foreign import DISCIPLINES, ON_BRIDGES, ON_QUEUES
+from placewire.agent.reconcile.steps import EntryStep
 
 OWN_FILTERS = """\
 filter parent 1: protocol ip pref 20480 u32 chain 0
@@ -159,6 +160,42 @@ def test_a_discipline_in_the_place_of_our_htb(
     assert [entry.remedy for entry in found] == (["tc qdisc del dev nic0 root"] if foreign else [])
 
 
+NIC = [{"ifname": "nic0", "flags": ["UP"], "mtu": 1500, "address": ""}]
+SHAPER = Shaper(nic="nic0", max_bits_per_second=9)
+QUEUE = Queue(nic="nic0", queue_id=2, min_bits_per_second=1, max_bits_per_second=9, burst_bits=9,
+              purpose="")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("steps", "refused"),
+    [
+        ([EntryStep(None, SHAPER)], ["root"]),
+        ([EntryStep(SHAPER, SHAPER)], []),
+        ([EntryStep(QUEUE, None)], ["parent 1:3"]),
+        ([EntryStep(QUEUE, None), EntryStep(SHAPER, None)], ["pref 5", "parent 1:3", "root"]),
+    ],
+    ids=["a new shaper", "another rate", "a queue goes", "a shaper goes"],
+)
+def test_queues_are_not_removed_with_what_others_have_on_them(
+    said: dict[str, str], monkeypatch: pytest.MonkeyPatch, steps: list[EntryStep],
+    refused: list[str],
+) -> None:  # fmt: skip
+    said["ip -j -d address show"] = json.dumps(NIC)
+    said["tc filter show dev nic0"] = THEIR_FILTERS.partition("filter parent 1: protocol all")[0]
+    said["tc -j qdisc show"] = json.dumps(
+        [{"kind": "tbf", "handle": "8001:", "dev": "nic0", "root": True},
+         {"kind": "sfq", "handle": "10:", "dev": "nic0", "parent": "1:3"}]
+    )  # fmt: skip
+    monkeypatch.setattr(on_queues, "read_queues", lambda _: [])
+    try:
+        on_queues.require_free(steps)
+        message = ""
+    except EffectError as error:
+        message = str(error)
+    found = [word for word in ("pref 5", "parent 1:3", "root") if f"{word})" in message]
+    assert found == refused, message
+
+
 # -- ip --------------------------------------------------------------------------------------------
 
 
@@ -298,11 +335,13 @@ def test_an_address_that_another_interface_has_too_takes_no_route_with_it(
     [
         (" cookie=0x7, priority=99,tcp,tp_dst=9 actions=drop",
          "cookie=0x7/-1,table=0,priority=99,tcp,tp_dst=9"),
-        (" cookie=0x0, table=3, idle_timeout=60, priority=5,arp actions=resubmit(,table=4)",
-         "cookie=0x0/-1,table=3,priority=5,arp"),
+        (" table=3, idle_timeout=60, priority=5,arp actions=resubmit(,table=4)",
+         "cookie=0/-1,table=3,priority=5,arp"),
         (" cookie=0x7, udp,in_port=2 actions=NORMAL", "cookie=0x7/-1,table=0,udp,in_port=2"),
         (" cookie=0x7, actions=drop", "cookie=0x7/-1,table=0"),
-        (" cookie=0x0, priority=0 actions=drop", "cookie=0x0/-1,table=0,priority=0"),
+        (" priority=0 actions=drop", "cookie=0/-1,table=0,priority=0"),
+        (" cookie=0x9, priority=0 actions=NORMAL", "cookie=0x9/-1,table=0,priority=0"),
+        (" actions=NORMAL", "cookie=0/-1,table=0"),
     ],
 )  # fmt: skip
 def test_each_flow_of_others_is_told_with_what_removes_it(line: str, match: str) -> None:
@@ -315,7 +354,8 @@ def test_each_flow_of_others_is_told_with_what_removes_it(line: str, match: str)
 
 def test_the_flow_of_a_new_bridge_is_open_vswitchs_own() -> None:
     header = "OFPST_FLOW reply (OF1.3) (xid=0x2):\n"
-    assert parse_flows("b", header + " cookie=0x0, priority=0 actions=NORMAL") == ([], [])
+    for cookie in ("", "cookie=0x0, "):
+        assert parse_flows("b", f"{header} {cookie}priority=0 actions=NORMAL") == ([], [])
 
 
 class Row:

@@ -312,6 +312,7 @@ def test_what_cannot_be_done_is_refused(changes: dict[str, Any], expected: str) 
         (nic("nic0", "10.7.0.1/24", bridge="br-ex"), "already a port of br-ex"),
         (nic("nic0", "10.7.0.1/24", "fd00::7/64"), "holds IPv6 address fd00::7/64"),
         (nic("nic0", "10.7.0.1/24", root_qdisc="fq"), "has a fq queueing discipline"),
+        (nic("nic0", "10.7.0.1/24", receiving_qdisc="clsact"), "has clsact filters"),
         (nic("nic0", "10.7.0.1/24", address_commands=("10.7.0.1/24 dynamic",)), "DHCP"),
         (nic("nic0", routes=("default nexthop via 1.2.3.4 dev nic0 nexthop",)), "multipath"),
         (nic("nic0", "10.9.0.1/24"), "reaches its controller"),
@@ -325,6 +326,16 @@ def test_nics_that_must_not_be_taken_over(facts: NicFacts, expected: str) -> Non
     observed = BARE.model_copy(update={"nics": (facts, *BARE.nics[1:])})
     found = refusals(desired_state(1), observed, Ledger(), FACTS)
     assert any(expected in refusal.what for refusal in found), found
+
+
+def test_a_nic_whose_address_others_send_from_is_not_taken_over() -> None:
+    """An undo takes the address off the bridge, and the kernel that route with it."""
+    mgmt = nic("mgmt", "10.9.0.1/24", routes=("10.62.0.0/16 dev mgmt src 10.7.0.1",))
+    observed = BARE.model_copy(update={"nics": (*BARE.nics[:2], mgmt)})
+    (refusal,) = refusals(desired_state(1), observed, Ledger(), FACTS)
+    assert refusal.where == "NIC nic0" and "10.62.0.0/16" in refusal.remedy
+    taken = Ledger(nics=(TakenOver(nic="nic0", addresses=("10.7.0.1/24",)),))
+    assert refusals(desired_state(1), observed, taken, FACTS) == ()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from placewire.agent.contract.capabilities import Capabilities, TrafficControl
 from placewire.agent.contract.entries import ACKNOWLEDGEMENT_QUEUE, DEFAULT_QUEUE
 from placewire.agent.contract.state import DesiredState, NicFacts
+from placewire.agent.reconcile.refusals_nics import sysctl_refusals
 from placewire.controller.compile import deliverable
 from placewire.controller.compile.network import compile_network, larger_frames
 from placewire.controller.compile.queues import JOB_QUEUE
@@ -346,6 +347,7 @@ def test_every_nic_of_the_kernel_has_a_bridge_of_its_own(name: str) -> None:
     assert max(len(bridge), len(other)) <= 15 and bridge.startswith("pw-")
     assert {b.nic for b in state.bridges} == {name, name[:-1] + "z"}
     assert f"net.ipv4.conf.{bridge}.rp_filter" in {s.name for s in state.sysctls}
+    assert tuple(sysctl_refusals(state, {"mgmt"})) == (), "the agent accepts those that we set"
     assert (state.routes[0].interface, state.flows[0].bridge) == (bridge, bridge)
     assert bridge == f"pw-{name}" or len(name) > 12
 
