@@ -17,6 +17,7 @@ from pyroute2 import IPRoute
 
 from placewire.agent.contract.entries import (
     CLASSIFIER_PREFERENCES,
+    DEFAULT_QUEUE,
     SHORT_PACKET_BYTES,
     Classifier,
     Queue,
@@ -173,7 +174,10 @@ def read_foreign(
             on=nic,
             remedy=f"tc class del dev {nic} classid {name}",
         )
-        for queue_id in sorted(set(classes) - set(classes if ours is None else ours))
+        # Where the database has no default queue, Open vSwitch makes its class by itself.
+        for queue_id in sorted(
+            set(classes) - {DEFAULT_QUEUE} - set(classes if ours is None else ours)
+        )
         for name in [f"{_HTB}:{queue_id + 1:x}"]
     ]
     parents = [_INNER_CLASS, *(f"{_HTB}:{queue_id + 1:x}" for queue_id in sorted(classes))]

@@ -152,13 +152,13 @@ def renewed(kept: Kept, generation: int, expires_unix: float, now_unix: float) -
 
 
 def committed(kept: Kept, generation: int, expires_unix: float | None, now_unix: float) -> Kept:
-    """expires_unix None: the state is kept, and needs only its own baseline. A kept state stays
-    kept: a later commit under a lease was sent before. Raises LeaseRefusedError."""
+    """expires_unix None: the state is kept. A kept state stays kept: a later commit under a lease
+    was sent before. Raises LeaseRefusedError."""
     _require_in_force(kept, generation, now_unix, "commit")
     if kept.lease.is_kept:
         return kept
     if expires_unix is None:
-        kept = kept.model_copy(update={"baselines": kept.baselines[-1:]})
+        kept = kept.model_copy(update={"baselines": _down_to_kept(kept.baselines)})
     return _with_lease(kept, phase="committed", expires_unix=expires_unix)
 
 
@@ -291,6 +291,12 @@ def _beneath(kept: Kept) -> tuple[Baseline, ...]:
         below = kept.baselines if baseline.expires_unix is not None else ()
         return (*below, baseline)
     return kept.baselines
+
+
+def _down_to_kept(baselines: tuple[Baseline, ...]) -> tuple[Baseline, ...]:
+    """Without those beneath the newest baseline that has no end, which never come back."""
+    kept = [at for at, baseline in enumerate(baselines) if baseline.expires_unix is None]
+    return baselines[kept[-1] :] if kept else baselines
 
 
 def _restoring(

@@ -82,5 +82,5 @@ if __name__ == "__main__":
     wanted = int(sys.argv[2]) + int(sys.argv[3]) + 64
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(wanted, 1024), most), most))
-    place, _, at = sys.argv[1].rpartition(":")
-    asyncio.run(_run(place, int(at), *map(int, sys.argv[2:5])))
+    host_name, _, tcp_port_text = sys.argv[1].rpartition(":")
+    asyncio.run(_run(host_name, int(tcp_port_text), *map(int, sys.argv[2:5])))

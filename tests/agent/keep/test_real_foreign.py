@@ -76,8 +76,8 @@ THINGS = {
         "tc qdisc show dev pw-nic0", "tbf",
     ),
     "flow": Thing(
-        f"ovs-ofctl add-flow {_MANAGEMENT} cookie=7,priority=99,tcp,tp_dst=9,actions=drop",
-        "bridge pw-nic0", f"ovs-ofctl --no-stats dump-flows {_MANAGEMENT}", "tp_dst=9",
+        f"ovs-ofctl add-flow {_MANAGEMENT} cookie=7,priority=99,tcp,tp_dst=7,actions=drop",
+        "bridge pw-nic0", f"ovs-ofctl --no-stats dump-flows {_MANAGEMENT}", "tp_dst=7",
     ),
     "flow of any match": Thing(
         f"ovs-ofctl -O OpenFlow13 add-flow {_MANAGEMENT} cookie=7,table=3,actions=drop",

@@ -379,14 +379,16 @@ def test_a_full_disk_keeps_nothing_from_being_undone(small_disk: Path, way: str)
         "expiry": keeper.tick,
     }
     report = undo[way]()
-    assert report is not None and report.succeeded
-    assert world.network.state == before and keeper.lease.phase == "idle"
+    assert world.network.state == before, "the network is undone all the same"
+    assert report is not None and not report.succeeded, "but an agent that starts would not know"
+    assert "No space left" in report.refusals[0].what and keeper.lease.phase == "failed"
     assert world.store.load().lease.phase == "staged", "the disk was full indeed"
     filler.unlink()
-    keeper.save_again()
-    assert world.store.load().lease.phase == "staged", "not at every call"
-    world.now += 5
-    keeper.save_again()
+    due = keeper.seconds_until_due()
+    assert due is not None and 0 < due <= 5, "soon, and not at once"
+    world.now += due
+    report = keeper.tick()
+    assert report is not None and report.succeeded
     assert world.store.load().lease.phase == "idle"
 
 
