@@ -204,9 +204,20 @@ class Keeper:
         context = self._context
         if (outcome := restoring.restore_where_due(context)) is not None:
             return outcome
-        if self._paying.seconds_until_look() == 0 and (outcome := self._paying.pay()) is not None:
-            return outcome
-        kept = self._memory.kept
+        paid, looks = None, self._healing.seconds_until_look() <= 0
+        if (owed_in := self._paying.seconds_until_look()) is not None and (owed_in == 0 or looks):
+            paid = self._paying.pay()
+        outcome = self._look_after_the_state_in_force()
+        if paid is None or outcome is None:
+            return paid or outcome
+        return Outcome(
+            (*paid.changes, *outcome.changes),
+            (*paid.refusals, *outcome.refusals),
+            outcome.read_back,
+        )
+
+    def _look_after_the_state_in_force(self) -> Outcome | None:
+        context, kept = self._context, self._memory.kept
         if kept.desired is None:
             return None
         if not context.in_force_is_whole:

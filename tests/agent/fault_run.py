@@ -691,7 +691,7 @@ class FaultRun:
         if other_nics(self.server):  # What is owed to a NIC that never comes back stays a debt.
             reported = True
             if lease.phase == "failed":
-                return True
+                return "not ours" not in lease.detail
         return lease.phase == "idle" or (
             lease.phase == "committed"
             and lease.expires_unix is None
