@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from placewire.agent.contract.messages import Commit, Previewed, Renew, Restore, Stage
 from placewire.agent.contract.messages import Preview as PreviewRequest
-from placewire.agent.contract.state import ApplyReport, DesiredState, LeaseState
+from placewire.agent.contract.state import ApplyReport, DesiredState, LeaseState, Refusal
 from placewire.controller.agents.agents import Agents
+from placewire.controller.change.not_restored import remedies
 from placewire.controller.errors import AgentProblem, AgentRefused, RestoreFailed, restore_by_hand
 from placewire.controller.records.journal import Journal
 from placewire.controller.uninterruptible import uninterruptible
@@ -194,7 +195,7 @@ class NetworkChange:
         raise RestoreFailed(
             f"not every server is back on its former state: {'; '.join(what)}",
             where=", ".join([*failed, *silent]),
-            remedy=self._remedy(list(failed), silent),
+            remedy=self._remedy(failed, silent),
         ) from cause
 
     async def _ask_restore(self) -> tuple[dict[str, ApplyReport], AgentProblem | None]:
@@ -217,8 +218,10 @@ class NetworkChange:
                     return reports, problem
             await asyncio.sleep(_RESTORE_PAUSE_SECONDS)
 
-    def _remedy(self, failed: list[str], silent: list[str]) -> str:
-        advice = [restore_by_hand(failed)] if failed else []
+    def _remedy(self, failed: Mapping[str, Sequence[Refusal]], silent: list[str]) -> str:
+        advice = remedies(failed.values())
+        if failed:
+            advice.append(restore_by_hand(list(failed)))
         if silent and self._keeping:
             advice.append(
                 f"{', '.join(silent)} may have been told to keep the new state: when reachable, "

@@ -48,6 +48,12 @@ def show_servers(
             console.print(f"{server}: {visible(problem)}")
         for said in _drift_lines(found.drift):
             console.print(f"{server}: {visible(said)}")
+    for server, observation in observations.items():
+        if observation is not None:
+            # What is in force was read back, with its problems.
+            idle_ones = () if server in results else observation.state.problems
+            for said in (*idle_ones, *observation.lease.owed):
+                console.print(f"{server}: {visible(said)}", style="red")
     digests = {o.lease.plan_digest for o in observations.values() if o is not None}
     if len(digests) > 1:
         console.print("mixed: the servers are on different decisions", style="yellow")

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from placewire.agent.contract.messages import Destroy
 from placewire.agent.contract.state import ApplyReport
-from placewire.controller.errors import JournalFailed, RestoreFailed, restore_by_hand
+from placewire.controller.change.not_restored import not_restored
+from placewire.controller.errors import JournalFailed
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.journal import Decision, Journal
 from placewire.controller.story.tools import Tools
@@ -28,11 +29,7 @@ async def destroyed(plan: Plan, servers: Sequence[str], tools: Tools) -> Mapping
         if server not in left:
             journal.note_removal(plan.name, server)
     if left:
-        raise RestoreFailed(
-            "; ".join(refusal.what for some in left.values() for refusal in some),
-            where=", ".join(left),
-            remedy=restore_by_hand(list(left)),
-        )
+        raise not_restored(left)
     if latest is not None:
         journal.note(latest.id, "destroyed")
     return reports

@@ -23,11 +23,10 @@ from placewire.agent.contract.state import ApplyReport, LeaseState
 from placewire.controller.agents.agents import Agents
 from placewire.controller.change.change import NetworkChange
 from placewire.controller.change.generations import with_next_generations
+from placewire.controller.change.not_restored import not_restored
 from placewire.controller.errors import (
     AgentUnreachable,
     JournalFailed,
-    RestoreFailed,
-    restore_by_hand,
 )
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.journal import Decision, Journal
@@ -165,10 +164,6 @@ async def _finish(
 
 async def _all_done(agents: Agents, requests: Mapping[str, Request]) -> None:
     reports = await agents.ask_all(requests, ApplyReport, timeout_seconds=60)
-    left = {server: report for server, report in reports.items() if not report.succeeded}
+    left = {server: r.refusals for server, r in reports.items() if not r.succeeded}
     if left:
-        raise RestoreFailed(
-            "; ".join(refusal.what for report in left.values() for refusal in report.refusals),
-            where=", ".join(left),
-            remedy=restore_by_hand(list(left)),
-        )
+        raise not_restored(left)

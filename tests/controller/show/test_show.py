@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from placewire.agent.contract.measurement import LinkMeasurement
-from placewire.agent.contract.messages import ReadBackResult
-from placewire.agent.contract.state import DriftState
+from placewire.agent.contract.messages import Observation, ReadBackResult
+from placewire.agent.contract.state import DriftState, LeaseState, ObservedState
 from placewire.controller.show.placements import beside_tensors, where_data_is
 from placewire.controller.show.steps import Step, Steps
 from placewire.controller.show.story import Show
@@ -75,6 +75,18 @@ def test_drift_is_told_with_what_became_of_it() -> None:
     assert "s1: [rule] 5 differs" in healed
     reported = told(policy="report", drifts=1, since_unix=now - 7)
     assert "once; nothing was put back; as it is now for 7 s (the plan says `drift" in reported
+
+
+def test_what_an_idle_server_owes_or_carries_is_told() -> None:
+    owed = "NIC nic0 (02:00:00:00:00:01) was away and is owed address 10.7.0.1/24"
+    lease = LeaseState(phase="idle", generation=0, owed=(owed,))
+    state = ObservedState(problems=("server s1: carries Placewire's marks: bridges pw-nic1",))
+    show = Show()
+    show.console.file = io.StringIO()
+    show.console.width = 200
+    show.status({"s1": Observation(state=state, lease=lease)}, {})
+    text = show.console.file.getvalue()
+    assert f"s1: {owed}\n" in text and "carries Placewire's marks: bridges pw-nic1" in text
 
 
 @pytest.mark.parametrize("error", [ERROR, ERROR.replace(" - ", "\n")])
