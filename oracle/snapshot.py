@@ -427,10 +427,11 @@ def flows(bridge: str, text: str) -> dict[str, Any]:
     """text: of `ovs-ofctl --no-stats dump-flows`."""
     pairs = []
     for line in text.splitlines():
-        flow = re.fullmatch(r"\s*cookie=(\S+?), (.*?) ?actions=(.*)", line)
+        # ovs-ofctl prints no cookie that is 0, and a flag that flows of OpenFlow 1.2 have.
+        flow = re.fullmatch(r"\s*(?:cookie=(\S+?), )?(?:reset_counts )?(.*?) ?actions=(.*)", line)
         if flow is not None:
             match = flow[2].strip().rstrip(",") or "every packet"
-            pairs.append((f"{bridge} {match}", {"cookie": flow[1], "actions": flow[3]}))
+            pairs.append((f"{bridge} {match}", {"cookie": flow[1] or "0x0", "actions": flow[3]}))
     return _numbered(pairs)
 
 

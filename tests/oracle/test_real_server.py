@@ -39,7 +39,7 @@ CHANGES = (
      "class nic0 htb 1:3: was "),
     ("tc filter add dev nic0 parent 1: protocol ip pref 10 u32 match ip dst 10.66.0.3/32 "
      "flowid 1:3", "tc filter del dev nic0 parent 1: protocol ip pref 10",
-     "filter nic0 filter parent 1: protocol ip pref 10 u32 "),
+     "filter nic0 filter protocol ip pref 10 u32 "),
     ("tc qdisc add dev nic1 root handle 5: htb", "tc qdisc del dev nic1 root",
      "qdisc nic1 root: "),
     (f"{_SWITCH} add-port br0 op0 -- set interface op0 type=internal",
@@ -57,7 +57,7 @@ CHANGES = (
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerUnderTest]:
     with server_under_test() as made:
-        made.sh("ip link add nic2 type dummy; ip link set nic2 up")
+        made.plug_in("nic2")
         made.sh(f"{_SWITCH} add-br br0 -- set bridge br0 datapath_type=netdev")
         made.sh(f"{_SWITCH} add-port br0 nic2; ip link set br0 up")
         made.sh("tc qdisc add dev nic0 root handle 1: htb")
