@@ -80,7 +80,7 @@ async def _run(host: str, tcp_port: int, idle: int, slow: int, addresses: int) -
 
 if __name__ == "__main__":
     wanted = int(sys.argv[2]) + int(sys.argv[3]) + 64
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(wanted, 1024), most), most))
     host_name, _, tcp_port_text = sys.argv[1].rpartition(":")
     asyncio.run(_run(host_name, int(tcp_port_text), *map(int, sys.argv[2:5])))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from placewire.job.contract.specification import Failed, RankEvent
 
@@ -16,12 +18,15 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 class Events:
     """Owns standard output: what a model or a library prints goes to standard error instead.
 
-    A rank may outlive the reader of its events; what nobody reads is dropped.
+    A rank may outlive the reader of its events; what nobody reads is dropped. So is what the model
+    prints from the moment on at which its reader is gone, which is before anybody notices.
     """
 
     def __init__(self) -> None:
         self._descriptor = os.dup(1)
         os.dup2(2, 1)
+        sys.stdout.flush()
+        sys.stdout, sys.stderr = _forgiving(1), _forgiving(2)
         self._lock = threading.Lock()
         self._heard = True
         # Called before this process ends itself.
@@ -53,6 +58,23 @@ class Events:
         for descriptor in (1, 2):
             os.dup2(nothing, descriptor)
         os.close(nothing)
+
+
+class _Forgiving(io.FileIO):
+    """A descriptor that takes everything, also once nobody reads it any more."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return memoryview(data).nbytes
+
+
+def _forgiving(descriptor: int) -> io.TextIOWrapper:
+    buffered = io.BufferedWriter(_Forgiving(descriptor, "w", closefd=False))
+    return io.TextIOWrapper(
+        buffered, encoding="utf-8", errors="backslashreplace", line_buffering=True
+    )
 
 
 def end_on_signals(events: Events, rank: int) -> None:
