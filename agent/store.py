@@ -49,6 +49,11 @@ def read_kept(directory: Path) -> Kept:
         except DamagedError as error:
             damaged.append(str(error))
             continue
+        except PermissionError:
+            raise
+        except OSError as error:
+            damaged.append(f"{path} cannot be read: {error.strerror}")
+            continue
         if name == COPY_FILE:
             said = "; ".join(damaged) or f"{directory / STATE_FILE} is lost"
             log.error("%s; its copy %s is whole, and is used", said, path)

@@ -115,7 +115,13 @@ class InterfaceView:
 
     def above(self, interface: str) -> tuple[str, ...]:
         """The interfaces that are made on top of it, as VLANs are: they go with it."""
-        return tuple(name for name, link in self._links.items() if link.get("link") == interface)
+        # A VXLAN names its lower interface among its own settings only.
+        return tuple(
+            name
+            for name, link in self._links.items()
+            if interface
+            in (link.get("link"), link.get("linkinfo", {}).get("info_data", {}).get("link"))
+        )
 
     def address_entries(self, interface: str) -> list[Mapping[str, Any]]:
         """All its addresses as `ip -j address` shows them."""

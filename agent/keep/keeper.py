@@ -167,6 +167,8 @@ class Keeper:
         """To be called at the agent's start: undoes a change that was interrupted, or makes the
         state in force whole. What fails is due again in `tick`."""
         self._context.in_force_is_whole = False
+        with self._memory.lock:
+            self._memory.save_clocks()
         return self.tick()
 
     def tick(self) -> ApplyReport | None:

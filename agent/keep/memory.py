@@ -66,6 +66,15 @@ class Memory:
         kept = self.kept
         return kept.lease.model_copy(update={"owed": owed_sentences(kept.ledger)})
 
+    def save_clocks(self) -> None:
+        """Saves leases of another boot, or of an agent that saved no clocks, as they count now:
+        otherwise every start would grant them anew. To be called at an agent's start."""
+        saved = self.kept.saved_at
+        if self.kept.lease.is_idle and not self.kept.ledger.owed:
+            return
+        if saved is None or saved.boot_id != self._boot_id():
+            self.hold(self.kept.model_copy())
+
     def now(self) -> float:
         """Wall-clock time, after expiries were put in step with it."""
         now = self._clock()

@@ -83,7 +83,8 @@ class Paying:
             raise NotAsAppliedError(f"read back and not as wanted: {due}")
         with memory.lock:
             ledger = without_debts(memory.kept.ledger, debts)
-            memory.save(memory.kept.model_copy(update={"ledger": ledger}))
+            # Not a second time on a full disk: from now on all that is its owner's.
+            memory.hold(memory.kept.model_copy(update={"ledger": ledger}))
         nics = ", ".join(debt.nic for debt in debts)
         memory.note("paid", (), detail=f"what was owed to {nics} was given back")
         log.warning("%s came back, and has what was owed to it", nics)

@@ -18,7 +18,11 @@ def observe(context: Context) -> Observation:
     """The problems name also marks of ours that no state on this server's disk knows."""
     kept = context.memory.kept
     state = context.observe(kept.desired, kept.ledger)
-    unknown = refusal_of_unknown_marks(context.facts().server, kept.lease, state)
+    # A change may have begun meanwhile: its marks are known.
+    was_idle = context.memory.kept.lease == kept.lease
+    unknown = (
+        refusal_of_unknown_marks(context.facts().server, kept.lease, state) if was_idle else ()
+    )
     problems = (*state.problems, *(refusal.sentence for refusal in unknown))
     return Observation(
         state=state.model_copy(update={"problems": problems}), lease=context.memory.lease

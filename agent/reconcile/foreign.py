@@ -121,7 +121,6 @@ def _what_would_go(
     for step in going:
         if isinstance(step.before, Queue) and step.before.nic not in nics:
             found[_Place("queue", step.before.key)] = on[step.before.key]
-    names = {bridge.name for bridge in bridges}
     with_address = {
         address: list(
             goes_with_address(
@@ -138,9 +137,8 @@ def _what_would_go(
             *(f for f in on[bridge.nic] if f.collection == SHAPERS and bridge.nic not in nics),
             *(entry for entries in mine for entry in entries if entry.on != bridge.name),
         ]
-    for address, entries in with_address.items():
-        if address.interface not in names:
-            found[_Place("address", address.key)] = entries
+    for address, entries in with_address.items():  # Also on a bridge that goes: it stays as well.
+        found[_Place("address", address.key)] = entries
     kept = {place: entries for place, entries in found.items() if entries}
     # A bridge whose NIC keeps its queues stays, though nothing is on the bridge itself.
     for bridge in bridges:

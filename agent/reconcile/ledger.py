@@ -127,14 +127,34 @@ def is_of(debt: TakenOver, nic: NicFacts) -> bool:
 def payable(
     desired: DesiredState | None, observed: ObservedState, ledger: Ledger
 ) -> tuple[TakenOver, ...]:
-    """The debts whose NIC is here and free: no bridge's port, and not wanted by `desired`."""
+    """The debts whose NIC is here and free: no bridge's port, and not wanted by `desired`. A debt
+    also waits while one of its addresses is in use elsewhere on this server."""
     wanted = {bridge.nic for bridge in desired.bridges} if desired else set()
     free = [nic for nic in observed.nics if nic.bridge is None and nic.name not in wanted]
-    return tuple(debt for debt in ledger.owed if any(is_of(debt, nic) for nic in free))
+    given = [*observed.addresses, *(desired.addresses if desired else ())]
+    return tuple(
+        debt
+        for debt in ledger.owed
+        if any(is_of(debt, nic) for nic in free)
+        and hosts(debt.addresses).isdisjoint(
+            hosts(
+                [
+                    *(address.address for address in given),
+                    *(a for nic in observed.nics if nic.name != debt.nic for a in nic.addresses),
+                ]
+            )
+        )
+    )
+
+
+def hosts(addresses: Iterable[str]) -> set[str]:
+    """The addresses alone, without their prefix lengths and further words."""
+    return {address.split()[0].split("/")[0] for address in addresses}
 
 
 def payment(debts: Collection[TakenOver], observed: ObservedState) -> tuple[Step, ...]:
-    """The steps that give their NICs what is still missing of these debts, which are payable."""
+    """The steps that give their NICs what is still missing of these debts, which are payable. A NIC
+    that is back belongs to its owner: it is not set down, and what its owner set is left."""
     facts = {nic.name: nic for nic in observed.nics}
     current = {sysctl.name: sysctl for sysctl in observed.sysctls}
     steps: list[Step] = []
@@ -145,8 +165,17 @@ def payment(debts: Collection[TakenOver], observed: ObservedState) -> tuple[Step
             for former in debt.sysctls
             if former.name in current and current[former.name] != former
         ]
-        if nic is None or not has_back(debt, nic):
+        if nic is None:
             steps.append(NicStep("back", "", debt))
+            continue
+        # Our queues on it show that it was renamed under them, and is promiscuous because of us.
+        flags = {
+            "was_up": debt.was_up or nic.up,
+            "was_promiscuous": debt.was_promiscuous or not nic.left_by_switch,
+        }
+        held = debt.model_copy(update=flags)
+        if not has_back(held, nic):
+            steps.append(NicStep("back", "", held))
     return tuple(steps)
 
 
@@ -164,8 +193,8 @@ def owed_refusals(server: str, ledger: Ledger) -> tuple[Refusal, ...]:
     return tuple(
         refuse(
             f"server {server}, NIC {debt.nic}{_mac(debt)}",
-            "is away, has lost its name to another, or is a port of somebody's bridge: it is owed "
-            + _what(debt),
+            "is away, has lost its name to another, is a port of somebody's bridge, or its address "
+            f"is in use elsewhere: it is owed {_what(debt)}",
             "bring it back under its name and free, and the agent gives it that within a minute; "
             f"if it never comes back, stop the agent and run `agent restore --give-up {debt.nic}`",
         )

@@ -47,6 +47,7 @@ class LabUnderSoak:
         self.plans = plans
         self._folder = folder
         self.snapshots_taken = 0
+        self._own: dict[tuple[str, str], list[str]] = {}
         self._first = folder / "first.json"
         done = self.run("verify", str(self.any_plan), "--snapshot", str(self._first))
         if done.code != 0:
@@ -135,7 +136,11 @@ class LabUnderSoak:
         return done.stdout
 
     def take_nic_away(self, server: str, nic: str) -> None:
-        """Into the controller's namespace, which goes with the lab."""
+        """Into the controller's namespace, which goes with the lab. Its own addresses, where it has
+        any now, are whoever configured it to give back."""
+        shown = json.loads(self.sh(server, f"ip -j -4 address show dev {nic}") or "[]")
+        found = [info for link in shown for info in link.get("addr_info", [])]
+        self._own[server, nic] = [f"{one['local']}/{one['prefixlen']}" for one in found]
         space = self.lab.record.controller_namespace
         self.sh(server, f"ip link set {nic} netns {space} name {self._away(server, nic)}")
 
@@ -145,6 +150,8 @@ class LabUnderSoak:
         words = ["ip", "link", "set", away, "netns", space, "name", nic]
         subprocess.run(self.lab.inside_controller(words), check=False)
         self.sh(server, f"ip link set {nic} up")
+        for address in self._own.pop((server, nic), []):
+            self.sh(server, f"ip address add {address} brd + dev {nic}")
 
     def _away(self, server: str, nic: str) -> str:
         return f"{server}{nic}"

@@ -13,11 +13,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import sqlite3
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from typing import Any
 from placewire.controller.errors import JournalFailed, UsageError
 
 _FILE = "journal.sqlite3"
+# The detail of a destroyed decision that says on which servers; a former release's does not.
+_NAMES_SERVERS = re.compile(r"(^|, )removed on ")
 # For so long another process may hold the journal; a controller that waits hears no agent.
 _WAIT_SECONDS = 2.0
 
@@ -74,6 +77,11 @@ class Phase:
     name: str
     unix_seconds: float
     detail: str
+
+
+def removed_on(servers: Collection[str]) -> str:
+    """The detail of the phase `destroyed`: a decision may be destroyed on some servers only."""
+    return f"removed on {' '.join(servers)}"
 
 
 @dataclass(frozen=True)
@@ -208,17 +216,18 @@ class Journal:
                 f"{error.what}; `controller history`, `status` and `recover` go by what it has"
             )
 
-    def note_removal(self, plan_name: str, server: str) -> None:
-        """Records that nothing of the plan is left on the server. Says where it cannot."""
+    def note_removals(self, plan_name: str, servers: Collection[str]) -> None:
+        """Records that nothing of the plan is left on these servers. Says where it cannot."""
         try:
             with self._transaction():
-                self._database.execute(
+                self._database.executemany(
                     "INSERT INTO removals (plan_name, server, latest_decision) "
                     "SELECT ?, ?, coalesce(max(id), 0) FROM decisions",
-                    (plan_name, server),
+                    [(plan_name, server) for server in servers],
                 )
         except JournalFailed as error:
-            self._say(f"{server}: the journal does not have that it was destroyed: {error.what}")
+            named = ", ".join(servers)
+            self._say(f"{named}: the journal does not have that they were destroyed: {error.what}")
 
     def holding(self, plan_name: str) -> frozenset[str]:
         """Servers that, by this journal, keep a network of the plan: told to keep a decision, and
@@ -230,13 +239,12 @@ class Journal:
                 plan_name,
             )
         )
-        latest_removal = max(removed.values(), default=0)
         kept: dict[str, int] = {}
         for one in self.decisions():
             if one.plan_name != plan_name:
                 continue
             # A former release did not record which servers it destroyed: all of the decision.
-            if one.last_phase == "destroyed" and latest_removal < one.id:
+            if one.last_phase == "destroyed" and not _NAMES_SERVERS.search(one.phases[-1].detail):
                 kept = {s: decision for s, decision in kept.items() if s not in one.generations}
             elif one.was_decided_to_keep and one.last_phase != "restored":
                 kept |= dict.fromkeys(one.generations, one.id)
@@ -406,9 +414,13 @@ def _require_own(directory: Path) -> None:
     Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     found = directory.stat()
+    there = {path.name for path in directory.iterdir()}
+    ours = not there or bool(there & {_FILE, "apply.lock", "ca"})
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        if found.st_uid != os.geteuid():
-            raise PermissionError(1, "others can write to this folder", str(directory))
+        # A folder for everybody, as /tmp is, stays so.
+        if found.st_uid != os.geteuid() or not ours or found.st_mode & stat.S_ISVTX:
+            why = "others can write to this folder; give one of its own"
+            raise PermissionError(1, why, str(directory))
         directory.chmod(stat.S_IMODE(found.st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
 
 

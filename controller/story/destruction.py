@@ -9,7 +9,7 @@ from placewire.agent.contract.state import ApplyReport
 from placewire.controller.change.not_restored import not_restored
 from placewire.controller.errors import JournalFailed
 from placewire.controller.plan.plan import Plan
-from placewire.controller.records.journal import Decision, Journal
+from placewire.controller.records.journal import Decision, Journal, removed_on
 from placewire.controller.story.tools import Tools
 
 
@@ -25,13 +25,11 @@ async def destroyed(plan: Plan, servers: Sequence[str], tools: Tools) -> Mapping
         dict.fromkeys(servers, Destroy(plan_name=plan.name)), ApplyReport, timeout_seconds=60
     )
     left = {server: r.refusals for server, r in reports.items() if not r.succeeded}
-    for server in reports:
-        if server not in left:
-            journal.note_removal(plan.name, server)
+    journal.note_removals(plan.name, [server for server in reports if server not in left])
     if left:
         raise not_restored(left)
     if latest is not None:
-        journal.note(latest.id, "destroyed")
+        journal.note(latest.id, "destroyed", detail=removed_on(reports))
     return reports
 
 

@@ -29,7 +29,7 @@ from placewire.controller.errors import (
     JournalFailed,
 )
 from placewire.controller.plan.plan import Plan
-from placewire.controller.records.journal import Decision, Journal
+from placewire.controller.records.journal import Decision, Journal, removed_on
 from placewire.controller.story.rollback import states_of
 from placewire.controller.uninterruptible import uninterruptible
 
@@ -105,8 +105,8 @@ async def _ended(decision: Decision, plan: Plan, agents: Agents, journal: Journa
     if way == "finish" and present:
         detail += f", as decision {journal.decisions()[-1].id}"
     if way == "destroy":
-        for server in present:
-            journal.note_removal(plan.name, server)
+        journal.note_removals(plan.name, present)
+        detail += f", {removed_on(present)}"
     journal.note(decision.id, ended, detail=detail)
     return Recovered(decision, way, tuple(missing))
 

@@ -75,7 +75,7 @@ def count_steps(dies_at: int | None) -> Callable[[], int]:
 
     placewire.controller.agents.agents.Agents.ask = asked  # type: ignore[method-assign]
     journal = placewire.controller.records.journal.Journal
-    for name in ("begin", "decide", "keep", "note_removal", "record_run", "_record"):
+    for name in ("begin", "decide", "keep", "note_removals", "record_run", "_record"):
         setattr(journal, name, around(getattr(journal, name)))
     return lambda: taken[0]
 

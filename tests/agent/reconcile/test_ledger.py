@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from placewire.agent.contract.entries import Sysctl
+from placewire.agent.contract.entries import Address, Sysctl
 from placewire.agent.contract.state import Ledger, ObservedState, TakenOver
 from placewire.agent.reconcile.ledger import (
     extended,
@@ -97,3 +97,21 @@ def test_a_nic_that_may_not_be_taken_over_keeps_its_addresses() -> None:
 )
 def test_whose_sysctl_it_is(name: str, interface: str) -> None:
     assert interface_of(name) == interface
+
+
+def test_a_nic_that_is_back_is_its_owners() -> None:
+    """It was down and bare when a plan took it; now its owner uses it."""
+    debt = TakenOver(nic="nic0", mac="02:00:00:00:00:01", addresses=(), was_up=False)
+    used = nic("nic0", "10.8.0.1/24", promiscuous=True)
+    assert payment((debt,), ObservedState(nics=(used,))) == (), "it is not set down"
+
+
+@pytest.mark.parametrize("where", ["another NIC", "a bridge of ours"])
+def test_an_address_that_is_in_use_elsewhere_is_not_given_back_yet(where: str) -> None:
+    ledger, here = debt_of_nic0(), nic("nic0")
+    other = nic("nic2", "10.7.0.1/24") if where == "another NIC" else nic("nic2")
+    ours = (Address(interface="pw-nic2", address="10.7.0.1/24"),) if where != "another NIC" else ()
+    observed = ObservedState(nics=(here, other), addresses=ours)
+    assert payable(None, observed, ledger) == ()
+    assert payable(None, ObservedState(nics=(here,)), ledger) == ledger.owed
+    assert "in use elsewhere" in owed_refusals("s1", ledger)[0].what

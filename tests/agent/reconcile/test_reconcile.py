@@ -447,3 +447,21 @@ def test_an_address_that_only_the_plan_gave_leaves_a_bridge_that_stays() -> None
     harmless, _ = hold_back(difference(None, under, ledger), under, ledger)
     removed = [s.as_change().key for s in harmless if s.collection == "addresses"]
     assert "pw-nic0 10.8.0.1/24" in removed and "pw-nic0 10.7.0.1/24" not in removed
+
+
+def test_an_address_that_takes_another_one_with_it_stays_with_its_bridge() -> None:
+    """The NIC had no address of its own, and another NIC must get its own back all the same."""
+    bare = ObservedState(nics=(nic("nic0"), nic("nic1", "10.7.1.1/24")))
+    desired = desired_state(1)
+    ledger = extended(desired, bare, Ledger())
+    up = applied(bare, difference(desired, bare, ledger))
+    theirs = ForeignEntry(
+        collection="addresses", key="pw-nic0 10.7.0.99/24", text="address 10.7.0.99/24",
+        on="pw-nic0", remedy="ip address del 10.7.0.99/24 dev pw-nic0",
+    )  # fmt: skip
+    observed = up.model_copy(update={"foreign": (theirs,)})
+    harmless, refused = hold_back(difference(None, observed, ledger), observed, ledger)
+    assert [refusal.where for refusal in refused] == ["bridge pw-nic0"]
+    gone = [step.as_change().key for step in harmless]
+    assert "pw-nic0 10.7.0.1/24" not in gone and "pw-nic0" not in gone
+    assert "pw-nic1 10.7.1.1/24" in gone and "pw-nic1" in gone

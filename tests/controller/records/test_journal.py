@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import placewire.controller.records.journal as journals
 from placewire.controller.errors import JournalFailed, UsageError
-from placewire.controller.records.journal import Journal
+from placewire.controller.records.journal import Journal, removed_on
 
 
 def test_a_decision_s_phases_are_kept_over_reopening(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_what_cannot_be_written_is_said_and_the_next_note_is_written(
         first = journal.begin("plan", "d1", {"s1": 1})
         with full_disk() if hindrance == "full" else held(tmp_path):
             journal.note(first, "destroyed")
-            journal.note_removal("plan", "s1")
+            journal.note_removals("plan", ["s1"])
             with pytest.raises(JournalFailed):
                 journal.record_run("plan", "{}")
             with pytest.raises(JournalFailed):
@@ -245,6 +245,17 @@ def test_no_other_user_can_open_the_lock_or_exchange_it(tmp_path: Path) -> None:
         assert stat.S_IMODE(state.stat().st_mode) == 0o755
 
 
+@pytest.mark.parametrize("mode", [0o1777, 0o775])
+def test_a_folder_that_is_not_a_controllers_keeps_its_mode(tmp_path: Path, mode: int) -> None:
+    """As /tmp, or a folder that a group shares."""
+    (tmp_path / "of others").touch()
+    tmp_path.chmod(mode)
+    with pytest.raises(UsageError, match="give one of its own"):
+        with Journal.open(tmp_path):
+            pass
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == mode
+
+
 def test_a_folder_of_somebody_else_that_others_write_to_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,10 +287,13 @@ def test_a_server_keeps_a_plan_until_it_is_destroyed(tmp_path: Path) -> None:
         assert journal.holding("plan") == {"s1", "s2", "s3"}, "nobody destroyed it on s3"
         journal.note(latest, "destroyed")
         assert journal.holding("plan") == {"s3"}, "as a former release recorded it"
-        journal.note_removal("plan", "s1")
-        assert journal.holding("plan") == {"s2", "s3"}, "as this one does"
-        journal.note_removal("plan", "s2")
-        journal.note_removal("plan", "s3")
+        journal.note_removals("plan", ["s3"])
+        assert journal.holding("plan") == frozenset(), "what the former one destroyed stays so"
+        latest = kept("s1", "s2")
+        journal.note_removals("plan", ["s1"])
+        journal.note(latest, "destroyed", detail=removed_on(["s1"]))
+        assert journal.holding("plan") == {"s2"}, "as this one records it"
+        journal.note_removals("plan", ["s2"])
         assert journal.holding("plan") == frozenset()
         kept("s3")
         assert journal.holding("plan") == {"s3"}
