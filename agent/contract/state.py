@@ -171,7 +171,7 @@ class ObservedState(Collections):
 
 
 class Ledger(Frozen):
-    """What no mark can tell; on disk before anything is touched.
+    """The agent's record of what no mark can tell. It is on disk before anything is touched.
 
     nics, sysctls  values of others that Placewire changes, as they were: what the state in force
                    took over, or, while a change is under way, the states before and after it

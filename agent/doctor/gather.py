@@ -62,8 +62,8 @@ def gather(config: AgentConfig) -> Facts:
 
 
 def _known(config: AgentConfig) -> Unmarked:
-    """What the agent of a plan in force knows of its own. Without a plan, or where its state cannot
-    be read, nobody knows whose the addresses of a bridge of ours are."""
+    """Returns what the agent knows to be its own while a plan is in force. Without a plan, or where
+    the state cannot be read, nobody knows whose the addresses of a bridge of ours are."""
     try:
         kept = with_known_addresses(read_kept(Path(config.state_dir)))
     except (OSError, StoreError):

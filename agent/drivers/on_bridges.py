@@ -23,8 +23,8 @@ from placewire.agent.reconcile.foreign import (
     goes_with_address,
 )
 
-# Of an address that the kernel made by itself: what newer versions of iproute2 call its protocol,
-# and flags that only the kernel's own have.
+# Newer versions of iproute2 show one of these protocols for an address that the kernel made by
+# itself; only such an address has one of these flags.
 _KERNELS_PROTOCOLS = ("kernel_ll", "kernel_ra", "kernel_lo")
 _KERNELS_FLAGS = ("mngtmpaddr", "temporary", "stable-privacy")
 
@@ -32,7 +32,8 @@ _KERNELS_FLAGS = ("mngtmpaddr", "temporary", "stable-privacy")
 def read_on_bridges(
     view: InterfaceView, bridge: str, own: Collection[str], *, offloads: bool
 ) -> list[ForeignEntry]:
-    """What of others is on this interface, Open vSwitch's database and flows apart.
+    """Returns the objects of others on this interface, but for those in Open vSwitch's database and
+    its flows.
 
     own: the addresses (a.b.c.d/len) and routes (as `ip route` prints them) that are ours. offloads:
     whether Open vSwitch offloads flows to hardware.

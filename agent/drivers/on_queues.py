@@ -28,8 +28,8 @@ def read_on_queues(
     effective: Sequence[EffectiveQueue],
     queue_ids: Mapping[str, Collection[int]],
 ) -> Iterator[ForeignEntry]:
-    """What of others is on these NICs' classes and in the place of our HTB; filters on the HTB
-    itself apart (traffic_control.read_classifiers).
+    """Yields the objects of others on these NICs' classes and in the place of our HTB, but for the
+    filters on the HTB itself, which traffic_control.read_classifiers returns.
 
     effective: the classes of these NICs. queue_ids: by NIC that the database gives a QoS of ours,
     the ids of the queues in it.

@@ -34,7 +34,7 @@ COLUMNS = {
     "Interface": ["name", "type", "mtu_request"],
     "QoS": ["type", "queues", "other_config", "external_ids"],
     "Queue": ["other_config", "external_ids"],
-    # Of what others may add to a bridge, only whether it is there.
+    # Others may add these to a bridge. The agent only needs to know whether one is there.
     "Controller": ["target"], "Mirror": ["name"],
     "NetFlow": ["targets"], "sFlow": ["targets"], "IPFIX": ["targets"],
 }  # fmt: skip

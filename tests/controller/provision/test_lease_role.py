@@ -1,0 +1,73 @@
+"""The role that lets Placewire be removed reads the agent's state as the agent does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from placewire.agent.contract.state import LeaseState, Ledger, TakenOver
+from placewire.agent.reconcile.lease import Kept
+from placewire.agent.store import COPY_FILE, STATE_FILE, DiskStore
+from tests.paths import ROOT
+
+pytestmark = pytest.mark.slow
+
+IDLE = Kept()
+COMMITTED = Kept(lease=LeaseState(phase="committed", generation=3, plan_name="plan"))
+OWING = Kept(ledger=Ledger(owed=(TakenOver(nic="nic0", addresses=("10.7.0.1/24",)),)))
+
+
+def role_on(state_dir: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs the role on this machine, as nobody else."""
+    play = [
+        {
+            "hosts": "localhost", "connection": "local", "gather_facts": False,
+            "vars": {"placewire_state": str(state_dir)},
+            "roles": [str(ROOT / "playbooks" / "roles" / "lease")],
+        }
+    ]  # fmt: skip
+    file = folder / "play.yaml"
+    file.write_text(yaml.safe_dump(play))
+    return subprocess.run(
+        [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "localhost,", str(file)],
+        capture_output=True, text=True, timeout=120,
+        env={**os.environ, "ANSIBLE_LOCALHOST_WARNING": "false", "ANSIBLE_PYTHON_INTERPRETER":
+             sys.executable, "ANSIBLE_HOME": str(folder)},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kept", "without", "said"),
+    [
+        (None, (), ""),
+        (IDLE, (), ""),
+        (COMMITTED, (), "generation 3 of plan plan is committed"),
+        (COMMITTED, (STATE_FILE,), "generation 3 of plan plan is committed"),
+        (OWING, (), "NICs nic0 were away"),
+    ],
+)
+def test_what_is_in_force_or_owed_keeps_placewire_there(
+    tmp_path: Path, kept: Kept | None, without: tuple[str, ...], said: str
+) -> None:
+    state = tmp_path / "state"
+    if kept is not None:
+        DiskStore(state).save(kept)
+    for name in without:
+        (state / name).unlink()
+    done = role_on(state, tmp_path)
+    assert (done.returncode == 0) == (not said), done.stdout + done.stderr
+    assert said in done.stdout
+
+
+def test_a_damaged_state_is_no_idle_one(tmp_path: Path) -> None:
+    DiskStore(tmp_path / "state").save(COMMITTED)
+    for name in (STATE_FILE, COPY_FILE):
+        path = tmp_path / "state" / name
+        path.write_bytes(path.read_bytes().replace(b"committed", b"idle"))
+    done = role_on(tmp_path / "state", tmp_path)
+    assert done.returncode != 0 and "--from-marks" in done.stdout, done.stdout + done.stderr
