@@ -12,6 +12,7 @@ from placewire.agent.contract.messages import Observation
 from placewire.agent.contract.state import ApplyReport, LeaseState
 from placewire.agent.drivers.server import Server
 from placewire.agent.keep.keeper import Keeper
+from placewire.agent.steady import read_steadily
 from placewire.agent.store import DamagedError, put_damaged_aside, read_kept, take_lock
 from placewire.agent.wiring import build_keeper
 from placewire.visible import visible, visible_lines
@@ -19,8 +20,12 @@ from placewire.visible import visible, visible_lines
 
 def status(config: AgentConfig, *, as_json: bool) -> int:
     """Returns 1 where something of Placewire's is broken. Raises EffectError, StoreError."""
-    keeper = build_keeper(config, Server(config))
-    seen = keeper.observe()
+
+    def read() -> tuple[Keeper, Observation]:
+        keeper = build_keeper(config, Server(config))
+        return keeper, keeper.observe()
+
+    keeper, seen = read_steadily(Path(config.state_dir), read)
     unused = (f"row {row.key} is ours, and no port uses it" for row in seen.state.unused_rows)
     problems = [*seen.state.problems, *unused, *seen.lease.owed]
     if seen.lease.is_in_force:

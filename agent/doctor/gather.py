@@ -21,6 +21,7 @@ from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.lease import with_known_addresses
 from placewire.agent.reconcile.ledger import owed_sentences
 from placewire.agent.reconcile.unmarkable import NOTHING_KNOWN, Unmarked, unmarked
+from placewire.agent.steady import read_steadily
 from placewire.agent.store import StoreError, read_kept
 from placewire.agent.wiring import addresses_towards
 
@@ -33,10 +34,14 @@ _TIMEX_BYTES = 256
 
 
 def gather(config: AgentConfig) -> Facts:
-    """Raises EffectError where not even the interfaces can be read."""
+    """Raises EffectError where not even the interfaces can be read, or where changes of the server
+    begin and end all the time."""
     user = _agent_user()
     server = Server(config)
-    observed, unreadable = server.observe_what_answers(_known(config))
+    (observed, unreadable), own = read_steadily(
+        Path(config.state_dir),
+        lambda: (server.observe_what_answers(_known(config)), _own(config, user)),
+    )
     names = [nic.name for nic in observed.nics]
     return Facts(
         server=config.server,
@@ -56,7 +61,7 @@ def gather(config: AgentConfig) -> Facts:
             send_buffer_bytes=next((int(s.value) for s in read_sysctls([_SEND_BUFFER])), None),
         ),
         others=other_facts(),
-        own=_own(config, user),
+        own=own,
         observed=observed,
     )
 

@@ -7,10 +7,10 @@ is the plan's name; further keys beside it say what a row is for.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from placewire.agent.contract.entries import OWNER_KEY, Bridge, Queue, Shaper
-from placewire.agent.contract.state import Ledger
+from placewire.agent.contract.state import TakenOver
 from placewire.agent.drivers.ovsdb_connection import Database, connected
 from placewire.agent.drivers.switch_view import (
     HELD_KEY,
@@ -20,29 +20,34 @@ from placewire.agent.drivers.switch_view import (
     SwitchView,
 )
 from placewire.agent.reconcile.effects import EffectError
-from placewire.agent.reconcile.ledger import marked_as_held
 from placewire.agent.reconcile.steps import EntryStep
 
 
-def add_bridges(
-    remote: str, bridges: Sequence[tuple[Bridge, str]], plan_name: str, ledger: Ledger
-) -> None:
+class MarkedBridge(NamedTuple):
+    """mac: the bridge's MAC address. held: what its mark says that its NIC held; None leaves the
+    mark as it is."""
+
+    bridge: Bridge
+    mac: str
+    held: TakenOver | None
+
+
+def add_bridges(remote: str, wanted: Sequence[MarkedBridge], plan_name: str) -> None:
     """Adds bridges in one transaction, each with its NIC as its port; a bridge of ours that exists
-    is completed. bridges: with the bridge's MAC address. ledger: what their NICs held, which their
-    marks repeat. Raises EffectError."""
+    is completed. Raises EffectError."""
     with connected(remote) as database:
 
         def change(transaction: Any) -> None:
-            for bridge, mac in bridges:
+            for bridge, mac, held in wanted:
                 marks = {OWNER_KEY: plan_name, NIC_KEY: bridge.nic}
-                if (held := marked_as_held(bridge, ledger)) is not None:
+                if held is not None:
                     marks[HELD_KEY] = held.model_dump_json()
                 _write_bridge(database, transaction, bridge, mac, marks)
 
-        names = ", ".join(bridge.name for bridge, _ in bridges)
+        names = ", ".join(bridge.name for bridge, _, _ in wanted)
         database.transact(change, f"bridges {names}")
         there = {name: nic for name, nic, _ in SwitchView(database).bridges()}
-        for bridge, _ in bridges:
+        for bridge, _, _ in wanted:
             if there.get(bridge.name) != bridge.nic:
                 raise EffectError(f"bridge {bridge.name} was written but is not in the database")
 

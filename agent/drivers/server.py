@@ -26,7 +26,7 @@ from placewire.agent.contract.entries import (
     Queue,
     Shaper,
 )
-from placewire.agent.contract.state import ForeignEntry, Ledger, ObservedState
+from placewire.agent.contract.state import ForeignEntry, ObservedState
 from placewire.agent.drivers import (
     abilities,
     devices,
@@ -175,13 +175,13 @@ class Server:
             )
         ]
 
-    def apply(self, steps: Sequence[Step], plan_name: str, ledger: Ledger) -> None:
+    def apply(self, steps: Sequence[Step], plan_name: str) -> None:
         """Executes consecutive steps of one kind as one transaction. Raises EffectError."""
         for _, group in groupby(steps, key=_kind):
             batch = list(group)
             change = batch[0].as_change()
             with _as_effect_error(f"{change.action} {change.collection} {change.key}", EffectError):
-                self._apply_batch(batch, plan_name, ledger)
+                self._apply_batch(batch, plan_name)
 
     def capabilities(self) -> Capabilities:
         """Says less where Open vSwitch does not answer. Raises EffectError."""
@@ -203,14 +203,14 @@ class Server:
             devices=devices.devices(),
         )
 
-    def _apply_batch(self, batch: list[Step], plan_name: str, ledger: Ledger) -> None:
+    def _apply_batch(self, batch: list[Step], plan_name: str) -> None:
         first = batch[0]
         if isinstance(first, NicStep):
             interfaces.move_nics([step for step in batch if isinstance(step, NicStep)])
             return
         entries = [step for step in batch if isinstance(step, EntryStep)]
         if first.collection == "bridges":
-            self._bridges(entries, plan_name, ledger)
+            self._bridges(entries, plan_name)
         elif first.collection in _TOGETHER:
             on_queues.require_free(entries)
             ovsdb.change_queues(self._remote, entries, plan_name)
@@ -239,12 +239,16 @@ class Server:
             on_queues.require_bare(left, queues)
             ovsdb.install_anew(self._remote, left)
 
-    def _bridges(self, steps: list[EntryStep], plan_name: str, ledger: Ledger) -> None:
+    def _bridges(self, steps: list[EntryStep], plan_name: str) -> None:
         wanted = [step.after for step in steps if isinstance(step.after, Bridge)]
         if wanted:
             view = interfaces.InterfaceView()
-            macs = [(b, _bridge_mac(b, view.mac(b.nic))) for b in wanted]
-            ovsdb.add_bridges(self._remote, macs, plan_name, ledger)
+            marked = [
+                ovsdb.MarkedBridge(b, _bridge_mac(b, view.mac(b.nic)), step.mark)
+                for step in steps
+                if isinstance(b := step.after, Bridge)
+            ]
+            ovsdb.add_bridges(self._remote, marked, plan_name)
             for bridge in wanted:
                 if bridge.datapath == "netdev":
                     ethtool.switch_offloads_off(bridge.name)

@@ -38,7 +38,7 @@ def apply_whole(
     if observed is None:
         observed = context.observe(desired, ledger)
     steps = find_drift(desired, observed, ledger).steps
-    _apply(context, steps, desired, ledger, event)
+    _apply(context, steps, desired, event)
     left, observed = _read_back(context, desired, ledger, leave=())
     if left:
         raise NotAsAppliedError(_text_of(left))
@@ -51,7 +51,7 @@ def apply_all_but(
     """Heals all but the subjects in `leave` (see drift.subject_of). Returns the steps done, and why
     other programs keep the rest from being healed. Raises EffectError, NotAsAppliedError."""
     steps = _drift(context, desired, ledger, leave)[0].steps
-    _apply(context, steps, desired, ledger, "heal")
+    _apply(context, steps, desired, "heal")
     left, _ = _read_back(context, desired, ledger, leave)
     if left.steps or left.faults:
         raise NotAsAppliedError(_text_of(left))
@@ -62,13 +62,12 @@ def _apply(
     context: Context,
     steps: tuple[Step, ...],
     desired: DesiredState | None,
-    ledger: Ledger,
     event: str,
 ) -> None:
     if steps:
         record = context.memory.audit if event == "stage" else context.memory.note
         record(event, steps)
-        context.network.apply(steps, desired.plan_name if desired else "", ledger)
+        context.network.apply(steps, desired.plan_name if desired else "")
 
 
 def _read_back(

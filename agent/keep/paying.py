@@ -74,7 +74,7 @@ class Paying:
         steps = payment(debts, observed)
         if steps:
             memory.note("pay", steps)
-            context.network.apply(steps, "", kept.ledger)
+            context.network.apply(steps, "")
             observed = context.observe(kept.desired, kept.ledger)
         if payable(kept.desired, observed, kept.ledger) != debts:
             raise NotAsAppliedError("a NIC went away again meanwhile")

@@ -4,8 +4,8 @@ Order: first everything that appears or changes, from the bridge outwards (a cla
 flow points to it), then everything that goes, in the opposite order. A NIC's own addresses leave
 the NIC after its bridge has them, and come back after the bridge is gone.
 
-A step with equal before and after brings up a bridge that is down, or whose NIC is down. Such steps
-also replace all the shaping of a NIC whose classes in the kernel are not as the database has its
+A step with equal before and after brings up a bridge that is down, or whose NIC is down, or writes
+a bridge's mark where that does not tell what the ledger does. Such steps also replace all the shaping of a NIC whose classes in the kernel are not as the database has its
 queues: somebody changed the classes, though the database is right.
 
 The routes that a NIC had when it was taken over stay on its bridge while that is in force. Where
@@ -14,7 +14,7 @@ the bridge's interface was made anew, they went with the former interface and ar
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from placewire.agent.contract.entries import (
     COLLECTIONS,
@@ -36,7 +36,7 @@ from placewire.agent.contract.state import (
 )
 from placewire.agent.reconcile.canonical import canonical
 from placewire.agent.reconcile.effective import drifted_nics
-from placewire.agent.reconcile.ledger import has_back, is_of
+from placewire.agent.reconcile.ledger import has_back, is_of, marked_as_held, tells_all
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 
 
@@ -49,13 +49,14 @@ def difference(
     ValueError where an address of `desired` is not IPv4.
     """
     wanted = Collections() if desired is None else canonical(desired)
-    broken = _drifted(wanted, observed) | _down(wanted, observed)
+    marks = {b.name: marked_as_held(b, wanted, ledger) for b in wanted.bridges}
+    broken = _drifted(wanted, observed) | _down(wanted, observed) | _mismarked(marks, observed)
     appearing: list[Step] = []
     leaving: list[list[Step]] = []
     for kind in COLLECTIONS:
         target = _by_key(getattr(wanted, kind.collection))
         current = _by_key(getattr(observed, kind.collection))
-        appearing += _appearing(target, current, broken)
+        appearing += _appearing(target, current, broken, marks if kind is Bridge else {})
         if kind is Address:
             appearing += _nics_to_bridges(wanted, observed, ledger)
         if kind is Sysctl:
@@ -72,11 +73,14 @@ def _by_key(entries: Iterable[Entry]) -> dict[str, Entry]:
 
 
 def _appearing(
-    target: dict[str, Entry], current: dict[str, Entry], broken: frozenset[str]
+    target: dict[str, Entry],
+    current: dict[str, Entry],
+    broken: frozenset[str],
+    marks: Mapping[str, TakenOver | None],
 ) -> list[Step]:
-    """broken: names of NICs and bridges that are not as the database says."""
+    """broken: names of NICs and bridges that are not as the database says. marks: by key."""
     return [
-        EntryStep(current.get(key), entry)
+        EntryStep(current.get(key), entry, mark=marks.get(key))
         for key, entry in target.items()
         if current.get(key) != entry
         or (isinstance(entry, (Shaper, Queue, Classifier)) and entry.nic in broken)
@@ -99,6 +103,21 @@ def _down(wanted: Collections, observed: ObservedState) -> frozenset[str]:
     nics = {nic.name for nic in observed.nics if not nic.up}
     names = (b.name for b in wanted.bridges if b.nic in nics or b.name in observed.bridges_down)
     return frozenset(names)
+
+
+def _mismarked(
+    marks: Mapping[str, TakenOver | None], observed: ObservedState
+) -> frozenset[str]:
+    """Bridges whose mark does not tell what it must: a change of the plan's addresses or another
+    adapter outdates it, and an agent of version 0.1.0 made none. Only those whose NIC is there:
+    without it no bridge can be written."""
+    found = {held.bridge: held for held in observed.held}
+    there = {nic.name for nic in observed.nics}
+    return frozenset(
+        name
+        for name, mark in marks.items()
+        if mark is not None and mark.nic in there and not tells_all(found.get(name), mark)
+    )
 
 
 def _drifted(wanted: Collections, observed: ObservedState) -> frozenset[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from placewire.agent.contract.state import Ledger, ObservedState
+from placewire.agent.contract.state import ObservedState
 from placewire.agent.reconcile.lease import Kept
 from placewire.agent.reconcile.steps import Step
 from placewire.agent.reconcile.unmarkable import Unmarked
@@ -27,10 +27,9 @@ class Network(Protocol):
     def observe(self, sought: Unmarked) -> ObservedState:
         """Reads back all that is Placewire's. Raises UnreadableError."""
 
-    def apply(self, steps: Sequence[Step], plan_name: str, ledger: Ledger) -> None:
+    def apply(self, steps: Sequence[Step], plan_name: str) -> None:
         """Executes the steps in order, up to the first that fails, and marks what it makes with the
-        plan's name; bridges also with what the ledger says that their NICs held. Raises
-        EffectError."""
+        plan's name. Raises EffectError."""
 
 
 class Store(Protocol):

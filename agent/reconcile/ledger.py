@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from placewire.agent.contract.entries import Address, Bridge, Sysctl
 from placewire.agent.contract.state import (
+    Collections,
     DesiredState,
     Ledger,
     NicFacts,
@@ -202,14 +203,27 @@ def owed_refusals(server: str, ledger: Ledger) -> tuple[Refusal, ...]:
     )
 
 
-def marked_as_held(bridge: Bridge, ledger: Ledger) -> TakenOver | None:
-    """What the mark of a bridge says that its NIC held: a second witness beside the disk. It tells
-    the addresses, too, that Placewire gives to the bridge."""
+def marked_as_held(bridge: Bridge, wanted: Collections, ledger: Ledger) -> TakenOver | None:
+    """What the mark of a bridge of `wanted` must say that its NIC held: a second witness beside the
+    disk. It tells the addresses, too, that Placewire gives to the bridge. None where the ledger
+    does not have the NIC."""
     taken = next((taken for taken in ledger.nics if taken.nic == bridge.nic), None)
     if taken is None:
         return None
-    given = tuple(a.address for a in ledger.addresses if a.interface == bridge.name)
-    return taken.model_copy(update={"sysctls": sysctls_of(bridge.nic, ledger), "given": given})
+    changed = {sysctl.name for sysctl in wanted.sysctls}
+    sysctls = tuple(s for s in sysctls_of(bridge.nic, ledger) if s.name in changed)
+    both = (*wanted.addresses, *ledger.addresses)
+    given = dict.fromkeys(a.address for a in both if a.interface == bridge.name)
+    return taken.model_copy(
+        update={"bridge": bridge.name, "sysctls": sysctls, "given": tuple(given)}
+    )
+
+
+def tells_all(mark: TakenOver | None, needed: TakenOver) -> bool:
+    """Whether a bridge's mark is as needed. It may name addresses that the bridge no longer has."""
+    if mark is None or not set(needed.given) <= set(mark.given):
+        return False
+    return mark.model_copy(update={"given": needed.given}) == needed
 
 
 def ledger_of_marks(observed: ObservedState, over_nic: Collection[TakenOver]) -> Ledger:

@@ -16,11 +16,14 @@ class EntryStep:
     with_it: what of ours bears no mark and may go with a bridge or address that is removed:
     addresses (a.b.c.d/len) and routes (as `ip route` prints them). Drivers remove nothing that has
     anything else on it.
+
+    mark: what a bridge that appears or changes says that its NIC held; None leaves it as it is.
     """
 
     before: Entry | None
     after: Entry | None
     with_it: tuple[str, ...] = ()
+    mark: TakenOver | None = None
 
     @property
     def entry(self) -> Entry:

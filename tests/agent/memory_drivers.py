@@ -21,12 +21,11 @@ from placewire.agent.contract.entries import (
     Shaper,
     Sysctl,
 )
-from placewire.agent.contract.state import ForeignEntry, Ledger, ObservedState
+from placewire.agent.contract.state import ForeignEntry, ObservedState
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effective import drifted_nics
 from placewire.agent.reconcile.effects import EffectError, UnreadableError
 from placewire.agent.reconcile.foreign import goes_with_address
-from placewire.agent.reconcile.ledger import marked_as_held
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 from placewire.agent.reconcile.unmarkable import Unmarked
 from tests.agent.faults import Fault, Place, Striker
@@ -37,7 +36,6 @@ class MemoryNetwork:
     def __init__(self, server: MemoryServer, striker: Striker) -> None:
         self._server = server
         self._striker = striker
-        self._ledger = Ledger()  # of the change under way
         # What of others went with an effect of the agent.
         self.harmed: list[str] = []
 
@@ -52,10 +50,9 @@ class MemoryNetwork:
             raise UnreadableError("ovs-vswitchd does not tell its flows")
         return self._server.read(switch, sought)
 
-    def apply(self, steps: Sequence[Step], plan_name: str, ledger: Ledger) -> None:
+    def apply(self, steps: Sequence[Step], plan_name: str) -> None:
         for (collection, _), group in groupby(steps, key=_kind):
             try:
-                self._ledger = ledger
                 _APPLY[collection](self, list(group))
             except LookupError as error:  # As the drivers tell that something has vanished.
                 raise EffectError(f"{collection}: {error!r} is not there") from error
@@ -93,7 +90,7 @@ class MemoryNetwork:
     def _bridges(self, steps: list[EntryStep]) -> None:
         wanted = [step.after for step in steps if isinstance(step.after, Bridge)]
         if wanted:
-            self._do("add bridges", lambda: self._write_bridges(wanted))
+            self._do("add bridges", lambda: self._write_bridges(steps))
             for bridge in wanted:
                 for name in (bridge.nic, bridge.name):
                     self._do(f"link {name} up", lambda name=name: self._bring_up(name))
@@ -104,8 +101,9 @@ class MemoryNetwork:
                 if name in self._server.links:
                     self._do(f"remove {name}", lambda n=name, own=own: self._remove_left(n, own))
 
-    def _write_bridges(self, wanted: list[Bridge]) -> None:
-        for bridge in wanted:
+    def _write_bridges(self, steps: list[EntryStep]) -> None:
+        wanted = [(s.after, s.mark) for s in steps if isinstance(s.after, Bridge)]
+        for bridge, _ in wanted:
             _require(bridge.nic in self._server.links, f"NIC {bridge.nic} is gone")
             row = self._server.bridges.get(bridge.name)
             _require(row is None or row.ours, f"bridge {bridge.name} is not ours")
@@ -114,12 +112,12 @@ class MemoryNetwork:
                 port is None or (row is not None and bridge.nic in row.ports),
                 f"NIC {bridge.nic} is another bridge's port",
             )
-        for bridge in wanted:
+        for bridge, mark in wanted:
             row = self._server.bridges.setdefault(
                 bridge.name, BridgeRow(bridge.name, True, bridge.nic, bridge.mtu_bytes, {})
             )
             row.nic, row.mtu_bytes = bridge.nic, bridge.mtu_bytes
-            row.held = marked_as_held(bridge, self._ledger) or row.held
+            row.held = mark or row.held
             row.ports.setdefault(bridge.nic, Port(bridge.nic, True))
         self._follow()
 

@@ -24,7 +24,6 @@ from placewire.agent.contract.messages import (
     Restore,
     Stage,
 )
-from placewire.agent.contract.state import Ledger
 from placewire.agent.drivers.server import Server
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.reconcile.steps import Step
@@ -262,9 +261,9 @@ class DyingServer(Server):
         super().__init__(config)
         self._steps = steps
 
-    def apply(self, steps: Any, plan_name: str, ledger: Ledger) -> None:
+    def apply(self, steps: Any, plan_name: str) -> None:
         done: list[Step] = list(steps[: self._steps])
-        super().apply(done, plan_name, ledger)
+        super().apply(done, plan_name)
         os._exit(9)
 
 

@@ -12,9 +12,9 @@ from placewire.agent.contract.state import (
     DesiredState,
     EffectiveQueue,
     ForeignEntry,
-    Ledger,
     NicFacts,
     ObservedState,
+    TakenOver,
 )
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.reconcile.effects import EffectError, UnreadableError
@@ -42,6 +42,7 @@ class FakeNetwork:
 
     def __init__(self) -> None:
         self.entries: dict[tuple[str, str], Any] = {}
+        self.marks: dict[str, TakenOver] = {}
         self.nics = BARE
         self.sysctls = {"net.ipv4.conf.nic0.rp_filter": "0"}
         self.fail_after: int | None = None
@@ -69,11 +70,14 @@ class FakeNetwork:
             )
             for q in found["queues"]
         )  # fmt: skip
+        held = tuple(
+            self.marks[b.name] for b in found["bridges"] if b.name in self.marks
+        )
         return ObservedState(
-            **found, nics=self.nics, effective_queues=effective, foreign=self.foreign
+            **found, nics=self.nics, effective_queues=effective, foreign=self.foreign, held=held
         )
 
-    def apply(self, steps: Sequence[Step], plan_name: str, ledger: Ledger) -> None:
+    def apply(self, steps: Sequence[Step], plan_name: str) -> None:
         for number, step in enumerate(steps):
             if self.fail_after == number:
                 raise EffectError("no such device")
@@ -95,6 +99,8 @@ class FakeNetwork:
             del self.entries[step.collection, step.entry.key]
         else:
             self.entries[step.collection, step.entry.key] = step.after
+            if step.mark is not None:
+                self.marks[step.entry.key] = step.mark
 
     @property
     def state(self) -> tuple[object, ...]:

@@ -11,7 +11,7 @@ import pytest
 from pyroute2.netlink.exceptions import NetlinkError
 
 from placewire.agent.contract.entries import Bridge, Classifier, Flow, Sysctl
-from placewire.agent.contract.state import Collections, Ledger
+from placewire.agent.contract.state import Collections
 from placewire.agent.drivers.openflow import parse_flows
 from placewire.agent.drivers.server import Server
 from placewire.agent.reconcile.canonical import canonical
@@ -502,14 +502,14 @@ def test_what_goes_wrong_in_a_driver_is_an_effect_error(
         here.observe(Unmarked())
     bridge = EntryStep(None, Bridge(name="pw-nic0", nic="nic0", datapath=DATAPATH))
     with pytest.raises(EffectError, match=f"add bridges pw-nic0: {type(fault).__name__}"):
-        here.apply([bridge], "plan", Ledger())
+        here.apply([bridge], "plan")
 
 
 @network
 def test_a_bridge_over_a_nic_that_is_gone_is_said(server: ServerUnderTest) -> None:
     bridge = EntryStep(None, Bridge(name="pw-nic7", nic="nic7", datapath=DATAPATH))
     with pytest.raises(AssertionError, match="EffectError: NIC nic7 is gone"):
-        server.inside(Server(server.config).apply, [bridge], "plan", Ledger())
+        server.inside(Server(server.config).apply, [bridge], "plan")
 
 
 @network
@@ -573,7 +573,7 @@ def test_what_others_made_since_it_was_looked_is_not_overwritten(server: ServerU
         (EntryStep(None, ours), "File exists"),
     ):
         with pytest.raises(AssertionError, match=f"EffectError: .*{expected}"):
-            server.inside(Server(server.config).apply, [step], "plan", Ledger())
+            server.inside(Server(server.config).apply, [step], "plan")
         assert server.snapshot() == during
 
 

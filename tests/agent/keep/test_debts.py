@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from placewire.agent.contract.entries import Address
 from placewire.agent.contract.state import LeaseState
 from placewire.agent.store import COPY_FILE, STATE_FILE
 from tests.agent.memory_agent import MemoryAgent
@@ -339,6 +340,31 @@ def test_marks_without_a_note_give_back_what_stands_on_the_bridge(agent: MemoryA
     server = agent.server
     assert server.links["nic0"].addresses == [base_address("nic0")] and not server.bridges
     assert server.main_routes == [base_route("nic0")]
+
+
+def test_a_mark_follows_the_plan_s_addresses(agent: MemoryAgent) -> None:
+    """A change that only gives an address: it must be known as ours when the state is lost."""
+    in_force(agent)
+    another = Address(interface="pw-nic0", address="10.77.0.1/24")
+    in_force(agent, addresses=(*desired_state().addresses, another))
+    lose_state(agent)
+    agent.restart()
+    assert agent.keeper.restore_from_marks().succeeded
+    assert whole(agent)
+
+
+@pytest.mark.parametrize("mark", ["none, as 0.1.0", "spoilt"])
+def test_a_missing_mark_is_made_at_the_start(agent: MemoryAgent, mark: str) -> None:
+    in_force(agent)
+    held = {name: row.held for name, row in agent.server.bridges.items()}
+    for row in agent.server.bridges.values():
+        assert row.held is not None
+        spoilt = row.held.model_copy(update={"addresses": ("10.0.0.9/8",)})
+        row.held = spoilt if mark == "spoilt" else None
+    agent.restart()
+    agent.wait(61)
+    assert {name: row.held for name, row in agent.server.bridges.items()} == held
+    assert agent.keeper.lease.drift.notes == ()
 
 
 def test_marks_of_a_nic_that_is_away_become_a_debt(agent: MemoryAgent) -> None:

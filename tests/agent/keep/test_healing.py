@@ -21,6 +21,7 @@ from placewire.agent.contract.state import (
 )
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.reconcile.contest import FORGOTTEN_SECONDS, MOST_HEALS, Contests
+from placewire.agent.reconcile.ledger import marked_as_held
 from placewire.agent.reconcile.diff import difference
 from placewire.agent.reconcile.drift import switch_is_away
 from placewire.agent.reconcile.effects import EffectError
@@ -328,9 +329,11 @@ def test_what_others_put_on_a_nic_since_is_theirs() -> None:
     desired = desired_state(nics=("nic0",), **bare)
     parts = {name: getattr(desired, name) for name in Collections.model_fields}
     ledger = Ledger(nics=(TakenOver(nic="nic0", addresses=("10.7.0.1/24 scope global",)),))
-    theirs = ObservedState(**parts, nics=(nic("10.99.0.1/24"),))
+    mark = marked_as_held(desired.bridges[0], desired, ledger)
+    assert mark is not None
+    theirs = ObservedState(**parts, nics=(nic("10.99.0.1/24"),), held=(mark,))
     assert difference(desired, theirs, ledger) == ()
-    back = ObservedState(**parts, nics=(nic("10.7.0.1/24", "10.99.0.1/24"),))
+    back = theirs.model_copy(update={"nics": (nic("10.7.0.1/24", "10.99.0.1/24"),)})
     (step,) = difference(desired, back, ledger)
     assert isinstance(step, NicStep)
     assert (step.held.addresses, step.held.routes) == (("10.7.0.1/24",), ())

@@ -37,7 +37,10 @@ def applied(observed: ObservedState, steps: tuple[Step, ...]) -> ObservedState:
         name: {e.key: e for e in getattr(observed, name)} for name in Collections.model_fields
     }
     nics = {n.name: n for n in observed.nics}
+    marks = {held.bridge: held for held in observed.held}
     for step in steps:
+        if isinstance(step, EntryStep) and step.mark is not None:
+            marks[step.entry.key] = step.mark
         if isinstance(step, NicStep):
             held = step.held if step.direction == "back" else TakenOver(nic="", addresses=())
             nics[step.held.nic] = nics[step.held.nic].model_copy(
@@ -57,7 +60,12 @@ def applied(observed: ObservedState, steps: tuple[Step, ...]) -> ObservedState:
         for q in entries["queues"].values()
     )  # fmt: skip
     return observed.model_copy(
-        update={**fields, "nics": tuple(nics.values()), "effective_queues": classes}
+        update={
+            **fields,
+            "nics": tuple(nics.values()),
+            "effective_queues": classes,
+            "held": tuple(held for name, held in marks.items() if name in entries["bridges"]),
+        }
     )
 
 
