@@ -3,6 +3,7 @@
     FOLDER/step-00000300/placewire.json      the manifest: which job, which step, which files
     FOLDER/step-00000300/rank0.safetensors   the tensors of rank 0 (job/placed/tensor_file.py)
     FOLDER/saving-00000400/                  being saved, or left unfinished by an ended job
+    FOLDER/removing-00000100-<32 digits>/    being removed; it stays where others put files into it
 
 A checkpoint is renamed to `step-…` once all of its files are on disk, so that every folder of that
 name is whole. Whoever may write to the folder decides what is in it: all of it is read as data,
@@ -15,6 +16,7 @@ import json
 import os
 import re
 import stat
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -33,7 +35,7 @@ STAGED = "saving-"
 LEAVING = "removing-"
 # Prefix of a file by which ranks check that they see the same folder.
 PROBE = "seen-"
-_FOLDER = re.compile(r"(step|saving|removing)-([0-9]{8,18})")
+_FOLDER = re.compile(r"(step|saving)-([0-9]{8,18})|removing-[0-9]{8,18}(-[0-9a-f]{32})?")
 _PROBE = re.compile(PROBE + "[0-9a-f]{32}")
 _TENSORS = re.compile(r"rank(0|[1-9][0-9]{0,8})\.safetensors")
 # The files of a checkpoint, those of version 1 among them.
@@ -152,7 +154,7 @@ def checkpoint_at(path: Path) -> Checkpoint:
 
 
 def checkpoint_path(folder: Path, state: str, step: int) -> Path:
-    """state: WHOLE, STAGED, or LEAVING for a checkpoint that is being removed."""
+    """state: WHOLE or STAGED."""
     return folder / f"{state}{step:08d}"
 
 
@@ -166,7 +168,11 @@ def remains_in(folder: Path) -> Iterator[Path]:
 
 def remove(path: Path) -> None:
     """Removes a checkpoint's folder, or a probe. What somebody else put into the folder stays, and
-    the folder with it; a symbolic link in its place is left alone. Raises OSError."""
+    the folder with it, under a name that no later checkpoint needs; so does a symbolic link in its
+    place. Raises OSError."""
+    if path.name.startswith((WHOLE, STAGED)):
+        step = path.name.partition("-")[2]
+        path = path.rename(path.with_name(f"{LEAVING}{step}-{uuid.uuid4().hex}"))
     if path.is_symlink():
         return
     if not path.is_dir():

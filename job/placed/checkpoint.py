@@ -19,7 +19,6 @@ from pathlib import Path
 import torch.distributed as dist
 
 from placewire.job.contract.checkpoint import (
-    LEAVING,
     LOCK,
     MANIFEST,
     PROBE,
@@ -190,9 +189,7 @@ class Checkpoints:
         staged.rename(whole)
         sync_folder(self.folder)
         for old in checkpoints_in(self.folder)[: -self._asked.keep]:
-            leaving = checkpoint_path(self.folder, LEAVING, old.manifest.step)
-            Path(old.path).rename(leaving)
-            remove(leaving)
+            remove(Path(old.path))
         return whole, sum(files.values())
 
 

@@ -377,6 +377,21 @@ def test_what_an_ended_job_left_half_made_is_removed_and_nothing_else(tmp_path: 
     assert (tmp_path / "mine.txt").exists() and not probe.exists()
 
 
+def test_a_file_of_others_in_an_unfinished_save_does_not_keep_the_next_one_from_its_name(
+    tmp_path: Path,
+) -> None:
+    """The job would end only when it saves after that step, with all that it trained."""
+    for name in (f"saving-{SAVED_AFTER:08d}", "removing-00000002"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "notes.txt").write_text(name)
+    before = job(tmp_path)
+    before.begin()
+    assert before.checkpoints[0].save(SAVED_AFTER) is not None
+    assert (tmp_path / f"step-{SAVED_AFTER:08d}" / "rank0.safetensors").exists()
+    kept = {path.read_text(): path.parent.name for path in tmp_path.glob("*/notes.txt")}
+    assert len(kept) == 2 and all(name.startswith("removing-") for name in kept.values())
+
+
 def test_what_others_put_in_the_way_of_a_save_is_not_overwritten(tmp_path: Path) -> None:
     """A link in the folder would make the ranks' user write to where it points."""
     precious, elsewhere = tmp_path / "precious", tmp_path / "elsewhere"
