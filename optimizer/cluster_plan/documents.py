@@ -20,6 +20,8 @@ _DEEPEST = 30
 # Of 2000 servers with 8 NICs each, a plan has 2.3 MiB in 250,000 parts, and is read in two seconds.
 _LARGEST_BYTES = 4 * 2**20
 _MOST_PARTS = 500_000
+# What alone can exceed both: a matrix of all pairs of more than 500 servers.
+_SPARSE = "in job.traffic, name only the pairs that send, or write `even`"
 # The same in C where PyYAML was built with it: ten times as fast.
 _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -80,7 +82,7 @@ def _refuse_what_plans_never_have(text: str) -> None:
         around, before = within[-1]
         within[-1] = around, before + added
         if before + added > _MOST_PARTS:
-            more = f"more than {_MOST_PARTS} keys, values and lists, aliases written out"
+            more = f"more than {_MOST_PARTS} keys, values and lists, aliases written out; {_SPARSE}"
             raise _mistake(more, event)
 
 
@@ -90,8 +92,10 @@ def read_yaml(path: Path) -> object:
     with path.open("rb") as file:
         data = file.read(_LARGEST_BYTES + 1)
     if len(data) > _LARGEST_BYTES:
-        most = f"more than {_LARGEST_BYTES // 2**20} MiB, which no plan needs"
-        raise DocumentError([("", f"{most}; accepted: at most {MOST_SERVERS} servers")])
+        most = f"more than {_LARGEST_BYTES // 2**20} MiB"
+        raise DocumentError(
+            [("", f"{most}; accepted: at most {MOST_SERVERS} servers; {_SPARSE}")]
+        )
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
