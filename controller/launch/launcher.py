@@ -44,11 +44,13 @@ class RankProcess(Protocol):
 
 @dataclass(frozen=True)
 class RunningProgram:
-    """A running rank or other program of Placewire. seconds: how long it has run."""
+    """A running rank or other program of Placewire. pid: of its main process now. seconds: how long
+    it has run. run: what its launcher knows it by, also when another process is its main one."""
 
     server: str
     pid: int
     seconds: float
+    run: str = ""
 
 
 def not_ended(pids: Sequence[int] | Sequence[str], where: str) -> JobFailed:

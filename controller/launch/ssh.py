@@ -133,7 +133,7 @@ class SshLauncher:
 
     def left(self) -> tuple[RunningProgram, ...]:
         return tuple(
-            RunningProgram(server.name, one.pid, one.seconds)
+            RunningProgram(server.name, one.pid, one.seconds, one.run.identifier)
             for server, left in self._on_all(lambda on: (on, self._left_on(on)))
             for one in left
         )
@@ -145,8 +145,8 @@ class SshLauncher:
 
     def end_left(self, ranks: Sequence[RunningProgram]) -> None:
         for server in sorted({rank.server for rank in ranks}):
-            on, pids = self._servers[server], {r.pid for r in ranks if r.server == server}
-            if not (left := [one for one in self._left_on(on) if one.pid in pids]):
+            on, runs = self._servers[server], {r.run for r in ranks if r.server == server}
+            if not (left := [one for one in self._left_on(on) if one.run.identifier in runs]):
                 continue
             _, said, _ = on.run(ending(left))
             if remaining := said.split():

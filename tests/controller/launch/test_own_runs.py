@@ -122,7 +122,8 @@ def test_only_a_marked_folder_is_removed_with_its_run(
     (left,) = launcher._left_on(server)
     assert left.folder == str(folder)
     assert 0 <= left.seconds < 60 and left.pid != left.session
-    launcher.end_left([RunningProgram("s1", left.pid, left.seconds)])
+    # By then another of its processes may be the one that is named.
+    launcher.end_left([RunningProgram("s1", 1, left.seconds, left.run.identifier)])
     assert not folder.exists()
     assert (venv / "python").exists() and other.exists(), "and a run that is no rank is not touched"
     assert server.started[0].wait(5) is not None and server.started[1].poll() is None
