@@ -105,9 +105,7 @@ def _down(wanted: Collections, observed: ObservedState) -> frozenset[str]:
     return frozenset(names)
 
 
-def _mismarked(
-    marks: Mapping[str, TakenOver | None], observed: ObservedState
-) -> frozenset[str]:
+def _mismarked(marks: Mapping[str, TakenOver | None], observed: ObservedState) -> frozenset[str]:
     """Bridges whose mark does not tell what it must: a change of the plan's addresses or another
     adapter outdates it, and an agent of version 0.1.0 made none. Only those whose NIC is there:
     without it no bridge can be written."""

@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
             previewed,
             measured=not arguments.no_measurement,
         )
-        with tools.journal.exclusive():
+        with tools.journal.change_lock.exclusive():
             report = await apply(request, tools, lambda report: _keep(report, tools, arguments.out))
         if arguments.json:
             print_json(report.model_dump(mode="json"))

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         from placewire.controller.uninterruptible import uninterruptible
 
         servers = _servers(plan, arguments.server)
-        with tools.journal.exclusive():
+        with tools.journal.change_lock.exclusive():
             await tools.agents.wait_for(servers, timeout_seconds=10)
             if not await confirmed(yes=arguments.yes):
                 raise UsageError("not confirmed; nothing was changed")

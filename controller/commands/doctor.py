@@ -89,7 +89,7 @@ async def _here(tools: Tools) -> Sequence[Finding]:
             severity="warning", what=problem.what, where=problem.where or "launch",
             why="no job can be started; `apply --network-only` works", remedy=problem.remedy,
         ))  # fmt: skip
-    if (holder := tools.journal.holder()) is not None:
+    if (holder := tools.journal.change_lock.holder()) is not None:
         found.append(Finding(
             severity="note", what=f"a change is under way: {holder}", where="journal",
             why="only one change can be made at a time", remedy="",

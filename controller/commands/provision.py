@@ -91,7 +91,7 @@ async def _provision(arguments: argparse.Namespace, plan: Plan, servers: Sequenc
             if not await confirmed(yes=arguments.yes):
                 raise UsageError("not confirmed; nothing was changed")
             journal = stack.enter_context(Journal.open(arguments.state_dir))
-            stack.enter_context(journal.exclusive())
+            stack.enter_context(journal.change_lock.exclusive())
         playbooks = Playbooks(inventories, check=arguments.check)
         if arguments.remove:
             found = await remove(site, playbooks)

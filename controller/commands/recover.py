@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     async def work(plan: Plan, tools: Tools) -> int:
-        with tools.journal.exclusive():
+        with tools.journal.change_lock.exclusive():
             try:
                 found = _left_open(plan, tools)
             except JournalFailed as error:

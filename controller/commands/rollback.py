@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     async def work(plan: Plan, tools: Tools) -> int:
         from placewire.controller.story.rollback import roll_back
 
-        with tools.journal.exclusive():
+        with tools.journal.change_lock.exclusive():
             counts = await roll_back(
                 plan,
                 arguments.decision,

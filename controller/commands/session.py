@@ -81,7 +81,7 @@ async def _with_tools(
                 tools = Tools(agents, journal, launcher, state / "cache", state / "logs", show)
                 return await work(plan, tools)
         except CannotListen as error:
-            if (holder := journal.holder()) is not None:
+            if (holder := journal.change_lock.holder()) is not None:
                 raise UsageError(
                     f"another change is under way: {holder}",
                     where=error.where,

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         found = await read_back(tools.agents, observations)
         job = job_status(plan, tools.launcher, tools.journal)
         dropped = dropped_servers(plan, tools)
-        left = None if tools.journal.holder() else left_open(tools.journal, plan.name)
+        left = None if tools.journal.change_lock.holder() else left_open(tools.journal, plan.name)
         leases = {server: one.lease for server, one in observations.items() if one is not None}
         stands = decision_in_force(plan.name, tools.journal.decisions(), leases)
         if arguments.json:

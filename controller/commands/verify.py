@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     async def verify(plan: Plan, tools: Tools) -> int:
         from placewire.controller.change.in_force import observed, read_back
 
-        with tools.journal.exclusive():
+        with tools.journal.change_lock.exclusive():
             observations = await observed(tools.agents, plan)
             digest = _decision(plan, observations)
             results = await read_back(tools.agents, observations)

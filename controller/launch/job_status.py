@@ -45,7 +45,7 @@ def job_status(plan: Plan, launcher: Launcher, journal: Journal) -> JobStatus:
         last = last or _last_reported(folder, journal, plan.name)
     return JobStatus(
         ranks=ranks,
-        controller=journal.holder(),
+        controller=journal.change_lock.holder(),
         checkpoint_step=last.step if last else None,
         checkpoint_path=last.path if last else None,
         problems=tuple(problems),

@@ -93,9 +93,7 @@ def read_yaml(path: Path) -> object:
         data = file.read(_LARGEST_BYTES + 1)
     if len(data) > _LARGEST_BYTES:
         most = f"more than {_LARGEST_BYTES // 2**20} MiB"
-        raise DocumentError(
-            [("", f"{most}; accepted: at most {MOST_SERVERS} servers; {_SPARSE}")]
-        )
+        raise DocumentError([("", f"{most}; accepted: at most {MOST_SERVERS} servers; {_SPARSE}")])
     try:
         text = data.decode()
     except UnicodeDecodeError as error:

@@ -70,9 +70,7 @@ class FakeNetwork:
             )
             for q in found["queues"]
         )  # fmt: skip
-        held = tuple(
-            self.marks[b.name] for b in found["bridges"] if b.name in self.marks
-        )
+        held = tuple(self.marks[b.name] for b in found["bridges"] if b.name in self.marks)
         return ObservedState(
             **found, nics=self.nics, effective_queues=effective, foreign=self.foreign, held=held
         )

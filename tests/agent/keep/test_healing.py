@@ -21,10 +21,10 @@ from placewire.agent.contract.state import (
 )
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.reconcile.contest import FORGOTTEN_SECONDS, MOST_HEALS, Contests
-from placewire.agent.reconcile.ledger import marked_as_held
 from placewire.agent.reconcile.diff import difference
 from placewire.agent.reconcile.drift import switch_is_away
 from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.ledger import marked_as_held
 from placewire.agent.reconcile.next_look import (
     LEAST_PAUSE_SECONDS,
     LONGEST_SETTLING_SECONDS,

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timed]
 APPLY = ("--network-only", "--yes")
 # The real value: a second agent must have dialled before the first is asked.
 DIAL = {"placewire.controller.agents.agents._ALL_DIAL_SECONDS": 1.0}
-IMPATIENT = {"placewire.controller.records.journal._WAIT_SECONDS": 0.1}
+IMPATIENT = {"placewire.controller.records.journal_file._WAIT_SECONDS": 0.1}
 SILENCE = {"placewire.controller.agents.agents.SILENCE_SECONDS": 1.0}
 
 

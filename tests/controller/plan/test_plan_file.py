@@ -479,9 +479,7 @@ NO_PLANS = {
         "line 2: .*more than 500000 keys, values and lists, aliases written out",
     ),
     "traffic of all pairs": (
-        "\n".join(
-            f"s{k}: {{{', '.join(f's{n}: 1' for n in range(600))}}}" for k in range(600)
-        ),
+        "\n".join(f"s{k}: {{{', '.join(f's{n}: 1' for n in range(600))}}}" for k in range(600)),
         "in job.traffic, name only the pairs that send, or write `even`",
     ),
 }

@@ -75,7 +75,7 @@ HOLD = """
 import sys
 from pathlib import Path
 from placewire.controller.records.journal import Journal
-with Journal.open(Path(sys.argv[1])) as journal, journal.exclusive():
+with Journal.open(Path(sys.argv[1])) as journal, journal.change_lock.exclusive():
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -91,11 +91,11 @@ def test_the_second_change_is_told_who_holds_the_first_and_a_dead_holder_lets_go
         assert holder.stdout.readline() == b"held\n"
         with Journal.open(tmp_path) as journal:
             with pytest.raises(UsageError, match=f"process {holder.pid}, since 2"):
-                with journal.exclusive():
+                with journal.change_lock.exclusive():
                     pass
             holder.kill()
             holder.wait()
-            with journal.exclusive():
+            with journal.change_lock.exclusive():
                 pass
 
 
@@ -184,7 +184,7 @@ def test_an_undo_goes_on_without_a_journal_that_nobody_can_read(tmp_path: Path) 
         journal.begin("plan", "d1", {"s1": 1})
     with held(tmp_path, wholly=True), Journal.open(tmp_path, said.append, needed=False) as journal:
         assert journal.lost is not None and "locked" in journal.lost
-        with journal.exclusive():
+        with journal.change_lock.exclusive():
             assert journal.decisions() == () and journal.holding("plan") == frozenset()
             journal.note(1, "destroyed")
     assert len(said) == 2 and "goes on without it" in said[0] and "'destroyed'" in said[1]
@@ -209,7 +209,7 @@ def test_an_undo_reads_what_a_full_disk_still_has(tmp_path: Path) -> None:
         assert [d.last_phase for d in journal.decisions()] == ["staged"]
         with pytest.raises(JournalFailed):
             journal.begin("plan", "d2", {"s1": 8})
-        with journal.exclusive():
+        with journal.change_lock.exclusive():
             journal.note(1, "restored")
     assert len(said) == 2
     with Journal.open(tmp_path) as journal:
@@ -221,13 +221,13 @@ def test_an_undo_goes_on_without_a_damaged_journal_and_its_lock(tmp_path: Path) 
     (tmp_path / "apply.lock").mkdir()
     said: list[str] = []
     with Journal.open(tmp_path, said.append, needed=False) as journal:
-        assert journal.holder() is None and journal.decisions() == ()
-        with journal.exclusive():
+        assert journal.change_lock.holder() is None and journal.decisions() == ()
+        with journal.change_lock.exclusive():
             pass
     assert "not a database" in said[0] and "apply.lock: Is a directory" in said[1]
     (tmp_path / "journal.sqlite3").unlink()
     with Journal.open(tmp_path) as journal, pytest.raises(UsageError, match="the lock cannot be"):
-        with journal.exclusive():
+        with journal.change_lock.exclusive():
             pass
 
 
@@ -240,7 +240,7 @@ def test_no_other_user_can_open_the_lock_or_exchange_it(tmp_path: Path) -> None:
     state.chmod(0o777)
     (state / "apply.lock").touch()
     (state / "apply.lock").chmod(0o644)
-    with Journal.open(state) as journal, journal.exclusive():
+    with Journal.open(state) as journal, journal.change_lock.exclusive():
         assert stat.S_IMODE((state / "apply.lock").stat().st_mode) == 0o600
         assert stat.S_IMODE(state.stat().st_mode) == 0o755
 

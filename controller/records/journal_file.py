@@ -1,0 +1,141 @@
+"""The journal's SQLite file: opening, reading and writing it, and what is left where that fails."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from placewire.controller.errors import JournalFailed
+from placewire.controller.records.change_lock import LOCK_NAME
+
+FILE_NAME = "journal.sqlite3"
+# For so long another process may hold the file; a controller that waits hears no agent.
+_WAIT_SECONDS = 2.0
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS decisions (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    plan_name TEXT NOT NULL,
+    plan_digest TEXT NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS phases (
+    decision INTEGER NOT NULL REFERENCES decisions (id),
+    phase TEXT NOT NULL,
+    unix_seconds REAL NOT NULL,
+    detail TEXT NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS generations (
+    decision INTEGER NOT NULL REFERENCES decisions (id),
+    server TEXT NOT NULL,
+    generation INTEGER NOT NULL,
+    PRIMARY KEY (server, generation)
+) STRICT;
+CREATE TABLE IF NOT EXISTS states (
+    decision INTEGER NOT NULL REFERENCES decisions (id),
+    server TEXT NOT NULL,
+    state TEXT NOT NULL,
+    PRIMARY KEY (decision, server)
+) STRICT;
+CREATE TABLE IF NOT EXISTS runs (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    plan_name TEXT NOT NULL,
+    unix_seconds REAL NOT NULL,
+    report TEXT NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS removals (
+    plan_name TEXT NOT NULL,
+    server TEXT NOT NULL,
+    latest_decision INTEGER NOT NULL
+) STRICT;
+"""
+
+_TABLES = ("decisions", "phases", "generations", "states", "runs", "removals")
+
+
+class JournalFile:
+    """lost: why nothing can be written; None: it can. Methods raise JournalFailed."""
+
+    def __init__(self, path: Path, database: sqlite3.Connection, lost: str | None) -> None:
+        self._path, self.database, self.lost = path, database, lost
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        if self.lost is not None:
+            raise self._failed(self.lost)
+        try:
+            self.database.execute("BEGIN IMMEDIATE")
+            yield
+            self.database.execute("COMMIT")
+        except BaseException as error:
+            if self.database.in_transaction:
+                with suppress(sqlite3.Error):
+                    self.database.execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error):
+                raise self._failed(str(error)) from error
+            raise
+
+    def read(self, query: str, *values: object) -> list[Any]:
+        try:
+            return self.database.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise self._failed(str(error)) from error
+
+    def _failed(self, why: str) -> JournalFailed:
+        return JournalFailed(
+            why,
+            where=str(self._path),
+            remedy="free space on its disk, end the program that holds the file, or restore it "
+            "from a backup",
+        )
+
+
+def require_own(directory: Path) -> None:
+    """Makes the folder, or takes it from others to write to: they could exchange journal and lock.
+    Raises OSError."""
+    directory.mkdir(parents=True, exist_ok=True)
+    found = directory.stat()
+    there = {path.name for path in directory.iterdir()}
+    ours = not there or bool(there & {FILE_NAME, LOCK_NAME, "ca"})
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        # A folder for everybody, as /tmp is, stays so.
+        if found.st_uid != os.geteuid() or not ours or found.st_mode & stat.S_ISVTX:
+            why = "others can write to this folder; give one of its own"
+            raise PermissionError(1, why, str(directory))
+        directory.chmod(stat.S_IMODE(found.st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
+
+
+def opened(file: Path) -> sqlite3.Connection:
+    """Raises sqlite3.Error."""
+    database = sqlite3.connect(file, isolation_level=None, timeout=_WAIT_SECONDS)
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        database.execute("PRAGMA foreign_keys = ON")
+        database.executescript(_SCHEMA)
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
+
+
+def copied(file: Path) -> sqlite3.Connection:
+    """A journal in memory, with what can be read of the file."""
+    copy = sqlite3.connect(":memory:", isolation_level=None)
+    copy.executescript(_SCHEMA)
+    uri = f"{file.absolute().as_uri()}?mode=rw"
+    with (
+        suppress(sqlite3.Error),
+        closing(sqlite3.connect(uri, uri=True, timeout=_WAIT_SECONDS)) as database,
+    ):
+        # Otherwise SQLite needs a second file, for which a full disk has no room.
+        database.execute("PRAGMA locking_mode = EXCLUSIVE")
+        for table in _TABLES:
+            if rows := database.execute(f"SELECT * FROM {table}").fetchall():
+                marks = ", ".join("?" * len(rows[0]))
+                copy.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+    return copy
