@@ -5,8 +5,9 @@ flow points to it), then everything that goes, in the opposite order. A NIC's ow
 the NIC after its bridge has them, and come back after the bridge is gone.
 
 A step with equal before and after brings up a bridge that is down, or whose NIC is down, or writes
-a bridge's mark where that does not tell what the ledger does. Such steps also replace all the shaping of a NIC whose classes in the kernel are not as the database has its
-queues: somebody changed the classes, though the database is right.
+the mark of a bridge anew that does not tell what the ledger does. Such steps also replace all the
+shaping of a NIC whose classes in the kernel are not as the database has its queues: somebody
+changed the classes, though the database is right.
 
 The routes that a NIC had when it was taken over stay on its bridge while that is in force. Where
 the bridge's interface was made anew, they went with the former interface and are put back.

@@ -70,12 +70,12 @@ def _stage_while_somebody_adds(config: AgentConfig, command: list[str]) -> Apply
     server = Server(config)
     apply = server.apply
 
-    def apply_late(steps: list[EntryStep], plan_name: str, ledger: Ledger) -> None:
+    def apply_late(steps: list[EntryStep], plan_name: str) -> None:
         server.apply = apply  # type: ignore[method-assign]
         at = next(n for n, s in enumerate(steps) if s.collection == "flows")
-        apply(steps[:at], plan_name, ledger)
+        apply(steps[:at], plan_name)
         subprocess.run(command, check=True)
-        apply(steps[at:], plan_name, ledger)
+        apply(steps[at:], plan_name)
 
     server.apply = apply_late  # type: ignore[method-assign, assignment]
     return build_keeper(config, server).stage(desired_state(2), 60)

@@ -364,7 +364,7 @@ def test_a_missing_mark_is_made_at_the_start(agent: MemoryAgent, mark: str) -> N
     agent.restart()
     agent.wait(61)
     assert {name: row.held for name, row in agent.server.bridges.items()} == held
-    assert agent.keeper.lease.drift.notes == ()
+    assert agent.keeper.drift.notes == ()
 
 
 def test_marks_of_a_nic_that_is_away_become_a_debt(agent: MemoryAgent) -> None:

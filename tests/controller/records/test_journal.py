@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import placewire.controller.records.journal as journals
+import placewire.controller.records.journal_file as journal_files
 from placewire.controller.errors import JournalFailed, UsageError
 from placewire.controller.records.journal import Journal, removed_on
 
@@ -126,7 +126,7 @@ def test_a_folder_that_cannot_be_used_is_a_usage_error(tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journals, "_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(journal_files, "_WAIT_SECONDS", 0.05)
 
 
 @contextmanager
