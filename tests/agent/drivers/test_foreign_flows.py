@@ -8,7 +8,7 @@ import pytest
 
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.entries import FLOW_PRIORITY
-from placewire.agent.contract.state import ApplyReport, Ledger
+from placewire.agent.contract.state import ApplyReport
 from placewire.agent.drivers.server import Server
 from placewire.agent.reconcile.steps import EntryStep
 from placewire.agent.wiring import build_keeper
@@ -49,19 +49,17 @@ def test_a_flow_that_came_after_the_look_is_not_overwritten(
     assert server.inside(keeping.stage, server.config, desired).succeeded
     first, second = desired.flows
     here = Server(server.config)
-    server.inside(here.apply, [EntryStep(second, None)], "plan", Ledger())
+    server.inside(here.apply, [EntryStep(second, None)], "plan")
     theirs = add_theirs(server, match)
     during = flows(server)
     moved = first.model_copy(update={"queue_id": 3})
     changes = [EntryStep(first, moved), EntryStep(None, second)]
     with pytest.raises(AssertionError, match=r"EffectError: .*not ours") as raised:
-        server.inside(
-            here.apply, [EntryStep(first, moved), EntryStep(None, second)], "plan", Ledger()
-        )
+        server.inside(here.apply, [EntryStep(first, moved), EntryStep(None, second)], "plan")
     assert theirs in str(raised.value), "named as the switch shows it"
     assert flows(server) == during, "neither theirs nor any of ours: a bundle is one"
     server.sh(f"ovs-ofctl --strict del-flows unix:{server.directory}/pw-nic0.mgmt {match}")
-    server.inside(here.apply, changes, "plan", Ledger())
+    server.inside(here.apply, changes, "plan")
     assert {f.queue_id for f in server.inside(keeping.observe, server.config).state.flows} == {3}
 
 
