@@ -92,7 +92,10 @@ def measured(lab: LabUnderSoak, folder: Path) -> Table:
         f"1. An apply with a job of {STEPS} steps, beside {IDLE} idle and {SLOW} slow strangers",
         ("", "apply, s", "median step, s", "longest step, s", "connections opened"),
         rows,
-        notes=(f"medians of {ROUNDS} applies each, in one run on one lab of four servers.",),
+        notes=(
+            f"medians of {ROUNDS} applies each, in one run on one lab of four servers.",
+            "strangers take only processor time that nobody else wants, as from other machines.",
+        ),
     )
 
 
