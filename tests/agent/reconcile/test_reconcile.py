@@ -23,7 +23,7 @@ from placewire.agent.reconcile.canonical import canonical
 from placewire.agent.reconcile.diff import difference
 from placewire.agent.reconcile.effective import ineffective_queues
 from placewire.agent.reconcile.foreign import hold_back
-from placewire.agent.reconcile.ledger import extended, settled
+from placewire.agent.reconcile.ledger import extended, marked_as_held, settled
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 from placewire.agent.reconcile.unmarkable import unmarked
 from placewire.agent.reconcile.validate import refusals
@@ -136,7 +136,10 @@ def test_a_sysctl_that_is_no_longer_wanted_gets_its_former_value() -> None:
     desired = desired_state(1, nics=("nic0",))
     ledger = extended(desired, BARE, Ledger())
     up = applied(BARE, difference(desired, BARE, ledger))
-    (step,) = difference(desired.model_copy(update={"sysctls": desired.sysctls[:1]}), up, ledger)
+    fewer = desired.model_copy(update={"sysctls": desired.sysctls[:1]})
+    mark, step = difference(fewer, up, ledger)
+    assert isinstance(mark, EntryStep) and mark.mark is not None
+    assert mark.mark.sysctls == (), "from then on it is its owner's"
     assert step.as_change().action == "replace" and '"0"' in str(step.as_change().after)
 
 
@@ -409,7 +412,9 @@ def test_an_interface_that_a_killed_switch_left_is_taken_up_again_or_goes() -> N
     left = Bridge(name="pw-nic0", nic="", datapath="netdev")
     observed = BARE.model_copy(update={"bridges": (left,)})
     assert difference(None, observed, ledger) == (EntryStep(left, None, ("10.7.0.1/24",)),)
-    assert EntryStep(left, desired.bridges[0]) in difference(desired, observed, ledger)
+    mark = marked_as_held(desired.bridges[0], desired, ledger)
+    taken_up = EntryStep(left, desired.bridges[0], mark=mark)
+    assert taken_up in difference(desired, observed, ledger)
 
 
 def test_a_nic_is_no_longer_promiscuous_when_it_was_not_before() -> None:
