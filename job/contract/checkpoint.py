@@ -159,10 +159,12 @@ def checkpoint_path(folder: Path, state: str, step: int) -> Path:
 
 
 def remains_in(folder: Path) -> Iterator[Path]:
-    """Yields what a job left behind that ended in the middle of saving or removing."""
+    """Yields what a job left behind that ended in the middle of saving or removing: folders, and
+    probes, which are files."""
     for entry in sorted(folder.iterdir()):
         name = entry.name
-        if _PROBE.fullmatch(name) or (_FOLDER.fullmatch(name) and not name.startswith(WHOLE)):
+        left = bool(_FOLDER.fullmatch(name)) and not name.startswith(WHOLE) and entry.is_dir()
+        if left or _PROBE.fullmatch(name):
             yield entry
 
 

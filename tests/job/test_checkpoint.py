@@ -369,12 +369,14 @@ def test_what_an_ended_job_left_half_made_is_removed_and_nothing_else(tmp_path: 
     (tmp_path / "removing-00000003").symlink_to(theirs[0])
     probe = tmp_path / f"seen-{'0a' * 16}"
     probe.touch()
-    (tmp_path / "mine.txt").touch()
+    mine = [tmp_path / name for name in ("mine.txt", "removing-20251231")]
+    for file in mine:
+        file.touch()
     assert job(tmp_path).begin() == 0
     left = {entry.name for entry in tmp_path.iterdir() if not entry.is_file()}
     assert left == {folder.name for folder in theirs} | {"removing-00000003"}
     assert notes.exists() and (theirs[0] / "rank0.safetensors").exists()
-    assert (tmp_path / "mine.txt").exists() and not probe.exists()
+    assert all(file.exists() for file in mine) and not probe.exists()
 
 
 def test_a_file_of_others_in_an_unfinished_save_does_not_keep_the_next_one_from_its_name(
