@@ -132,9 +132,9 @@ class Keeper:
 
     def destroy(self, plan_name: str) -> ApplyReport:
         """Refuses as `restore` does. Raises LeaseRefusedError where another plan is in force."""
-        leases.check_destroy(self._memory.kept, plan_name)
         started = time.monotonic()
         with self._changing:
+            leases.check_destroy(self._memory.kept, plan_name)
             self._pay_first()
             outcome = self._settle(restoring.destroy(self._context))
         return self._report(self.lease.highest_generation, outcome, started)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from placewire.agent.contract.state import DesiredState, ObservedState, Refusal
 from placewire.agent.keep.applying import apply_whole
 from placewire.agent.keep.context import Context
@@ -26,13 +28,16 @@ def restore(context: Context, generation: int) -> Outcome:
         there_is = leases.check_restore(memory.kept, generation)
         if not there_is:
             memory.save(leases.never_to_come(memory.kept, generation))
+
+    def begun() -> Kept:
         now = memory.now()  # First, because it may move expiries along.
-        aim = leases.begin_restore(memory.kept, now, "restore")
-    return _restore_to(context, aim) if there_is else _nothing_to_undo(context)
+        return leases.begin_restore(memory.kept, now, "restore")
+
+    return _restore_to(context, begun) if there_is else _nothing_to_undo(context)
 
 
 def destroy(context: Context) -> Outcome:
-    return _restore_to(context, leases.begin_destroy(context.memory.kept))
+    return _restore_to(context, lambda: leases.begin_destroy(context.memory.kept))
 
 
 def restore_from_marks(context: Context) -> Outcome:
@@ -93,11 +98,15 @@ def make_whole(context: Context, desired: DesiredState) -> Outcome:
     return Outcome(changes_of(steps), read_back=True)
 
 
-def _restore_to(context: Context, aim: Kept) -> Outcome:
+def _restore_to(context: Context, begun: Callable[[], Kept]) -> Outcome:
+    """begun: what is to be remembered; called with the memory's lock held, and once more after the
+    server was read: meanwhile the clock may have been set, or the lease renewed."""
+    with context.memory.lock:
+        aim = begun()
     if found := _in_the_way(context, aim):
         return Outcome(refusals=found)
     with context.memory.lock:
-        context.memory.hold(aim)
+        context.memory.hold(begun())
     return bring_back(context)
 
 
