@@ -12,7 +12,7 @@ import signal
 import uuid
 from pathlib import Path
 
-from placewire.agent.connection.controller_connection import ControllerConnection, tls_context
+from placewire.agent.connection.controller_connection import ControllerConnection
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.messages import Hello
 from placewire.agent.contract.state import ApplyReport, Refusal
@@ -42,7 +42,6 @@ def run(config: AgentConfig) -> int:
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     with take_lock(Path(config.state_dir)):
-        context = tls_context(config)
         server = Server(config)
         keeper = build_keeper(config, server)
         try:
@@ -57,7 +56,6 @@ def run(config: AgentConfig) -> int:
             config,
             Service(config.server, keeper, measuring, lambda: diagnose(config), find_neighbours),
             lambda: _hello(config, server, keeper, instance),
-            context,
         )
         asyncio.run(_serve(config, server, connection, keeper, measuring))
     return 0

@@ -51,11 +51,20 @@ class ControllerRefusedError(Exception):
     """The controller answered, and refused."""
 
 
+class CertificateUnusableError(Exception):
+    """A file of the agent's certificate or its authority cannot be loaded."""
+
+
 def tls_context(config: AgentConfig) -> ssl.SSLContext:
-    """Raises OSError or ssl.SSLError naming what is wrong with the certificates."""
-    context = ssl.create_default_context(cafile=config.authority_file)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_cert_chain(config.certificate_file, config.key_file)
+    """Raises CertificateUnusableError, which names the file."""
+    file = config.authority_file
+    try:
+        context = ssl.create_default_context(cafile=file)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        file = " or ".join(dict.fromkeys((config.certificate_file, config.key_file)))
+        context.load_cert_chain(config.certificate_file, config.key_file)
+    except OSError as error:
+        raise CertificateUnusableError(f"{file}: {error.strerror or error}") from error
     return context
 
 
@@ -68,13 +77,12 @@ class ControllerConnection:
         config: AgentConfig,
         service: Service,
         hello: Callable[[], Hello],
-        context: ssl.SSLContext,
     ) -> None:
         self._config = config
         self._url = config.controller_url.rstrip("/")
         self._service = service
         self._hello = hello
-        self._context = context
+        self._context: ssl.SSLContext | None = None  # until its files could be loaded
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._replies: OrderedDict[str, Frozen] = OrderedDict()
         self._session_id = ""
@@ -87,6 +95,7 @@ class ControllerConnection:
 
     async def run(self) -> None:
         """Runs until cancelled. Requests under way go on while the controller is away."""
+        self._context = await self._usable_context()
         connector = aiohttp.TCPConnector(ssl=self._context)
         async with aiohttp.ClientSession(connector=connector) as http:
             while True:
@@ -108,6 +117,18 @@ class ControllerConnection:
                     self.linked.clear()
                 pause += random.uniform(*RECONNECT_SECONDS) * 2 ** min(self._late, MOST_DOUBLINGS)
                 await asyncio.sleep(pause)
+
+    async def _usable_context(self) -> ssl.SSLContext:
+        """Waits until the files can be loaded: without them no controller is heard, but what the
+        lease says is done all the same."""
+        while True:
+            try:
+                return tls_context(self._config)
+            except CertificateUnusableError as error:
+                if str(error) != self._alone:
+                    log.error("no controller can be reached: %s; trying again", error)
+                self._alone = str(error)
+            await asyncio.sleep(REFUSED_SECONDS)
 
     async def _connect(self, http: aiohttp.ClientSession) -> None:
         """Polls until something goes wrong."""
@@ -152,6 +173,7 @@ class ControllerConnection:
             document = await self._post(http, "/v1/certificate", asked, ANSWER_SECONDS)
             chain = CertificateAnswer.model_validate(document).chain_pem
             await asyncio.to_thread(keep, file, key.key_pem, chain, like=file.parent)
+            assert self._context is not None
             self._context.load_cert_chain(file)
         except (OSError, ValueError, ControllerRefusedError) as error:
             log.warning("the certificate could not be renewed: %s", error)

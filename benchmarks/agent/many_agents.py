@@ -18,7 +18,7 @@ from unittest.mock import create_autospec
 from urllib.parse import urlsplit
 
 from benchmarks.agent.cable import Cable
-from placewire.agent.connection.controller_connection import ControllerConnection, tls_context
+from placewire.agent.connection.controller_connection import ControllerConnection
 from placewire.agent.contract.capabilities import Capabilities
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.messages import Hello
@@ -71,7 +71,6 @@ class Agent:
             config,
             service,
             lambda: hello.model_copy(update={"lease": keeper.lease}),
-            tls_context(config),
         )
         self.linked, self.drops, self.cuts = self._link.linked, False, 0
 

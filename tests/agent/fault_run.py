@@ -158,7 +158,7 @@ class FaultRun:
             self._break(f"the agent cannot start: {error}")
             return
         service = Service("s1", self.keeper, None)  # type: ignore[arg-type]
-        self._link = ControllerConnection(CONFIG, service, None, None)  # type: ignore[arg-type]
+        self._link = ControllerConnection(CONFIG, service, None)  # type: ignore[arg-type]
         undisturbed = not self._disturbed
         self._disturbed = False
         former = self.keeper.lease

@@ -24,7 +24,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from placewire.agent.connection import controller_connection
-from placewire.agent.connection.controller_connection import ControllerConnection, tls_context
+from placewire.agent.connection.controller_connection import ControllerConnection
 from placewire.agent.contract.capabilities import Capabilities
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.measurement import (
@@ -143,9 +143,7 @@ class MemoryAgent:
 
     async def run(self) -> None:
         """Until cancelled; raises what is wrong with its certificate."""
-        self._link = ControllerConnection(
-            self.config, self._service, self._hello, tls_context(self.config)
-        )
+        self._link = ControllerConnection(self.config, self._service, self._hello)
         answer = self._service.answer
         self._service.answer = lambda body: self._answer(answer, body)  # type: ignore[method-assign]
         linked = asyncio.create_task(self._link.run())

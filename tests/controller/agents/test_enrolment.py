@@ -397,9 +397,7 @@ async def test_from_half_of_its_life_on_the_link_renews_the_certificate(
     keep(file, key.key_pem, chain, like=site.folder)
     assert seconds_to_half_life(file) < 0
     hello = Hello(server="s1", agent_pid=1, capabilities=capabilities(), lease=LEASE)
-    link = ControllerConnection(
-        config, create_autospec(Service), lambda: hello, tls_context(config)
-    )
+    link = ControllerConnection(config, create_autospec(Service), lambda: hello)
     caplog.set_level(logging.INFO)
     async with Agents.listening("127.0.0.1", site.link_port, site.authority) as agents:
         running = asyncio.create_task(link.run())

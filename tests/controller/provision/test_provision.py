@@ -20,7 +20,7 @@ from unittest.mock import create_autospec
 import pytest
 import yaml
 
-from placewire.agent.connection.controller_connection import ControllerConnection, tls_context
+from placewire.agent.connection.controller_connection import ControllerConnection
 from placewire.agent.connection.enrol import EnrolmentError, enrol
 from placewire.agent.connection.identity import keep, new_key, require_serving
 from placewire.agent.contract.config import AgentConfig
@@ -452,9 +452,7 @@ class ServersHere(Playbooks):
         config = self.config(server)
         await asyncio.to_thread(enrol, config, variables["placewire_enrol_at"], file.read_text())
         hello = Hello(server=server, agent_pid=1, capabilities=capabilities(), lease=LEASE)
-        link = ControllerConnection(
-            config, create_autospec(Service), lambda: hello, tls_context(config)
-        )
+        link = ControllerConnection(config, create_autospec(Service), lambda: hello)
         self.links.append(asyncio.create_task(link.run()))
 
     def config(self, server: str) -> AgentConfig:
