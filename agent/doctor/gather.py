@@ -22,7 +22,7 @@ from placewire.agent.reconcile.lease import with_known_addresses
 from placewire.agent.reconcile.ledger import owed_sentences
 from placewire.agent.reconcile.unmarkable import NOTHING_KNOWN, Unmarked, unmarked
 from placewire.agent.steady import read_steadily
-from placewire.agent.store import StoreError, read_kept
+from placewire.agent.store import LOCK_FILE, StoreError, read_kept, read_own
 from placewire.agent.wiring import addresses_towards
 
 UNIT_USER = "placewire"
@@ -131,7 +131,7 @@ def _free_bytes(directory: Path) -> int:
 def _agent_running(directory: Path) -> bool:
     """By the process that the lock names: taking the lock could keep an agent from starting."""
     try:
-        number = (directory / "agent.lock").read_text().strip()
+        number = read_own(directory / LOCK_FILE).decode().strip()
         command = Path(f"/proc/{number}/cmdline").read_bytes()
     except (OSError, ValueError):
         return False
