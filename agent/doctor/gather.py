@@ -16,7 +16,7 @@ from placewire.agent.doctor.sockets import mode_allows, socket_facts
 from placewire.agent.drivers import abilities
 from placewire.agent.drivers.command import run
 from placewire.agent.drivers.server import Server, open_vswitch_version
-from placewire.agent.drivers.sysctl import read_sysctls
+from placewire.agent.drivers.sysctl import read_values
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.lease import with_known_addresses
 from placewire.agent.reconcile.ledger import owed_sentences
@@ -58,7 +58,7 @@ def gather(config: AgentConfig) -> Facts:
             datapath=server.datapath,
             hardware_offload=unreadable is None and _hardware_offload(config),
             tun=Path("/dev/net/tun").exists(),
-            send_buffer_bytes=next((int(s.value) for s in read_sysctls([_SEND_BUFFER])), None),
+            send_buffer_bytes=next(map(int, read_values([_SEND_BUFFER]).values()), None),
         ),
         others=other_facts(),
         own=own,
