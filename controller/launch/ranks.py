@@ -79,7 +79,8 @@ async def run_ranks(
     """Returns all events of all ranks, in the order in which they came, once every rank finished.
 
     on_line: gets each line that a rank printed beside its events: (rank, line, whether on standard
-    error). held_seconds: how long from now ranks may run on if this process should be gone.
+    error). held_seconds: how long from now ranks may run on if this process should be gone; they
+    get it with their start, and every two seconds.
 
     Raises JobFailed, which names the rank, its server, how it ended and its last lines. No rank is
     left when this function returns, raises or is cancelled.
@@ -90,9 +91,9 @@ async def run_ranks(
         if held_seconds is not None:  # The first ranks are told while the others start.
             telling = asyncio.create_task(job.tell(held_seconds))
         for spec in specs:
-            if held_seconds is not None:  # This process may be killed before it tells the rank.
-                spec = spec.model_copy(update={"held_seconds": held_seconds()})
-            job.follow(await launcher.start(spec))
+            # This process may be killed before it tells the rank.
+            first = {} if held_seconds is None else {"held_seconds": held_seconds()}
+            job.follow(await launcher.start(spec.model_copy(update=first)))
         await job.watch(silence_seconds)
     finally:
         if telling is not None:

@@ -55,7 +55,8 @@ _RoundTrips = dict[tuple[str, tuple[str, ...]], dict[int, Sequence[float]]]
 
 
 def run_calibration(spec: RankSpec, emit: Callable[[RankEvent], None], on_lost: Lost) -> None:
-    """on_lost: ends this process where another rank is lost. Raises ValueError (JobError, PlacementError) or OSError."""
+    """on_lost: ends this process where another rank is lost. Raises ValueError (JobError,
+    PlacementError) or OSError."""
     torch.set_num_threads(spec.threads)
     torch.set_num_interop_threads(1)
     placement = load_placement(Path(spec.placement_file))

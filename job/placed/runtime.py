@@ -65,7 +65,8 @@ class Program:
 
 
 def run_rank(spec: RankSpec, emit: Emit, on_lost: Lost) -> None:
-    """on_lost: ends this process where another rank is lost. Raises ValueError (JobError, CaptureError, GraphError, PlacementError) or OSError.
+    """on_lost: ends this process where another rank is lost. Raises ValueError (JobError,
+    CaptureError, GraphError, PlacementError) or OSError.
 
     Never hangs: every wait has a time limit from the specification, and a lost peer ends the rank.
     """

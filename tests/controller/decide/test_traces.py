@@ -66,7 +66,10 @@ async def test_a_file_that_is_no_trace_does_not_undo_the_job(tmp_path: Path) -> 
 
 async def test_without_a_trace_nothing_is_said(tmp_path: Path) -> None:
     of, said = plan(), list[str]()
-    assert await merge_traces(of, decision(of, tmp_path), NoLauncher(), said.append) is None and not said
+    assert (
+        await merge_traces(of, decision(of, tmp_path), NoLauncher(), said.append) is None
+        and not said
+    )
 
 
 class RanksUser(NoLauncher):
