@@ -153,7 +153,7 @@ def hosts(addresses: Iterable[str]) -> set[str]:
 
 def payment(debts: Collection[TakenOver], observed: ObservedState) -> tuple[Step, ...]:
     """The steps that give their NICs what is still missing of these debts, which are payable. A NIC
-    that is back belongs to its owner: it is not set down, and what its owner set is left."""
+    that is back belongs to its owner: it is not set down, and addresses that it has are left."""
     facts = {nic.name: nic for nic in observed.nics}
     current = {sysctl.name: sysctl for sysctl in observed.sysctls}
     steps: list[Step] = []
@@ -167,12 +167,8 @@ def payment(debts: Collection[TakenOver], observed: ObservedState) -> tuple[Step
         if nic is None:
             steps.append(NicStep("back", "", debt))
             continue
-        # Our queues on it show that it was renamed under them, and is promiscuous because of us.
-        flags = {
-            "was_up": debt.was_up or nic.up,
-            "was_promiscuous": debt.was_promiscuous or not nic.left_by_switch,
-        }
-        held = debt.model_copy(update=flags)
+        # Promiscuous it is because of us: it keeps what the switch set when it is moved away.
+        held = debt.model_copy(update={"was_up": debt.was_up or nic.up})
         if not has_back(held, nic):
             steps.append(NicStep("back", "", held))
     return tuple(steps)

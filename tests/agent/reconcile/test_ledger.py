@@ -86,8 +86,16 @@ def test_a_nic_that_may_not_be_taken_over_keeps_its_addresses() -> None:
 def test_a_nic_that_is_back_is_its_owners() -> None:
     """It was down and bare when a plan took it; now its owner uses it."""
     debt = TakenOver(nic="nic0", mac="02:00:00:00:00:01", addresses=(), was_up=False)
-    used = nic("nic0", "10.8.0.1/24", promiscuous=True)
+    used = nic("nic0", "10.8.0.1/24")
     assert payment((debt,), ObservedState(nics=(used,))) == (), "it is not set down"
+
+
+def test_a_nic_that_was_moved_away_as_our_port_does_not_stay_promiscuous() -> None:
+    """It lost its queues by that, so that nothing else shows that it was our port."""
+    debt = TakenOver(nic="nic0", mac="02:00:00:00:00:01", addresses=(), was_up=False)
+    back = nic("nic0", "10.8.0.1/24", promiscuous=True)
+    (step,) = payment((debt,), ObservedState(nics=(back,)))
+    assert isinstance(step, NicStep) and not step.held.was_promiscuous and step.held.was_up
 
 
 @pytest.mark.parametrize("where", ["another NIC", "a bridge of ours"])
