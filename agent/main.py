@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
         argcomplete.autocomplete(made)
     options = made.parse_args(arguments)
     with needing("agent"):
-        return _dispatch(options)
+        return _dispatch(options, sys.argv[1:] if arguments is None else arguments)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -81,7 +81,8 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def _dispatch(options: argparse.Namespace) -> int:
+def _dispatch(options: argparse.Namespace, arguments: list[str]) -> int:
+    from placewire.agent.privileges import give_root_up
     from placewire.agent.reconcile.effects import EffectError
     from placewire.agent.store import AlreadyRunningError, StoreError
 
@@ -91,6 +92,8 @@ def _dispatch(options: argparse.Namespace) -> int:
         print(f"{options.config}: {error}", file=sys.stderr)
         return EXIT_USAGE
     try:
+        if options.command in ("run", "restore"):  # What writes the agent's state.
+            give_root_up(config, arguments)
         if options.command == "run":
             from placewire.agent.daemon import run
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import os
+import stat
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +27,7 @@ AUDIT_BYTES = 4 * 1024 * 1024
 AUDIT_FILES = 8
 STATE_FILE = "state.json"
 COPY_FILE = "state.copy.json"
+LOCK_FILE = "agent.lock"
 
 
 class StoreError(ValueError):
@@ -36,6 +38,38 @@ class DamagedError(StoreError):
     """Neither the state nor its copy is as it was written."""
 
 
+def open_own(path: Path, mode: str, buffering: int = -1) -> IO[Any]:
+    """Opens an ordinary file of the agent's directory. Raises OSError where a link, a pipe or the
+    like has its name: a link leads to a file of somebody else, and a pipe may never answer."""
+    return open(path, mode, buffering, opener=_open_ordinary)
+
+
+def read_own(path: Path) -> bytes:
+    """Raises OSError, as `open_own` does."""
+    with open_own(path, "rb") as file:
+        content: bytes = file.read()
+    return content
+
+
+def _open_ordinary(path: str, flags: int) -> int:
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        # A link; a pipe that nobody reads, or a socket.
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise _not_ordinary(path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _not_ordinary(path)
+    return descriptor
+
+
+def _not_ordinary(path: str) -> OSError:
+    what = "is no ordinary file, so it is not the agent's: look who put it there, and remove it"
+    return OSError(errno.EINVAL, what, path)
+
+
 def read_kept(directory: Path) -> Kept:
     """Reads what an agent has on disk there; touches nothing. Kept() where there is nothing. The
     copy is read where the state is lost or damaged. Raises OSError, StoreError."""
@@ -43,7 +77,7 @@ def read_kept(directory: Path) -> Kept:
     for name in (STATE_FILE, COPY_FILE):
         path = directory / name
         try:
-            kept = _parsed(path.read_bytes(), path)
+            kept = _parsed(read_own(path), path)
         except FileNotFoundError:
             continue
         except DamagedError as error:
@@ -73,7 +107,7 @@ def put_damaged_aside(directory: Path) -> tuple[str, ...]:
     aside = []
     for name in (STATE_FILE, COPY_FILE):
         path = directory / name
-        if path.exists():
+        with contextlib.suppress(FileNotFoundError):
             path.replace(path.with_name(f"{name}.damaged"))
             aside.append(f"{path}.damaged")
     return tuple(aside)
@@ -141,8 +175,7 @@ class DiskStore:
     def _replace(self, name: str, text: str) -> None:
         path = self._directory / name
         staged = path.with_suffix(".part")
-        with staged.open("w") as file:
-            _give_to_owner(file.fileno(), self._directory)
+        with open_own(staged, "w") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -160,8 +193,7 @@ class DiskStore:
         if self._audit.exists() and self._audit.stat().st_size >= self._audit_bytes:
             self._put_audit_aside()
         lines = "".join(json.dumps(record) + "\n" for record in records).encode()
-        with self._audit.open("ab", buffering=0) as file:
-            _give_to_owner(file.fileno(), self._directory)
+        with open_own(self._audit, "ab", buffering=0) as file:
             before = file.tell()
             if file.write(lines) != len(lines):
                 file.truncate(before)
@@ -175,23 +207,15 @@ class DiskStore:
                 newer.replace(older)
 
 
-def _give_to_owner(descriptor: int, directory: Path) -> None:
-    """Lets the agent, which is not root, read what root writes with `agent restore`."""
-    owner, file = directory.stat(), os.fstat(descriptor)
-    if os.geteuid() == 0 and (owner.st_uid, owner.st_gid) != (file.st_uid, file.st_gid):
-        os.fchown(descriptor, owner.st_uid, owner.st_gid)
-
-
 class AlreadyRunningError(RuntimeError):
     """Another agent holds this state directory; the message has its process id."""
 
 
 def take_lock(directory: Path) -> IO[str]:
     """Takes the lock that an agent holds while it runs. Closing the file gives it up, and so does
-    any end of the process. Raises AlreadyRunningError."""
+    any end of the process. Raises AlreadyRunningError, OSError."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o750)
-    file = (directory / "agent.lock").open("a+")
-    _give_to_owner(file.fileno(), directory)
+    file = open_own(directory / LOCK_FILE, "a+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

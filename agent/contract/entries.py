@@ -13,7 +13,10 @@ Placewire never changes or removes anything that lacks one of its marks:
 from __future__ import annotations
 
 import hashlib
-from typing import ClassVar, Literal
+import re
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator
 
 from placewire.agent.contract.numbers import Integer
 from placewire.frozen import Frozen
@@ -32,12 +35,14 @@ SHORT_FLOW_PRIORITY = FLOW_PRIORITY + 1
 LENGTH_FLOW_PRIORITY = FLOW_PRIORITY + 2
 CLASSIFIER_PREFERENCES = range(20480, 21480)
 BRIDGE_PREFIX = "pw-"
-# The only sysctls that a state may set: these, of its bridges and NICs.
+# The only sysctls that Placewire reads back and writes: these, of bridges and NICs.
 SYSCTL_PREFIX = "net.ipv4.conf."
 SYSCTL_KEYS = ("rp_filter", "arp_ignore", "arp_announce")
 # IFNAMSIZ is 16 with the terminating zero.
 LONGEST_INTERFACE_NAME = 15
 _DIGEST_CHARACTERS = 5
+# What the kernel accepts as an interface's name (dev_valid_name), of any length; not "." or "..".
+_KERNEL_INTERFACE = re.compile(r"[^\s/:\0]+")
 
 # Queue 0 takes everything that nothing else claims; queue 1 takes acknowledgements and other
 # short packets; the queues of pairs begin at FIRST_PAIR_QUEUE.
@@ -150,13 +155,31 @@ class Route(_Entry):
     gateway: str | None = None
 
 
+def _sysctl_name(name: str) -> str:
+    """Raises ValueError for the name of any file but those of SYSCTL_KEYS of one interface: names
+    come from messages, disks and marks, and the agent writes the file."""
+    interface, _, key = name.removeprefix(SYSCTL_PREFIX).rpartition(".")
+    if not name.startswith(SYSCTL_PREFIX) or key not in SYSCTL_KEYS:
+        raise ValueError(f"not {SYSCTL_PREFIX}INTERFACE. and one of {', '.join(SYSCTL_KEYS)}")
+    if interface in ("all", "default"):
+        raise ValueError(f"a setting of the whole server, not of one interface: {interface}")
+    if interface in (".", "..") or not _KERNEL_INTERFACE.fullmatch(interface):
+        raise ValueError("no interface can have this name")
+    return name
+
+
 class Sysctl(_Entry):
-    """name: with dots, for example net.ipv4.conf.pw-nic0.rp_filter (SYSCTL_KEYS)."""
+    """name: with dots, for example net.ipv4.conf.pw-nic0.rp_filter; always of SYSCTL_KEYS of one
+    interface."""
 
     collection: ClassVar[str] = "sysctls"
     key_format: ClassVar[str] = "{name}"
-    name: str
+    name: Annotated[str, AfterValidator(_sysctl_name)]
     value: str
+
+    @property
+    def interface(self) -> str:
+        return self.name.removeprefix(SYSCTL_PREFIX).rpartition(".")[0]
 
 
 class UnusedRow(_Entry):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
+from ipaddress import ip_interface
+from typing import Literal, Self
+
+from pydantic import model_validator
 
 from placewire.agent.contract.entries import (
     COLLECTIONS,
@@ -133,7 +136,8 @@ class TakenOver(Frozen):
     mac: "" where an agent of an earlier version wrote this. addresses, routes: as `ip address add`
     and `ip route add` accept them. bridge: Placewire's, which took the NIC over. sysctls: the NIC's
     own, only in a debt and in a bridge's mark; Ledger.sysctls has them otherwise. given: the
-    addresses that Placewire gives to the bridge, only in its mark.
+    addresses that Placewire gives to the bridge, only in its mark. What is no address, and a sysctl
+    of another interface, are refused: others can write marks.
     """
 
     nic: str
@@ -145,6 +149,15 @@ class TakenOver(Frozen):
     mac: str = ""
     sysctls: tuple[Sysctl, ...] = ()
     given: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _is_of_one_nic(self) -> Self:
+        for address in (*self.addresses, *self.given):
+            ip_interface(address.partition(" ")[0])
+        for sysctl in self.sysctls:
+            if sysctl.interface != self.nic:
+                raise ValueError(f"{sysctl.name} is no sysctl of NIC {self.nic}")
+        return self
 
 
 class ObservedState(Collections):

@@ -93,7 +93,7 @@ def _filters(facts: Facts) -> Iterator[Finding]:
 
 
 def _sysctls(facts: Facts) -> Iterator[Finding]:
-    values = {s.name: s.value for s in facts.others.sysctls}
+    values = dict(facts.others.sysctls)
     arp = values.get("net.ipv4.conf.all.arp_ignore", "0")
     if arp.isdigit() and int(arp) >= _SILENT_ARP:
         yield Finding(

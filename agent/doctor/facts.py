@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal
 
 from placewire.agent.contract.capabilities import TrafficControl
-from placewire.agent.contract.entries import Sysctl
 from placewire.agent.contract.state import LeaseState, NicFacts, ObservedState
 from placewire.frozen import Frozen
 
@@ -43,7 +42,7 @@ class OtherFacts(Frozen):
     namespace. managed: (service, NICs that it manages); a service that did not say is left out.
     networkd_keeps_foreign: ManageForeignRoutes=no and ManageForeignRoutingPolicyRules=no are set.
     dropping: nftables' base chains at input or output that drop what no rule accepts.
-    named_tables: those of /etc/iproute2/rt_tables.
+    named_tables: those of /etc/iproute2/rt_tables. sysctls: (name, value).
     """
 
     services: tuple[str, ...] = ()
@@ -52,7 +51,7 @@ class OtherFacts(Frozen):
     ufw_enabled: bool = False
     dropping: tuple[str, ...] = ()
     named_tables: tuple[tuple[int, str], ...] = ()
-    sysctls: tuple[Sysctl, ...] = ()
+    sysctls: tuple[tuple[str, str], ...] = ()
 
 
 class OwnFacts(Frozen):

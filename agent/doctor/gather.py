@@ -16,13 +16,13 @@ from placewire.agent.doctor.sockets import mode_allows, socket_facts
 from placewire.agent.drivers import abilities
 from placewire.agent.drivers.command import run
 from placewire.agent.drivers.server import Server, open_vswitch_version
-from placewire.agent.drivers.sysctl import read_sysctls
+from placewire.agent.drivers.sysctl import read_values
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.lease import with_known_addresses
 from placewire.agent.reconcile.ledger import owed_sentences
 from placewire.agent.reconcile.unmarkable import NOTHING_KNOWN, Unmarked, unmarked
 from placewire.agent.steady import read_steadily
-from placewire.agent.store import StoreError, read_kept
+from placewire.agent.store import LOCK_FILE, StoreError, read_kept, read_own
 from placewire.agent.wiring import addresses_towards
 
 UNIT_USER = "placewire"
@@ -58,7 +58,7 @@ def gather(config: AgentConfig) -> Facts:
             datapath=server.datapath,
             hardware_offload=unreadable is None and _hardware_offload(config),
             tun=Path("/dev/net/tun").exists(),
-            send_buffer_bytes=next((int(s.value) for s in read_sysctls([_SEND_BUFFER])), None),
+            send_buffer_bytes=next(map(int, read_values([_SEND_BUFFER]).values()), None),
         ),
         others=other_facts(),
         own=own,
@@ -131,7 +131,7 @@ def _free_bytes(directory: Path) -> int:
 def _agent_running(directory: Path) -> bool:
     """By the process that the lock names: taking the lock could keep an agent from starting."""
     try:
-        number = (directory / "agent.lock").read_text().strip()
+        number = read_own(directory / LOCK_FILE).decode().strip()
         command = Path(f"/proc/{number}/cmdline").read_bytes()
     except (OSError, ValueError):
         return False

@@ -11,7 +11,7 @@ from typing import Any
 from placewire.agent.doctor.checks_others import SERVICES
 from placewire.agent.doctor.facts import OtherFacts
 from placewire.agent.drivers.command import run
-from placewire.agent.drivers.sysctl import read_sysctls
+from placewire.agent.drivers.sysctl import read_values
 from placewire.agent.reconcile.effects import EffectError
 
 _SYSCTLS = ("net.ipv4.conf.all.arp_ignore", "net.ipv4.conf.all.rp_filter")
@@ -32,7 +32,7 @@ def other_facts() -> OtherFacts:
         ufw_enabled=any(re.search(r"^ENABLED=yes\b", t, re.MULTILINE) for t in _texts(_UFW)),
         dropping=_dropping(),
         named_tables=tuple(table for text in _texts(*_TABLES) for table in named_tables(text)),
-        sysctls=tuple(read_sysctls(_SYSCTLS)),
+        sysctls=tuple(read_values(_SYSCTLS).items()),
     )
 
 

@@ -52,14 +52,15 @@ class SwitchView:
         return sorted(found)
 
     def held(self) -> list[TakenOver]:
-        """What marks of bridges of ours say that their NICs held; a mark that somebody spoilt is
-        left out."""
+        """What marks of bridges of ours say that their NICs held. A mark is of the bridge that it
+        stands on, whichever it names; one that somebody spoilt is left out."""
         found = []
         for row in self._rows("Bridge"):
             text = row.external_ids.get(HELD_KEY)
             if OWNER_KEY in row.external_ids and text is not None:
                 with suppress(ValidationError):
-                    found.append(TakenOver.model_validate_json(text))
+                    taken = TakenOver.model_validate_json(text)
+                    found.append(taken.model_copy(update={"bridge": row.name}))
         return found
 
     @property

@@ -15,22 +15,31 @@ _PER_INTERFACE = (("net", "ipv4", "conf"), ("net", "ipv4", "neigh"))
 
 
 def path_of(name: str) -> Path:
+    """Raises EffectError where a part of the name would lead elsewhere than into the next folder:
+    joined to a path, "/etc" would replace it."""
     parts = name.split(".")
     if tuple(parts[:3]) in _PER_INTERFACE and len(parts) > 4:
         parts = [*parts[:3], ".".join(parts[3:-1]), parts[-1]]
+    if any(part in ("", ".", "..") or "/" in part for part in parts):
+        raise EffectError(f"{name!r} is no name of a kernel setting")
     return _ROOT.joinpath(*parts)
 
 
-def read_sysctls(names: Collection[str]) -> list[Sysctl]:
-    """The settings that exist; those of an interface come and go with it."""
-    found = []
+def read_values(names: Collection[str]) -> dict[str, str]:
+    """By name, the values of the settings that exist, of interfaces and of the whole server."""
+    found = {}
     for name in sorted(names):
         try:
             text = path_of(name).read_text()
         except FileNotFoundError:
             continue
-        found.append(Sysctl(name=name, value=" ".join(text.split())))
+        found[name] = " ".join(text.split())
     return found
+
+
+def read_sysctls(names: Collection[str]) -> list[Sysctl]:
+    """The settings that exist; those of an interface come and go with it."""
+    return [Sysctl(name=name, value=value) for name, value in read_values(names).items()]
 
 
 def change_sysctls(steps: Sequence[EntryStep]) -> None:

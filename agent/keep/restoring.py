@@ -16,6 +16,7 @@ from placewire.agent.reconcile.ledger import ledger_of_marks, owed_refusals
 from placewire.agent.reconcile.unknown_marks import (
     held_on_bridges,
     refusal_of_unknown_marks,
+    refusals_of_marks,
     unknown_marks,
 )
 from placewire.agent.reconcile.unmarkable import NOTHING_KNOWN
@@ -41,12 +42,14 @@ def destroy(context: Context) -> Outcome:
 
 
 def restore_from_marks(context: Context) -> Outcome:
-    """For a server whose state on disk is lost. Raises EffectError."""
+    """For a server whose state on disk is lost. Obeys all marks or none. Raises EffectError."""
     memory = context.memory
     observed = context.network.observe(NOTHING_KNOWN)
     if not unknown_marks(memory.kept.lease, observed):
         return _with_debts(context, NOTHING_DONE)
     ledger = ledger_of_marks(observed, held_on_bridges(observed))
+    if found := refusals_of_marks(observed, ledger, context.facts().protected):
+        return Outcome(refusals=found)
     ledger = ledger.model_copy(update={"owed": memory.kept.ledger.owed})
     with memory.lock:
         memory.save(leases.begin_restore_from_marks(memory.kept, ledger))

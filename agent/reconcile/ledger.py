@@ -28,8 +28,6 @@ from placewire.agent.contract.state import (
 )
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 
-_INTERFACE_SYSCTLS = ("net.ipv4.conf.", "net.ipv4.neigh.", "net.ipv6.conf.", "net.ipv6.neigh.")
-
 
 def extended(desired: DesiredState, observed: ObservedState, ledger: Ledger) -> Ledger:
     """The ledger that must be on disk before `desired` is applied. A value that the ledger has
@@ -56,7 +54,7 @@ def extended(desired: DesiredState, observed: ObservedState, ledger: Ledger) -> 
         sysctl
         for sysctl in observed.sysctls
         # Those of bridges' interfaces go with the interface.
-        if sysctl.name in wanted and interface_of(sysctl.name) not in own
+        if sysctl.name in wanted and sysctl.interface not in own
     ]
     extended = Ledger(
         nics=tuple(nics), sysctls=tuple(sysctls), addresses=ledger.addresses, owed=tuple(owed)
@@ -243,16 +241,7 @@ def ledger_of_marks(observed: ObservedState, over_nic: Collection[TakenOver]) ->
 
 
 def sysctls_of(interface: str, ledger: Ledger) -> tuple[Sysctl, ...]:
-    return tuple(s for s in ledger.sysctls if interface_of(s.name) == interface)
-
-
-def interface_of(sysctl: str) -> str:
-    """The interface that a sysctl is of; "" for one of the whole machine."""
-    for prefix in _INTERFACE_SYSCTLS:
-        if sysctl.startswith(prefix):
-            interface = sysctl.removeprefix(prefix).rpartition(".")[0]
-            return "" if interface in ("all", "default") else interface
-    return ""
+    return tuple(s for s in ledger.sysctls if s.interface == interface)
 
 
 def _held(nic: NicFacts, bridge: Bridge, take_over: Collection[str]) -> TakenOver:

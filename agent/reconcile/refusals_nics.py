@@ -9,18 +9,13 @@ from ipaddress import IPv4Interface, IPv4Network
 from placewire.agent.contract.entries import (
     BRIDGE_PREFIX,
     LONGEST_INTERFACE_NAME,
-    SYSCTL_KEYS,
-    SYSCTL_PREFIX,
     Address,
     Bridge,
 )
 from placewire.agent.contract.state import DesiredState, NicFacts, ObservedState, Refusal, refuse
 
 _INTERFACE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
-_OWN_SYSCTLS = (
-    f"set only {', '.join(SYSCTL_KEYS)} in {SYSCTL_PREFIX}INTERFACE., of the bridges and NICs of "
-    "this state"
-)
+_OWN_SYSCTLS = "set only sysctls of the bridges and NICs of this state"
 _OWN_SUBNET = "use a subnet of its own for every rail"
 
 
@@ -215,24 +210,18 @@ def address_refusals(
 
 
 def sysctl_refusals(wanted: DesiredState, protected: Collection[str]) -> Iterator[Refusal]:
-    """Refuses every sysctl but those of SYSCTL_KEYS of a bridge or NIC of this state."""
+    """Refuses every sysctl but those of a bridge or NIC of this state. Their names are valid by
+    their type."""
     interfaces = {name for bridge in wanted.bridges for name in (bridge.name, bridge.nic)}
     for entry in wanted.sysctls:
         where = f"sysctl {entry.name}"
-        interface, _, key = entry.name.removeprefix(SYSCTL_PREFIX).rpartition(".")
-        if not entry.name.startswith("net."):
-            yield refuse(where, "is not a network setting", _OWN_SYSCTLS)
-        elif not entry.name.startswith(SYSCTL_PREFIX) or interface in ("all", "default", ""):
-            yield refuse(
-                where, "is a setting of the whole server, not of one interface", _OWN_SYSCTLS
-            )
-        elif interface in protected:
+        if entry.interface in protected:
             yield refuse(
                 where,
-                f"is of {interface}, which is protected in this agent's configuration",
+                f"is of {entry.interface}, which is protected in this agent's configuration",
                 _OWN_SYSCTLS,
             )
-        elif interface not in interfaces:
-            yield refuse(where, f"is of {interface}, no bridge or NIC of this state", _OWN_SYSCTLS)
-        elif key not in SYSCTL_KEYS:
-            yield refuse(where, "is none that Placewire uses", _OWN_SYSCTLS)
+        elif entry.interface not in interfaces:
+            yield refuse(
+                where, f"is of {entry.interface}, no bridge or NIC of this state", _OWN_SYSCTLS
+            )

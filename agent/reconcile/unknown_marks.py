@@ -8,14 +8,26 @@ of its NICs for gone, and an undo would leave the NICs without them.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from itertools import pairwise
+from shlex import quote
+
 from placewire.agent.contract.entries import Sysctl
-from placewire.agent.contract.state import LeaseState, ObservedState, Refusal, TakenOver, refuse
+from placewire.agent.contract.state import (
+    LeaseState,
+    Ledger,
+    ObservedState,
+    Refusal,
+    TakenOver,
+    refuse,
+)
 from placewire.agent.reconcile.diff import over_bridge
 
 TAKE_BACK = (
     "stop the agent and run `agent restore --from-marks`, which gives each NIC back what its "
     "bridge's mark says that it held"
 )
+_AGAIN = "then run the command again"
 _MOST_NAMED = 4
 
 
@@ -65,3 +77,58 @@ def held_on_bridges(observed: ObservedState) -> tuple[TakenOver, ...]:
         if bridge.nic
         for on_it in [tuple(a.address for a in observed.addresses if a.interface == bridge.name)]
     )
+
+
+def refusals_of_marks(
+    observed: ObservedState, ledger: Ledger, protected: Collection[str]
+) -> tuple[Refusal, ...]:
+    """Why marks are not obeyed. ledger: what they tell (ledger_of_marks). Whoever may write to Open
+    vSwitch can write a mark: it is believed only about the NIC that is its bridge's port, and only
+    where that NIC is not protected. Names of a mark are quoted: operators paste commands."""
+    nics = {bridge.name: bridge.nic for bridge in observed.bridges}
+    return (
+        *(
+            refuse(
+                f"bridge {taken.bridge}",
+                f"its marks say that it took over {taken.nic}, which is protected in this agent's "
+                "configuration",
+                "look who made that bridge, and remove it (ovs-vsctl del-br "
+                f"{quote(taken.bridge)}) or take the NIC off the protected list; {_AGAIN}",
+            )
+            for taken in ledger.nics
+            if taken.nic in protected
+        ),
+        *(
+            refuse(
+                f"bridge {taken.bridge}",
+                f"its mark says that it took over {taken.nic}, which is no port of this bridge",
+                f"make the NIC its port if that is true (ovs-vsctl add-port {quote(taken.bridge)} "
+                f"{quote(taken.nic)} -- set port {quote(taken.nic)} "
+                f"external_ids:placewire=restored), or {_forget(taken)}; {_AGAIN}",
+            )
+            for taken in observed.held
+            if taken.nic not in protected and nics.get(taken.bridge) != taken.nic
+        ),
+        *(
+            refuse(
+                f"bridge {taken.bridge}",
+                f"its mark says that {taken.nic} held the route {route!r}, which is not through it",
+                f"{_forget(taken)}; {_AGAIN}",
+            )
+            for taken in observed.held
+            for route in taken.routes
+            if _interfaces_of(route) != {taken.nic}
+        ),
+    )
+
+
+def _forget(mark: TakenOver) -> str:
+    return (
+        f"remove the mark (ovs-vsctl remove bridge {quote(mark.bridge)} external_ids "
+        "placewire-held), so that the NIC that is the bridge's port gets what stands on the bridge"
+    )
+
+
+def _interfaces_of(route: str) -> set[str]:
+    """route: as `ip route` prints it."""
+    return {name for word, name in pairwise(route.split()) if word == "dev"}

@@ -17,9 +17,6 @@ from types import SimpleNamespace
 from placewire.agent import store
 from tests.agent.faults import Fault, Place, Striker
 
-# One user owns the directory and every file in it.
-_OWNED = SimpleNamespace(st_uid=0, st_gid=0)
-
 
 class Inode:
     def __init__(self) -> None:
@@ -111,8 +108,6 @@ class MemoryPath:
         return self.disk.has(self.name)
 
     def stat(self) -> SimpleNamespace:
-        if not self.name:
-            return _OWNED
         return SimpleNamespace(st_size=len(self.disk.find(self.name).data))
 
     def read_text(self) -> str:
@@ -123,8 +118,6 @@ class MemoryPath:
 
     def open(self, mode: str = "r", buffering: int = -1) -> MemoryFile:
         self.disk.at(f"open {self.name}")
-        if mode == "rb":
-            return MemoryFile(self.disk, self.disk.find(self.name), buffered=False)
         inode = self.disk.create(self.name)
         if mode == "w":
             inode.data = b""
@@ -201,17 +194,17 @@ class _Directory:
 @contextmanager
 def store_on_memory_disks() -> Iterator[None]:
     """placewire.agent.store takes MemoryPath directories while this is entered."""
-    real = store.os  # type: ignore[attr-defined]
+    real = store.os, store.open_own, store.read_own  # type: ignore[attr-defined]
     store.os = SimpleNamespace(  # type: ignore[assignment, attr-defined]
         fsync=lambda handle: handle.fsync(),
         open=lambda path, _: _Directory(path.disk),
         close=lambda _: None,
         O_RDONLY=os.O_RDONLY,
         strerror=os.strerror,
-        geteuid=lambda: _OWNED.st_uid,
-        fstat=lambda _: _OWNED,
     )
+    store.open_own = MemoryPath.open  # type: ignore[assignment]
+    store.read_own = MemoryPath.read_bytes  # type: ignore[assignment]
     try:
         yield
     finally:
-        store.os = real  # type: ignore[attr-defined]
+        store.os, store.open_own, store.read_own = real  # type: ignore[attr-defined]

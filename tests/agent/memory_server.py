@@ -334,7 +334,11 @@ class MemoryServer:
             "queues": tuple(queue for _, q in shaped for queue in q.queues.values()),
             "foreign": tuple(foreign),
             "internal": tuple(self.bridges),
-            "held": tuple(row.held for row in ours if row.held is not None),
+            "held": tuple(
+                row.held.model_copy(update={"bridge": row.name})
+                for row in ours
+                if row.held is not None
+            ),
             "unused_rows": tuple(
                 UnusedRow(table="QoS", uuid=str(number)) for number in range(len(self.stray))
             ),

@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import pytest
 from placewire.agent.contract.measurement import Transfer
 from placewire.agent.contract.messages import Destroy, ReadBack, StartServers, StopServers
 from placewire.agent.contract.messages import Stage as StageRequest
-from tests.agent.agent_process import agent_command, config_file
+from tests.agent.agent_process import config_file, readable_python
 from tests.agent.controller_double import ControllerDouble, write_certificates
 from tests.agent.server_under_test import ServerUnderTest, server_under_test, wait_for
 from tests.agent.states import desired_state
@@ -87,7 +86,17 @@ class Unprivileged:
         (server.directory / "agent.key").chmod(0o400)
         state = Path(server.config.state_dir)
         state.mkdir(mode=0o750)
-        os.chown(state, USER, USER)
+        # Neither id has a name here, so root that becomes the folder's owner takes its group, too.
+        os.chown(state, USER, SWITCH_GROUP)
+
+    def restore_as_root(self) -> subprocess.CompletedProcess[str]:
+        python, path = readable_python()
+        return subprocess.run(
+            ["ip", "netns", "exec", self.server.namespace, "env", f"PYTHONPATH={path}",
+             "PYTHONDONTWRITEBYTECODE=1", python, "-m", "placewire.agent.main", "restore",
+             "--config", config_file(self.server)],
+            capture_output=True, text=True, timeout=60, cwd=ROOT,
+        )  # fmt: skip
 
     def start(
         self,
@@ -106,18 +115,6 @@ class Unprivileged:
             python, "-m", "placewire.agent.main", "run", "--config", config_file(self.server),
             cwd=ROOT, stdout=sink, stderr=sink,
         )  # fmt: skip
-
-
-def readable_python() -> tuple[str, str]:
-    """An interpreter that another user may run, and its module path; not in a home folder."""
-    own = Path(sys.executable).resolve()
-    packages = sysconfig.get_paths()["purelib"]
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    for candidate in (own, Path(f"/usr/bin/python{version}")):
-        folders = [*candidate.parents, Path(packages), *Path(packages).parents, *ROOT.parents]
-        if candidate.exists() and all(folder.stat().st_mode & 0o001 for folder in folders):
-            return str(candidate), f"{ROOT / 'src'}:{packages}"
-    pytest.skip(f"no Python {version} here that another user may run")
 
 
 @pytest.fixture
@@ -173,7 +170,8 @@ def test_it_applies_measures_resumes_and_restores(unprivileged: Unprivileged) ->
         assert agent.wait(10) == 0
 
         # By hand and as root, as docs/trust.md says; then the agent goes on with the files written.
-        assert agent_command(server, "restore").returncode == 0
+        restored = unprivileged.restore_as_root()
+        assert restored.returncode == 0, restored.stderr
         assert server.snapshot() == before
         owners = {path.stat().st_uid for path in Path(server.config.state_dir).iterdir()}
         assert owners == {USER}

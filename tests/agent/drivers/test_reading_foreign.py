@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from placewire.agent.contract.entries import Address, Classifier, Queue, Shaper
-from placewire.agent.contract.state import ForeignEntry
+from placewire.agent.contract.state import ForeignEntry, TakenOver
 from placewire.agent.drivers import interfaces, on_queues, traffic_control
 from placewire.agent.drivers.interfaces import InterfaceView
 from placewire.agent.drivers.on_bridges import made_by_kernel, read_on_bridges, require_alone
@@ -361,6 +361,8 @@ def test_the_flow_of_a_new_bridge_is_open_vswitchs_own() -> None:
 class Row:
     """A row as the IDL shows it."""
 
+    external_ids: dict[str, str]
+
     def __init__(self, **columns: Any) -> None:
         self.__dict__.update(columns)
 
@@ -399,6 +401,32 @@ def test_what_others_put_into_the_rows_of_a_bridge_of_ours() -> None:
     }
     assert [queue.queue_id for queue in switch.shapers_and_queues()[1]] == [0]
     assert switch.queue_ids() == {"nic0": {0, 7}} and switch.offloads
+
+
+SPOILT_MARKS = {
+    "no JSON": "{",
+    "a file of root's": '{"nic": "nic0", "addresses": [], "sysctls": '
+                        '[{"name": "net./etc/passwd", "value": "evil::0:0::/root:/bin/sh"}]}',
+    "another NIC's sysctl": '{"nic": "nic0", "addresses": [], "sysctls": '
+                            '[{"name": "net.ipv4.conf.mgmt.rp_filter", "value": "0"}]}',
+    "no address": '{"nic": "nic0", "addresses": [""]}',
+    "no address of the plan": '{"nic": "nic0", "addresses": [], "given": ["mgmt"]}',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", SPOILT_MARKS.values(), ids=SPOILT_MARKS)
+def test_a_spoilt_mark_is_left_out(text: str) -> None:
+    rows = Rows()
+    rows.rows("Bridge")[0].external_ids["placewire-held"] = text
+    assert SwitchView(rows).held() == []  # type: ignore[arg-type]
+
+
+def test_a_mark_is_of_the_bridge_that_it_stands_on() -> None:
+    rows = Rows()
+    mark = TakenOver(nic="nic0", addresses=("10.7.0.1/24",), bridge="pw-nic9")
+    rows.rows("Bridge")[0].external_ids["placewire-held"] = mark.model_dump_json()
+    (held,) = SwitchView(rows).held()  # type: ignore[arg-type]
+    assert held == mark.model_copy(update={"bridge": "pw-nic0"})
 
 
 def test_the_tables_name_what_the_drivers_find() -> None:

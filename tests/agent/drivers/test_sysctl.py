@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from placewire.agent.drivers.sysctl import path_of
+from placewire.agent.drivers.sysctl import path_of, read_values
+from placewire.agent.reconcile.effects import EffectError
 
 NAME = "eth0.100"
 # Writes and reads back through the driver alone, and looks where the kernel has it.
@@ -38,6 +39,30 @@ assert Path("/proc/sys/net/ipv4/conf/eth0/arp_ignore").read_text() == "0\\n"
 )
 def test_dots_of_an_interface_are_part_of_its_name(name: str, path: str) -> None:
     assert str(path_of(name)) == f"/proc/sys/{path}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "net./etc/passwd",
+        "net.ipv4.conf./etc/passwd",
+        "net.ipv4.conf.pw-nic0/../mgmt.rp_filter",
+        "net.ipv4.conf..rp_filter",
+        "net.ipv4.conf...rp_filter",
+        "net.ipv4.conf....rp_filter",
+        "/etc/passwd",
+        "..",
+        "",
+    ],
+)
+def test_no_name_leads_out_of_the_settings(name: str) -> None:
+    with pytest.raises(EffectError, match="no name of a kernel setting"):
+        path_of(name)
+
+
+def test_settings_of_the_whole_server_are_read_and_missing_ones_left_out() -> None:
+    names = ("net.ipv4.conf.all.rp_filter", "net.ipv4.conf.no-such-nic.rp_filter")
+    assert read_values(names).keys() == {"net.ipv4.conf.all.rp_filter"}
 
 
 @pytest.mark.network

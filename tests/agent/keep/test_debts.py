@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import errno
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from placewire.agent.contract.entries import Address
-from placewire.agent.contract.state import LeaseState
+from placewire.agent.contract.state import LeaseState, TakenOver
 from placewire.agent.store import COPY_FILE, STATE_FILE
 from tests.agent.memory_agent import MemoryAgent
 from tests.agent.memory_server import (
+    MANAGEMENT,
     BridgeRow,
     Port,
     base_address,
@@ -365,6 +367,50 @@ def test_a_missing_mark_is_made_at_the_start(agent: MemoryAgent, mark: str) -> N
     agent.wait(61)
     assert {name: row.held for name, row in agent.server.bridges.items()} == held
     assert agent.keeper.drift.notes == ()
+
+
+def marked(nic: str, port: str, **held: Any) -> BridgeRow:
+    """A bridge that somebody who may write to Open vSwitch made and marked."""
+    mark = TakenOver(**{"nic": nic, "addresses": (), "was_up": False, "bridge": "pw-x", **held})
+    ports = {name: Port(name, True) for name in ("pw-x", port)}
+    return BridgeRow("pw-x", True, port, 1500, ports, held=mark)
+
+
+@pytest.mark.parametrize(
+    ("row", "what", "remedy"),
+    [
+        (marked(MANAGEMENT, MANAGEMENT), "mgmt, which is protected", "ovs-vsctl del-br pw-x"),
+        (marked(MANAGEMENT, "nic2"), "mgmt, which is protected", "the protected list"),
+        (marked("nic0", "nic2"), "nic0, which is no port of this", "ovs-vsctl add-port pw-x nic0"),
+        (marked("n; reboot", "nic2"), "which is no port of this", "add-port pw-x 'n; reboot'"),
+        (marked("nic0", "nic2", bridge="pw-nic0"), "nic0, which is no port", "placewire-held"),
+        (
+            marked("nic2", "nic2", routes=(f"10.0.0.0/8 via 10.9.0.9 dev {MANAGEMENT}",)),
+            "nic2 held the route '10.0.0.0/8 via 10.9.0.9 dev mgmt', which is not through it",
+            "ovs-vsctl remove bridge pw-x external_ids placewire-held",
+        ),
+        (marked("nic2", "nic2", routes=("10.0.0.0/8",)), "is not through it", "placewire-held"),
+    ],
+)  # fmt: skip
+def test_a_mark_is_believed_about_its_own_nic_alone(
+    agent: MemoryAgent, row: BridgeRow, what: str, remedy: str
+) -> None:
+    in_force(agent)
+    lose_state(agent)
+    agent.restart()
+    server = agent.server
+    server.bridges["pw-x"] = row
+    server.switch_follows()
+    before = deepcopy((server.links, server.main_routes, server.sysctls, server.bridges))
+    report = agent.keeper.restore_from_marks()
+    (refusal,) = report.refusals
+    assert refusal.where == "bridge pw-x" and what in refusal.what and remedy in refusal.remedy
+    assert (server.links, server.main_routes, server.sysctls, server.bridges) == before
+    assert agent.keeper.lease.is_idle and not report.changes
+    del server.bridges["pw-x"]
+    server.switch_follows()
+    assert agent.keeper.restore_from_marks().succeeded, "the remedy is one"
+    assert whole(agent)
 
 
 def test_marks_of_a_nic_that_is_away_become_a_debt(agent: MemoryAgent) -> None:

@@ -8,7 +8,6 @@ from placewire.agent.contract.entries import Address, Sysctl
 from placewire.agent.contract.state import Ledger, ObservedState, TakenOver
 from placewire.agent.reconcile.ledger import (
     extended,
-    interface_of,
     owed_refusals,
     owed_sentences,
     payable,
@@ -82,21 +81,6 @@ def test_a_nic_that_may_not_be_taken_over_keeps_its_addresses() -> None:
     desired = desired_state(1, nics=("nic0",)).model_copy(update={"take_over": ()})
     (taken,) = extended(desired, BARE, Ledger()).nics
     assert taken.addresses == ()
-
-
-@pytest.mark.parametrize(
-    ("name", "interface"),
-    [
-        ("net.ipv4.conf.nic0.arp_ignore", "nic0"),
-        ("net.ipv4.conf.eth0.100.arp_ignore", "eth0.100"),
-        ("net.ipv4.neigh.nic0.mcast_solicit", "nic0"),
-        ("net.ipv6.conf.nic0.disable_ipv6", "nic0"),
-        ("net.ipv4.conf.all.rp_filter", ""),
-        ("net.core.wmem_default", ""),
-    ],
-)
-def test_whose_sysctl_it_is(name: str, interface: str) -> None:
-    assert interface_of(name) == interface
 
 
 def test_a_nic_that_is_back_is_its_owners() -> None:
