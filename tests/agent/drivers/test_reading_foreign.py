@@ -105,7 +105,12 @@ def test_each_filter_of_others_is_told_with_what_removes_it(said: dict[str, str]
     assert {entry.key for entry in foreign if entry.collection == "classifiers"} == {"nic0"}
 
 
-def test_what_is_on_a_class_is_found(said: dict[str, str]) -> None:
+def test_what_is_on_a_class_is_found(said: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        traffic_control,
+        "_with_filters",
+        lambda nic, parents: [p for p in parents if f"tc filter show dev {nic} parent {p}" in said],
+    )
     disciplines = [
         Discipline("htb", "1:", ""),
         Discipline("fq_codel", "10:", "1:3"),
