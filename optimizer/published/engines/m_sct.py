@@ -29,7 +29,8 @@ from placewire.optimizer.published.engines.shared.kinds import list_engine
 from placewire.optimizer.published.engines.shared.linear_program import least
 from placewire.optimizer.published.formulations.program import RowWriter
 
-_FAVOURITE_BELOW = 0.5
+# Two that share a parent or a child may each be at 1/2, from which a solver deviates a little.
+_FAVOURITE_BELOW = 0.5 - 1e-6
 
 
 def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:

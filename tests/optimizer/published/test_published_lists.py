@@ -190,6 +190,17 @@ def test_m_sct_keeps_a_device_for_the_favourite_child():
     assert of_etf == pytest.approx(14.0)
 
 
+@pytest.mark.parametrize("transfer", [0.065535, 0.1, 0.52428, 0.7])
+def test_no_child_is_the_favourite_of_two_parents_that_are_alike(transfer):
+    """Each pair is at 1/2, which the solver gives as 0.49999999999999994."""
+    seconds = {"A": 0.1, "B": 0.1, "C": 0.0, "D": 0.0, "E": 0.0, "F": 0.0}
+    edges = {("A", "C"): transfer, ("B", "C"): transfer}
+    onwards = {("C", name): 0.0072 for name in "DEF"}
+    problem = alike(seconds, edges | onwards, 2)
+    favourite = m_sct.favourite_children(problem, deadline("m-sct", SETTINGS))
+    assert problem.graph.index_of["C"] not in favourite
+
+
 @FEW
 @given(small_problems())
 def test_a_favourite_child_is_its_parents_only_one_and_the_other_way_round(problem):
