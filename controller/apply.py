@@ -69,7 +69,7 @@ async def apply(
                     job = run_job(request, tools, decision, change, events)
                     await change.while_held(job)
                 if isinstance(decision, PlacementDecision):
-                    trace = await merge_traces(plan, decision, show.progress)
+                    trace = await merge_traces(plan, decision, tools.launcher, show.progress)
             if plan.network.on_exit == "keep":
                 await change.keep()
     except BaseException as failure:

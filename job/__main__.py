@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
         return 2
     events = Events()
     end_on_signals(events, spec.rank)
-    follow_hold(events, spec.rank)
+    follow_hold(events, spec.rank, spec.held_seconds)
     return run(spec, events)
 
 
@@ -46,11 +46,11 @@ def run(spec: RankSpec | ScriptSpec, events: Events) -> int:
         if spec.kind == "calibrate":
             from placewire.job.calibration.calibrate import run_calibration
 
-            run_calibration(spec, events.emit)
+            run_calibration(spec, events.emit, events.fail)
         else:
             from placewire.job.placed.runtime import run_rank
 
-            run_rank(spec, events.emit)
+            run_rank(spec, events.emit, events.fail)
     except (JobError, CheckpointError) as error:
         events.emit(Failed(rank=spec.rank, what=error.what, remedy=error.remedy))
         return 1

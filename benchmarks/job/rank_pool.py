@@ -258,8 +258,12 @@ def _run(spec: RankSpec, results: Path) -> None:
         elif isinstance(event, Failed):
             print(event.what, file=sys.stderr, flush=True)
 
+    def lost(failed: Failed) -> None:
+        note(failed)
+        os._exit(1)
+
     runtime.lower = keep  # type: ignore[attr-defined]
-    runtime.run_rank(spec, note)
+    runtime.run_rank(spec, note, lost)
     torch.save({"losses": losses, "tensors": _held(programs[0], spec.steps)}, results)
 
 

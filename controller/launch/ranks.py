@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from placewire.controller.errors import JobFailed
 from placewire.controller.launch.launcher import RankProcess, Starter
 from placewire.controller.launch.programs import TAIL_LINES
 from placewire.controller.uninterruptible import uninterruptible
+from placewire.job.contract.signal_name import signal_name
 from placewire.job.contract.specification import (
     Carried,
     Failed,
@@ -79,7 +79,8 @@ async def run_ranks(
     """Returns all events of all ranks, in the order in which they came, once every rank finished.
 
     on_line: gets each line that a rank printed beside its events: (rank, line, whether on standard
-    error). held_seconds: how long from now ranks may run on if this process should be gone.
+    error). held_seconds: how long from now ranks may run on if this process should be gone; they
+    get it with their start, and every two seconds.
 
     Raises JobFailed, which names the rank, its server, how it ended and its last lines. No rank is
     left when this function returns, raises or is cancelled.
@@ -87,10 +88,12 @@ async def run_ranks(
     job = _Job(on_event, on_line)
     telling: asyncio.Task[None] | None = None
     try:
-        for spec in specs:
-            job.follow(await launcher.start(spec))
-        if held_seconds is not None:
+        if held_seconds is not None:  # The first ranks are told while the others start.
             telling = asyncio.create_task(job.tell(held_seconds))
+        for spec in specs:
+            # This process may be killed before it tells the rank.
+            first = {} if held_seconds is None else {"held_seconds": held_seconds()}
+            job.follow(await launcher.start(spec.model_copy(update=first)))
         await job.watch(silence_seconds)
     finally:
         if telling is not None:
@@ -226,7 +229,7 @@ def _ending(status: int | None) -> str:
     if status is None:
         return "still runs"
     if status < 0:
-        return f"was killed by {signal.Signals(-status).name}"
+        return f"was killed by {signal_name(-status)}"
     return f"ended with {status}" if status else "ended with 0 before it had finished"
 
 

@@ -36,7 +36,7 @@ from placewire.job.contract.specification import (
 )
 from placewire.job.errors import JobError
 from placewire.job.messages.rank_messages import RankMessages, rank_messages
-from placewire.job.supervision.heartbeat import Heart, end_when_lost, limit_tcp_waits
+from placewire.job.supervision.heartbeat import Heart, Lost, limit_tcp_waits
 from placewire.job.transport.backend import backend_notes, transport_of
 from placewire.job.transport.connecting import connect
 from placewire.job.transport.gloo import GlooTransport
@@ -54,8 +54,9 @@ _GO_ON, _ENOUGH = "go on", "enough"
 _RoundTrips = dict[tuple[str, tuple[str, ...]], dict[int, Sequence[float]]]
 
 
-def run_calibration(spec: RankSpec, emit: Callable[[RankEvent], None]) -> None:
-    """Raises ValueError (JobError, PlacementError) or OSError."""
+def run_calibration(spec: RankSpec, emit: Callable[[RankEvent], None], on_lost: Lost) -> None:
+    """on_lost: ends this process where another rank is lost. Raises ValueError (JobError,
+    PlacementError) or OSError."""
     torch.set_num_threads(spec.threads)
     torch.set_num_interop_threads(1)
     placement = load_placement(Path(spec.placement_file))
@@ -63,7 +64,7 @@ def run_calibration(spec: RankSpec, emit: Callable[[RankEvent], None]) -> None:
     if len(devices) != spec.world_size or devices[spec.rank] != spec.device:
         raise JobError(f"rank {spec.rank} must be one of {', '.join(devices)}, in this order")
     store = open_store(spec)
-    heart = Heart(spec, end_when_lost(emit))
+    heart = Heart(spec, on_lost)
     heart.start()
     rails = tuple(rail.rail for rail in spec.rail_interfaces)
     every_pair = _messages(spec, placement, everybody(placement, rails), rails)

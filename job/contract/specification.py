@@ -4,8 +4,8 @@ A job is placed operator by operator, or replayed; or it is a script of the user
 itself and is started on every server as torchrun would. Each program of a job is started as
 `python -m placewire.job SPEC.json`; it writes one JSON event a line to standard output and free
 text to standard error, and exits with 0 when all steps are done. On standard input it may get
-`Hold` messages, one a line, each of which limits how long it runs on without another; a program
-that never gets one runs to its end.
+`Hold` messages, one a line, each of which limits how long it runs on without another. held_seconds
+of the specification limits how long it runs without any; without that, to its end.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class TraceSpec(Frozen):
 
 class ProgramSpec(Frozen):
     """What every program of a job is given. device: its `server/index`. rail_interfaces: in the
-    order of the cluster's rails, the same on every rank. threads: torch's number of threads."""
+    order of the cluster's rails, the same on every rank. threads: torch's number of threads.
+    held_seconds: how long from its start it may run without a Hold; None: to its end."""
 
     rank: int
     world_size: int
@@ -75,6 +76,7 @@ class ProgramSpec(Frozen):
     rail_interfaces: tuple[RailInterface, ...]
     backend: Literal["gloo", "nccl"] = "gloo"
     threads: int = 1
+    held_seconds: Annotated[float, Field(ge=0)] | None = None
 
 
 class ScriptSpec(ProgramSpec):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +33,24 @@ def read_checkpoint(folder: str | Path) -> dict[str, Any]:
     }
     with saved_tensors(checkpoint) as saved:
         for name in saved:
-            _put(state, name, saved.read(name))
+            _put(state, groups, name, saved.read(name))
     return state
 
 
 def _group(entry: dict[str, Any]) -> dict[str, Any]:
     """Returns an entry of param_groups as torch has it; JSON has no tuples."""
-    return {key: tuple(value) if key == "betas" else value for key, value in entry.items()}
+    betas = entry.get("betas")
+    return {**entry, "betas": tuple(betas)} if isinstance(betas, list) else entry
 
 
-def _put(state: dict[str, Any], name: str, value: torch.Tensor) -> None:
+def _put(
+    state: dict[str, Any], optimizers: Collection[str], name: str, value: torch.Tensor
+) -> None:
+    """optimizers: the parts that have param_groups. Raises TensorFileError."""
     part, _, rest = name.partition(".")
-    if "param_groups" in state.get(part, {}) and name.startswith(part + _STATE):
+    if part in optimizers:
+        if not name.startswith(part + _STATE):
+            raise TensorFileError(f"{name} is no state of a parameter, as all of {part} must be")
         parameter, _, key = name.removeprefix(part + _STATE).rpartition(".")
         state[part]["state"].setdefault(parameter, {})[key] = value
     else:

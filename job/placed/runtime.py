@@ -32,7 +32,7 @@ from placewire.job.placed.recorder import Recorder
 from placewire.job.placed.replay import payload_for, replay_actions, replay_step
 from placewire.job.placed.resume import Beginning, begin
 from placewire.job.placed.state import job_manifest, rank_state
-from placewire.job.supervision.heartbeat import Heart, end_when_lost, limit_tcp_waits
+from placewire.job.supervision.heartbeat import Heart, Lost, limit_tcp_waits
 from placewire.job.transport.backend import backend_notes, transport_of
 from placewire.job.transport.connecting import connect
 from placewire.job.transport.rendezvous import open_store, report_failure
@@ -64,8 +64,9 @@ class Program:
     device_type: str = "cpu"
 
 
-def run_rank(spec: RankSpec, emit: Emit) -> None:
-    """Raises ValueError (JobError, CaptureError, GraphError, PlacementError) or OSError.
+def run_rank(spec: RankSpec, emit: Emit, on_lost: Lost) -> None:
+    """on_lost: ends this process where another rank is lost. Raises ValueError (JobError,
+    CaptureError, GraphError, PlacementError) or OSError.
 
     Never hangs: every wait has a time limit from the specification, and a lost peer ends the rank.
     """
@@ -86,7 +87,7 @@ def run_rank(spec: RankSpec, emit: Emit) -> None:
         _run_steps(spec, program, beginning, alone, emit)
         return
     store = open_store(spec)
-    heart = Heart(spec, end_when_lost(emit))
+    heart = Heart(spec, on_lost)
     heart.start()
     transport = transport_of(spec, placement, messages)
     try:

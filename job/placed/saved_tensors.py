@@ -26,21 +26,24 @@ class SavedTensors:
 
     def read(self, name: str) -> torch.Tensor:
         """Returns the tensor, on the CPU. Raises OSError or TensorFileError."""
-        if name not in self._file_of:
-            raise TensorFileError(f"it has no {name}")
-        return self._file_of[name].read(name)
+        return self._file_with(name).read(name)
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Overwrites the tensors. Raises OSError, and TensorFileError where one is not there, or is
-        of another type or shape."""
+        of another type or shape. That is seen before it is read: it may be larger than memory."""
         for name, tensor in tensors.items():
-            saved = self.read(name)
-            if (saved.dtype, saved.shape) != (tensor.dtype, tensor.shape):
+            saved = self._file_with(name).entries[name]
+            if (saved.torch_dtype, saved.shape) != (tensor.dtype, tuple(tensor.shape)):
                 raise TensorFileError(
-                    f"{name} is {described(saved.dtype, saved.shape)} there, and "
+                    f"{name} is {described(saved.torch_dtype, saved.shape)} there, and "
                     f"{described(tensor.dtype, tensor.shape)} here"
                 )
-            tensor.copy_(saved)
+            tensor.copy_(self.read(name))
+
+    def _file_with(self, name: str) -> TensorFile:
+        if name not in self._file_of:
+            raise TensorFileError(f"it has no {name}")
+        return self._file_of[name]
 
 
 @contextmanager

@@ -27,6 +27,8 @@ from placewire.job.contract.checkpoint import open_file
 
 _LENGTH_BYTES = 8
 _ALIGNMENT_BYTES = 8
+# Also of a tensor without elements, whose strides count what its other extents would hold.
+_MOST_ELEMENTS = 2**63 - 1
 _LARGEST_HEADER_BYTES = 100_000_000
 _ABOUT = "__metadata__"
 DTYPES: Mapping[str, torch.dtype] = {
@@ -64,7 +66,11 @@ class Entry(Frozen):
 
     @property
     def bytes(self) -> int:
-        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
+        return math.prod(self.shape) * self.torch_dtype.itemsize
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return DTYPES[self.dtype]
 
 
 _ENTRIES: TypeAdapter[dict[str, Entry]] = TypeAdapter(dict[str, Entry])
@@ -124,13 +130,18 @@ class TensorFile:
 
     def read(self, name: str) -> torch.Tensor:
         """Returns the tensor, on the CPU. Raises OSError, and TensorFileError where the file has
-        become shorter or the bytes are no values of the tensor's type."""
+        become shorter, the bytes are no values of the tensor's type, or memory is short."""
         entry = self.entries[name]
-        flat = torch.empty(entry.bytes, dtype=torch.uint8)
+        try:
+            flat = torch.empty(entry.bytes, dtype=torch.uint8)
+        except RuntimeError as error:
+            raise TensorFileError(
+                f"{self.path}: {name} has {entry.bytes} bytes, which this machine has no memory for"
+            ) from error
         self._stream.seek(self._data + entry.data_offsets[0])
         if self._stream.readinto(flat.numpy().data) != entry.bytes:
             raise TensorFileError(f"{self.path} ends within {name}")
-        dtype = DTYPES[entry.dtype]
+        dtype = entry.torch_dtype
         if dtype == torch.bool and bool((flat > 1).any()):
             raise TensorFileError(f"{self.path}: {name} is bool and has a byte above 1")
         return flat.view(dtype).reshape(entry.shape)
@@ -178,6 +189,8 @@ def _require_tiled(entries: Mapping[str, Entry], size_bytes: int) -> None:
             raise ValueError(f"{name!r} has the unknown type {entry.dtype!r}")
         if any(extent < 0 for extent in entry.shape):
             raise ValueError(f"{name!r} has a negative extent")
+        if math.prod(extent for extent in entry.shape if extent) > _MOST_ELEMENTS:
+            raise ValueError(f"the extents of {name!r} are larger than those of any tensor")
         begin, end = entry.data_offsets
         if begin != place or end - begin != entry.bytes:
             raise ValueError(

@@ -22,6 +22,7 @@ from typing import IO
 
 from placewire.agent.interface_counters import read_counters
 from placewire.job.contract.rdma import rdma_choices
+from placewire.job.contract.signal_name import signal_name
 from placewire.job.contract.specification import (
     Carried,
     Failed,
@@ -210,7 +211,7 @@ def _watch(
                 rank = spec.rank * spec.processes + local
                 ending = f"ended with {status}"
                 if status < 0:
-                    ending = f"was killed by {signal.Signals(-status).name}"
+                    ending = f"was killed by {signal_name(-status)}"
                 return f"process {local} of {spec.script} (its rank {rank}) {ending}"
         if not running:
             return None

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from placewire.job.contract.specification import Failed, RankEvent
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
+_LAST_WORDS_SECONDS = 1.0
 
 
 class Events:
@@ -44,9 +45,13 @@ class Events:
             except BrokenPipeError:
                 self._heard = False
 
-    def exit(self, status: int) -> NoReturn:
-        """Ends the process from any thread, whatever the other threads wait for."""
+    def fail(self, failed: Failed, status: int = 1) -> NoReturn:
+        """Ends the process from any thread, whatever the other threads wait for: also for a reader
+        that is there and does not read. Therefore the event gets a thread and a second."""
         try:
+            telling = threading.Thread(target=self.emit, args=(failed,), daemon=True)
+            telling.start()
+            telling.join(_LAST_WORDS_SECONDS)
             self.at_end()
         finally:
             os._exit(status)
@@ -88,7 +93,7 @@ def end_on_signals(events: Events, rank: int) -> None:
 
     def wait() -> None:
         number = signal.sigwait(_ENDING)
-        events.emit(Failed(rank=rank, what=f"stopped by {signal.Signals(number).name}"))
-        events.exit(128 + number)
+        what = f"stopped by {signal.Signals(number).name}"
+        events.fail(Failed(rank=rank, what=what), 128 + number)
 
     threading.Thread(target=wait, name="signals", daemon=True).start()

@@ -9,7 +9,6 @@ ranks' counters.
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
 import time
@@ -35,7 +34,8 @@ Lost = Callable[[Failed], None]
 
 
 class Heart:
-    """To be started once rank 0's store exists. on_lost is called at most once, by a thread."""
+    """To be started once rank 0's store exists. on_lost is called at most once, by a thread, and
+    ends the process, whose main thread may be stuck in gloo or NCCL."""
 
     def __init__(self, spec: RankSpec, on_lost: Lost) -> None:
         self._spec, self._on_lost = spec, on_lost
@@ -102,8 +102,9 @@ class Heart:
                 self._say(0, f"its connection ended: {self._store_lost}")
                 return
             self._store_silence += passed
-            for peer in self._seen:
-                self._silence[peer] += passed if self._seen[peer] != _DONE else 0.0
+            for peer in self._peers:  # the other thread adds to what was seen
+                if self._seen.get(peer, _DONE) != _DONE:
+                    self._silence[peer] += passed
             if self._store_silence > self._spec.loss_seconds:
                 self._say(0, "it does not answer")
                 return
@@ -122,16 +123,6 @@ class Heart:
                 lost_rank=lost,
             )
         )
-
-
-def end_when_lost(emit: Callable[[Failed], None]) -> Lost:
-    """Returns a callback that ends the process, whose main thread may be stuck in gloo or NCCL."""
-
-    def end(failed: Failed) -> None:
-        emit(failed)
-        os._exit(1)
-
-    return end
 
 
 def limit_tcp_waits(loss_seconds: float) -> None:

@@ -1,8 +1,8 @@
 """Ends a rank when the lease of its network runs out.
 
-The controller renews the network's lease and tells every rank. When the controller is gone, ranks
-go on until the lease runs out; then their servers restore the network, and the ranks end. A rank
-that was never told of a lease runs to its end.
+A rank is started with the time that the lease has then; the controller renews the lease and tells
+every rank. When the controller is gone, ranks go on until the lease runs out; then their servers
+restore the network, and the ranks end. A rank without a lease runs to its end.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from placewire.job.supervision.events import Events
 _LONGEST_LINE_BYTES = 4096
 
 
-def follow_hold(events: Events, rank: int) -> None:
-    """Takes over standard input to read Hold messages. To be called before anything reads it."""
+def follow_hold(events: Events, rank: int, held_seconds: float | None) -> None:
+    """Takes over standard input to read Hold messages. To be called before anything reads it.
+    held_seconds: how long from now the rank may run without one; None: to its end."""
+    until = None if held_seconds is None else _now() + held_seconds
     told = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    threading.Thread(target=_follow, args=(told, events, rank), name="hold", daemon=True).start()
+    following = (told, events, rank, until)
+    threading.Thread(target=_follow, args=following, name="hold", daemon=True).start()
 
 
-def _follow(told: int, events: Events, rank: int) -> None:
-    until: float | None = None
+def _follow(told: int, events: Events, rank: int, until: float | None) -> None:
     unread = b""
     while True:
         within = None if until is None else max(0.0, until - _now())
@@ -54,7 +56,7 @@ def _follow(told: int, events: Events, rank: int) -> None:
             # What cannot be read is another kind of message, or another version of Hold.
             with contextlib.suppress(ValidationError):
                 until = _now() + Hold.model_validate_json(line).held_seconds
-    events.emit(
+    events.fail(
         Failed(
             rank=rank,
             what="the lease of the network ran out, and the controller did not renew it",
@@ -62,7 +64,6 @@ def _follow(told: int, events: Events, rank: int) -> None:
             "checkpoint",
         )
     )
-    events.exit(1)
 
 
 def _now() -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import secrets
 import zlib
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,21 @@ def _unpacked(path: Path) -> bytes:
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Replaces the file atomically; packs it with gzip where the name ends in .gz."""
+    """Replaces the file as `replace_file` does; packs it with gzip where the name ends in .gz."""
     text = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
-    staged = path.with_name(path.name + ".part")
-    staged.write_bytes(gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
-    staged.replace(path)
+    replace_file(path, gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replaces the file atomically, by a new one that the umask decides about. The folder may be
+    somebody else's: no name that they can foresee is written to on the way, and no link is
+    followed. Raises OSError, and leaves nothing then."""
+    staged = path.with_name(f".{secrets.token_hex(16)}.part")
+    stream = staged.open("xb")
+    try:
+        with stream:
+            stream.write(content)
+        staged.replace(path)
+    except BaseException:
+        staged.unlink(missing_ok=True)
+        raise

@@ -1,10 +1,18 @@
-"""A rank outlives the reader of what it prints, from the very moment at which that is gone."""
+"""A rank outlives the reader of what it prints, from the very moment at which that is gone; and no
+reader that is there and does not read keeps it from ending."""
 
 from __future__ import annotations
 
+import fcntl
+import signal
 import subprocess
 import sys
+import termios
+import time
 from pathlib import Path
+from typing import IO
+
+import pytest
 
 PROGRAM = """
 import sys, time
@@ -36,3 +44,77 @@ def test_what_nobody_reads_ends_no_rank(tmp_path: Path) -> None:
     rank.stdin.write(b"\n")
     rank.stdin.close()
     assert rank.wait(30) == 0 and end.read_text() == "done"
+
+
+# Says something until it waits for its reader, and loses rank 1 at SIGUSR1.
+STUCK = """
+import signal, sys, threading
+from placewire.job.contract.specification import Failed, StepDone
+from placewire.job.supervision.events import Events, end_on_signals
+from placewire.job.supervision.lease_deadline import follow_hold
+events, lost = Events(), threading.Event()
+end_on_signals(events, 0)
+follow_hold(events, 0, None)
+signal.signal(signal.SIGUSR1, lambda *_: lost.set())
+def lose():
+    lost.wait()
+    events.fail(Failed(rank=0, what="rank 1 is lost"))
+threading.Thread(target=lose, daemon=True).start()
+while True:
+    SAY
+"""
+
+
+def await_full(pipe: IO[bytes]) -> None:
+    """Returns when the pipe has something, and has got no more for half a second."""
+    before, since, deadline = 0, time.monotonic(), time.monotonic() + 60
+    while time.monotonic() < since + 0.5 or not before:
+        now = int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+        if now != before:
+            before, since = now, time.monotonic()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("how", "status"), [("lease", 1), ("SIGTERM", 128 + signal.SIGTERM), ("lost rank", 1)]
+)
+@pytest.mark.parametrize(
+    "says",
+    [
+        "events.emit(StepDone(rank=0, step=0, seconds=0.1))",
+        "print('the model prints')",
+        "print('and complains', file=sys.stderr)",
+    ],
+    ids=["event", "output", "errors"],
+)
+def test_a_reader_that_does_not_read_keeps_no_rank_from_ending(
+    how: str, status: int, says: str
+) -> None:
+    rank = subprocess.Popen(
+        [sys.executable, "-c", STUCK.replace("SAY", says)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert rank.stdin and rank.stdout and rank.stderr
+        await_full(rank.stdout if says.startswith("events") else rank.stderr)
+        if how == "lease":
+            rank.stdin.write(b'{"held_seconds": 0.5}\n')
+            rank.stdin.flush()
+        else:
+            rank.send_signal(signal.SIGTERM if how == "SIGTERM" else signal.SIGUSR1)
+        assert rank.wait(30) == status
+    finally:
+        rank.kill()
+
+
+def test_a_reader_that_reads_is_told_why() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", STUCK.replace("SAY", "lost.wait()")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as rank:  # fmt: skip
+        assert rank.stdin and rank.stdout
+        rank.stdin.write(b'{"held_seconds": 0.2}\n')
+        rank.stdin.flush()
+        assert b"the lease of the network ran out" in rank.stdout.read()
+    assert rank.returncode == 1

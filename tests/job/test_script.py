@@ -134,7 +134,11 @@ def test_an_ordinary_script_trains_and_is_told_about(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("body", "said"),
-    [("raise SystemExit(3)", "ended with 3"), ("os.kill(os.getpid(), 9)", "killed by SIGKILL")],
+    [
+        ("raise SystemExit(3)", "ended with 3"),
+        ("os.kill(os.getpid(), 9)", "killed by SIGKILL"),
+        ("os.kill(os.getpid(), 35)", "killed by signal 35"),
+    ],
 )
 def test_a_process_that_fails_ends_the_others_and_is_named(
     tmp_path: Path, body: str, said: str

@@ -44,7 +44,7 @@ from placewire.job.contract.specification import StepDone
 from placewire.job.supervision.events import Events
 from placewire.job.supervision.lease_deadline import follow_hold
 events = Events()
-follow_hold(events, rank)
+follow_hold(events, rank, spec["held_seconds"])
 for k in range(600):
     events.emit(StepDone(rank=rank, step=k, seconds=0.1))
     print("the model prints", flush=True)

@@ -1,0 +1,104 @@
+"""Whoever writes a checkpoint's folder decides about numbers, and never about memory or code."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from placewire.job.contract.checkpoint import Checkpoint, Manifest, checkpoint_at
+from placewire.job.placed.plain_state import read_checkpoint
+from placewire.job.placed.saved_tensors import saved_tensors
+from placewire.job.placed.tensor_file import TensorFileError
+
+MiB = 2**20
+
+
+def made(folder: Path, entries: Mapping[str, Any], size: int, groups: Any = None) -> Checkpoint:
+    """Makes a checkpoint by hand. size: of the tensors' bytes, which are a hole in the file."""
+    header = json.dumps(entries).encode()
+    file = folder / "rank0.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header)
+    os.truncate(file, 8 + len(header) + size)
+    manifest = Manifest(
+        step=1, structure_hash="", model="", batch=1, seed=0, optimizer="", optimizer_settings="",
+        devices=(), torch="", tensors={}, files={file.name: file.stat().st_size},
+        param_groups=groups or {},
+    )  # fmt: skip
+    (folder / "placewire.json").write_text(manifest.model_dump_json())
+    return checkpoint_at(folder)
+
+
+def entry(shape: list[int], size: int, begin: int = 0) -> dict[str, Any]:
+    return {"dtype": "F32", "shape": shape, "data_offsets": [begin, begin + size]}
+
+
+def load(checkpoint: Checkpoint) -> None:
+    with saved_tensors(checkpoint) as saved:
+        saved.load({"model.w": torch.zeros(4)})
+
+
+def test_a_tensor_of_another_shape_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    hostile = made(tmp_path, {"model.w": entry([100 * MiB], 400 * MiB)}, 400 * MiB)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(TensorFileError, match=r"float32\[104857600\] there, and float32\[4\] here"):
+        load(hostile)
+    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown_kib < 100 * 1024, "nothing of its 400 MiB was read"
+
+
+def test_a_tensor_that_no_memory_holds_is_refused(tmp_path: Path) -> None:
+    hostile = made(tmp_path, {"model.w": entry([2**41], 2**43)}, 2**43)
+    with pytest.raises(TensorFileError, match=r"float32\[4\] here"):
+        load(hostile)
+    with pytest.raises(TensorFileError, match="no memory for"):
+        read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("shape", [[2**63, 0], [0, 2**63], [2**62, 2**62, 0], [2] * 63 + [0]])
+def test_extents_that_no_tensor_has_are_refused(tmp_path: Path, shape: list[int]) -> None:
+    hostile = made(tmp_path, {"model.w": entry(shape, 0)}, 0)
+    for use in (lambda: load(hostile), lambda: read_checkpoint(tmp_path)):
+        with pytest.raises(TensorFileError, match=r"extents of 'model\.w' are larger"):
+            use()
+
+
+def test_the_largest_extents_of_an_empty_tensor_are_read(tmp_path: Path) -> None:
+    made(tmp_path, {"model.w": entry([2**63 - 1, 0], 0)}, 0)
+    assert read_checkpoint(tmp_path)["model"]["w"].shape == (2**63 - 1, 0)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("optimizer.state", "optimizer.state.w.step"),
+        ("optimizer.param_groups",),
+        ("optimizer",),
+        ("optimizer.stateless.w",),
+    ],
+)
+def test_names_that_are_no_state_of_an_optimizer_are_refused(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    entries = {name: entry([], 4, 4 * k) for k, name in enumerate(names)}
+    made(tmp_path, entries, 4 * len(names), groups={"optimizer": ({"lr": 1.0},)})
+    with pytest.raises(TensorFileError, match="no state of a parameter"):
+        read_checkpoint(tmp_path)
+
+
+def test_a_buffer_may_be_called_as_an_optimizer_s_settings_are(tmp_path: Path) -> None:
+    names = ("model.param_groups", "model.state.x.y")
+    made(tmp_path, {name: entry([], 4, 4 * k) for k, name in enumerate(names)}, 8)
+    assert set(read_checkpoint(tmp_path)["model"]) == {"param_groups", "state.x.y"}
+
+
+@pytest.mark.parametrize("betas", [3, None, "ab"])
+def test_settings_of_other_types_are_passed_on(tmp_path: Path, betas: Any) -> None:
+    made(tmp_path, {}, 0, groups={"optimizer": ({"betas": betas},)})
+    assert read_checkpoint(tmp_path)["optimizer"]["param_groups"] == [{"betas": betas}]

@@ -1,0 +1,69 @@
+"""A file is replaced whole, and nothing else in its folder is touched on the way."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placewire.optimizer.graph.json_file import read_json, replace_file, write_json
+
+
+def write_within_seconds(file: Path, document: Any, seconds: float = 10.0) -> None:
+    """Fails, instead of waiting for ever, where the write does."""
+    writing = threading.Thread(target=write_json, args=(file, document), daemon=True)
+    writing.start()
+    writing.join(seconds)
+    assert not writing.is_alive(), "it waits for something in the folder"
+
+
+def test_a_link_that_somebody_planted_is_not_followed(tmp_path: Path) -> None:
+    """The folder may belong to somebody who has fewer rights than the one who writes."""
+    victim, file = tmp_path / "victim", tmp_path / "trace.json"
+    victim.write_text("precious")
+    (tmp_path / "trace.json.part").symlink_to(victim)
+    write_json(file, {"a": 1})
+    assert victim.read_text() == "precious"
+    assert not file.is_symlink() and read_json(file) == {"a": 1}
+
+
+def test_a_named_pipe_that_somebody_planted_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "trace.json.part")
+    write_within_seconds(tmp_path / "trace.json", {"a": 1})
+    assert read_json(tmp_path / "trace.json") == {"a": 1}
+
+
+def test_a_file_of_somebody_s_with_a_similar_name_stays(tmp_path: Path) -> None:
+    (tmp_path / "graph.json.gz.part").write_text("mine")
+    write_json(tmp_path / "graph.json.gz", [1])
+    assert (tmp_path / "graph.json.gz.part").read_text() == "mine"
+    assert {one.name for one in tmp_path.iterdir()} == {"graph.json.gz", "graph.json.gz.part"}
+
+
+def test_a_link_in_the_file_s_own_place_is_replaced(tmp_path: Path) -> None:
+    victim, file = tmp_path / "victim", tmp_path / "trace.json"
+    victim.write_text("precious")
+    file.symlink_to(victim)
+    write_json(file, {"a": 1})
+    assert victim.read_text() == "precious" and not file.is_symlink()
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_the_umask_decides_who_may_read_it(tmp_path: Path, umask: int, mode: int) -> None:
+    former = os.umask(umask)
+    try:
+        write_json(tmp_path / "graph.json", [1])
+    finally:
+        os.umask(former)
+    assert stat.S_IMODE((tmp_path / "graph.json").stat().st_mode) == mode
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "graph.json").mkdir()
+    with pytest.raises(OSError):
+        replace_file(tmp_path / "graph.json", b"[1]")
+    assert [one.name for one in tmp_path.iterdir()] == ["graph.json"]
