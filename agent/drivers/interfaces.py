@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pyroute2 import IPRoute
 
-from placewire.agent.contract.entries import PROTOCOL, Address, Bridge, DatapathType
+from placewire.agent.contract.entries import PROTOCOL, TABLES, Address, Bridge, DatapathType
 from placewire.agent.contract.state import NicFacts
 from placewire.agent.drivers import ethtool
 from placewire.agent.drivers.announce import announce
@@ -198,7 +198,7 @@ def _address_command(entry: Mapping[str, Any]) -> str:
 def read_foreign_routes(family: Literal["-4", "-6"] = "-4") -> list[str]:
     """Routes that neither the kernel made nor we, as `ip route` accepts them. Those without a
     gateway come first, so that all can be added in this order."""
-    excluded = {("proto", "kernel"), ("table", "local"), ("proto", str(PROTOCOL))}
+    excluded = {("proto", "kernel"), ("table", "local")}
     if family == "-6":
         excluded.add(("proto", "ra"))  # The kernel's own, of a router's advertisement.
     lines = []
@@ -206,9 +206,19 @@ def read_foreign_routes(family: Literal["-4", "-6"] = "-4") -> list[str]:
         # How long a route still lasts differs at each reading.
         lasting = _LASTS.sub("", line.replace("\\", " "))
         words = [word for word in lasting.split() if word not in _ROUTE_STATES]
-        if words and excluded.isdisjoint(pairwise(words)):
+        pairs = set(pairwise(words))
+        if words and excluded.isdisjoint(pairs) and not (family == "-4" and _is_ours(pairs)):
             lines.append(" ".join(words))
     return sorted(lines, key=lambda line: " via " in line)
+
+
+def _is_ours(pairs: Collection[tuple[str, str]]) -> bool:
+    """Whether a route of these pairs of neighbouring words has our protocol and is in a table of
+    ours. A table that /etc/iproute2/rt_tables names may be one of ours: the name hides the number.
+    """
+    table = next((value for key, value in pairs if key == "table"), "main")
+    in_ours = int(table) in TABLES if table.isdigit() else table not in ("main", "default")
+    return ("proto", str(PROTOCOL)) in pairs and in_ours
 
 
 def change_addresses(steps: Sequence[EntryStep]) -> None:

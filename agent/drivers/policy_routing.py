@@ -1,4 +1,8 @@
-"""Reads and changes our routing rules and routes: protocol 80, own tables, own priorities."""
+"""Reads and changes our routing rules and routes.
+
+Ours is what has all marks: protocol 80 and one of our tables, and a rule one of our priorities as
+well. Another program may use any of these numbers elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,8 @@ def read_rules() -> tuple[list[Rule], list[ForeignEntry]]:
             priority = message.get_attr("FRA_PRIORITY") or 0
             table = message.get_attr("FRA_TABLE") or message["table"]
             source = f"{message.get_attr('FRA_SRC') or '0.0.0.0'}/{message['src_len']}"
-            if message.get_attr("FRA_PROTOCOL") == PROTOCOL:
+            marked = message.get_attr("FRA_PROTOCOL") == PROTOCOL
+            if marked and priority in RULE_PRIORITIES and table in TABLES:
                 ours.append(Rule(priority=priority, source=source, table=table))
             elif priority in RULE_PRIORITIES:
                 text = f"{priority}: from {source} lookup {table}"
@@ -51,8 +56,7 @@ def read_routes() -> tuple[list[Route], list[ForeignEntry]]:
         names = {link["index"]: link.get_attr("IFLA_IFNAME") for link in netlink.get_links()}
         for message in netlink.get_routes(family=AF_INET):
             table = message.get_attr("RTA_TABLE") or message["table"]
-            mine = message["proto"] == PROTOCOL
-            if not mine and table not in TABLES:
+            if table not in TABLES:
                 continue
             route = Route(
                 table=table,
@@ -61,7 +65,7 @@ def read_routes() -> tuple[list[Route], list[ForeignEntry]]:
                 source=message.get_attr("RTA_PREFSRC") or "",
                 gateway=message.get_attr("RTA_GATEWAY"),
             )
-            if mine:
+            if message["proto"] == PROTOCOL:
                 ours.append(route)
             else:
                 text = f"{route.destination} dev {route.interface} table {table}"
