@@ -125,7 +125,7 @@ class AgentInMemory:
         self.keeper.stage(desired_state(3), 10)
         self.keeper.commit(3, None)
         service = Service("s1", self.keeper, self.measuring)  # type: ignore[arg-type]
-        self._link = ControllerConnection(CONFIG, service, lambda: HELLO)  # type: ignore[arg-type]
+        self._link = ControllerConnection(CONFIG, service, lambda: HELLO)
         self._link._require_listener = self._listens  # type: ignore[method-assign]
         self.controller.link = self._link
 
