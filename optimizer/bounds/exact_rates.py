@@ -142,6 +142,9 @@ def add_volumes(exact: ExactModel, problem: Problem, tensors: Sequence[Sent]) ->
     levels = np.linspace(0.0, 1.0, _WINDOWS)
     for s in range(len(capacity)):
         leaves = [_leaves(exact, tensor, s) for tensor in tensors]
+        if capacity[s] <= 0:  # it has no NIC, or neighbours fill them
+            exact.model.add_bool_and(~leaf for leaf in leaves)
+            continue
         for a in np.unique(np.quantile(early, levels, method="nearest")):
             for b in np.unique(np.quantile(late, levels, method="nearest")):
                 inside = np.flatnonzero((early >= a) & (late >= b)).tolist()

@@ -146,8 +146,10 @@ def _connections(problem: Problem) -> list[tuple[float, float, float]]:
     """(setup seconds, bits per second, bits per second of a message that takes one rail) of every
     kind of connection between two devices."""
     cluster = problem.cluster
+    kinds_of_links = {(k.setup_latency_seconds, k.rate_bits_per_second) for k in cluster.links}
+    links = [(setup, rate, rate) for setup, rate in sorted(kinds_of_links)]
     if problem.model == "msr":
-        return _through_host(problem)
+        return _through_host(problem) + links
     pairs = server_pair_rates(problem)
     server, devices = cluster.server_of_device, len(cluster.devices)
     one, other = np.divmod(np.arange(devices * devices), devices)
@@ -161,9 +163,7 @@ def _connections(problem: Problem) -> list[tuple[float, float, float]]:
     rail_rate = np.where(inside, intra, pairs.max(axis=2, initial=0.0)[s, t])
     kinds = np.unique(np.stack([rate, rail_rate], axis=1), axis=0).tolist()
     setup = cluster.setup_latency_seconds
-    found = [(setup, a, b) for a, b in kinds if b > 0]
-    links = {(k.setup_latency_seconds, k.rate_bits_per_second) for k in cluster.links}
-    return found + [(p0, rate, rate) for p0, rate in sorted(links)]
+    return [(setup, a, b) for a, b in kinds if b > 0] + links
 
 
 def _through_host(problem: Problem) -> list[tuple[float, float, float]]:

@@ -14,6 +14,7 @@ what the receiver sends.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, TypeVar
@@ -91,26 +92,46 @@ def one_to_one(choices: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     """Chooses each source's destination among its choices: as many different destinations as there
     can be (a bipartite matching by augmenting paths), and for the other sources the choice at which
     fewest arrive."""
-    taken: dict[str, str] = {}
-
-    def place(source: str, tried: set[str]) -> bool:
-        for destination in choices[source]:
-            if destination in tried:
-                continue
-            tried.add(destination)
-            if destination not in taken or place(taken[destination], tried):
-                taken[destination] = source
-                return True
-        return False
-
+    found: dict[str, str] = {}
+    source_of: dict[str, str] = {}
     for source in choices:
-        place(source, set())
-    found = {source: destination for destination, source in taken.items()}
+        _augment(source, choices, found, source_of)
+    senders = Counter(found.values())
     for source, destinations in choices.items():
         if source not in found:
-            load = list(found.values())
-            found[source] = min(destinations, key=load.count)
+            found[source] = min(destinations, key=senders.__getitem__)
+            senders[found[source]] += 1
     return {source: found[source] for source in choices}
+
+
+def _augment(
+    source: str,
+    choices: Mapping[str, tuple[str, ...]],
+    found: dict[str, str],
+    source_of: dict[str, str],
+) -> None:
+    """Gives the source a destination where others can change theirs for that. found: destinations
+    by source, source_of: the reverse; both are changed. A search by waves: a path may go through
+    all sources, more than calls may be nested."""
+    reached_from: dict[str, str] = {}
+    wave = [source]
+    while wave:
+        following = []
+        for one in wave:
+            for destination in choices[one]:
+                if destination in reached_from:
+                    continue
+                reached_from[destination] = one
+                if destination in source_of:
+                    following.append(source_of[destination])
+                    continue
+                free: str | None = destination
+                while free is not None:
+                    taker = reached_from[free]
+                    source_of[free], given_up = taker, found.get(taker)
+                    found[taker], free = free, given_up
+                return
+        wave = following
 
 
 def equal_shares(amount: float, room: Mapping[Key, float]) -> dict[Key, float]:

@@ -307,6 +307,15 @@ def test_senders_meet_at_a_receiver_only_where_they_must() -> None:
     assert all(found[source] in choices[source] for source in choices)
 
 
+def test_senders_of_the_largest_plan_find_their_receivers() -> None:
+    names = [f"s{k}" for k in range(2000)]
+    everybody = one_to_one({one: tuple(n for n in names if n != one) for one in names})
+    assert sorted(everybody.values()) == sorted(names)
+    # The last one gets its receiver only if all others change theirs.
+    chain = {f"s{k}": (f"r{k}", f"r{k + 1}") for k in range(2000)} | {"last": ("r0",)}
+    assert one_to_one(chain) == {f"s{k}": f"r{k + 1}" for k in range(2000)} | {"last": "r0"}
+
+
 def test_transfers_of_one_server_have_ports_of_their_own() -> None:
     of = plan()
     rates: Rates = tuple(

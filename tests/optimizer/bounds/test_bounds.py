@@ -157,6 +157,45 @@ def test_no_bound_exceeds_the_simulated_optimum(problem):
     assert lower_bound(problem).seconds <= simulated_optimum(problem, rates) * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("rate", [1e6, 1e12])
+def test_a_link_past_host_memory_bounds_as_the_simulator_has_it(rate):
+    # Under `msr` two accelerators pay host memory twice, 20 s; their link takes 1 ms, or 1000 s.
+    rows = [OperatorRow(name, "op", {"accelerator": 1.0}) for name in "ABCD"]
+    tensors = [TensorRow(x, y, 125_000_000) for x, y in (("A", "BC"), ("B", "D"), ("C", "D"))]
+    ends = ("s1/0", "s1/1")
+    links = tuple(
+        Link(source=a, destination=b, setup_latency_seconds=0.0, rate_bits_per_second=rate)
+        for a, b in (ends, ends[::-1])
+    )
+    joined = cluster(1, [], devices=2, types=["accelerator"], intra=1e8)
+    problem = Problem(
+        build_graph(rows, tensors), joined.model_copy(update={"links": links}), "strict", "msr"
+    )
+    optimum = simulated_optimum(problem)
+    assert optimum == pytest.approx(3.001 if rate == 1e12 else 4.0)
+    assert lower_bound(problem).seconds == pytest.approx(optimum, rel=1e-3)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    tiny_problems(largest=4),
+    st.sampled_from(["cpu", "old"]),
+    st.sets(st.sampled_from([("s1/0", "s1/1"), ("s1/1", "s1/0")])),
+    st.sampled_from([0.5, 50.0]),
+)
+def test_no_bound_exceeds_the_optimum_through_host_memory(drawn, kind, linked, rate):
+    links = tuple(
+        Link(
+            source=a, destination=b, setup_latency_seconds=0.001,
+            rate_bits_per_second=rate * BYTE_PER_MICROSECOND,
+        )
+        for a, b in sorted(linked)
+    )  # fmt: skip
+    joined = cluster(1, [], devices=2, types=[kind], intra=BYTE_PER_MICROSECOND)
+    problem = Problem(drawn.graph, joined.model_copy(update={"links": links}), "strict", "msr")
+    assert lower_bound(problem).seconds <= simulated_optimum(problem) * (1 + 1e-9)
+
+
 @pytest.mark.parametrize("sharing", ["strict", "job", "even", "unshaped"])
 def test_memory_forces_volume_over_the_network(sharing):
     # A's outputs are read by B's group, and the two hold too much for one server: 10 transfers of

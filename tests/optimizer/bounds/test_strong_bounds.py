@@ -107,6 +107,23 @@ def test_no_strong_bound_exceeds_the_simulated_optimum(drawn, sharing):
     assert strong_bound(problem, reached, 2.0).seconds <= reached * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("sharing", ["unshaped", "job"])
+def test_a_server_without_a_nic_keeps_nobody_from_a_proof(sharing):
+    # Four readers of A, whose 0.1 s each are worth distributing; nothing can leave or reach s3.
+    readers = [f"R{k}" for k in range(4)]
+    seconds = {"A": 0.1, **dict.fromkeys(readers, 0.1)}
+    base = cluster(3, [BYTE_PER_MICROSECOND])
+    *joined, alone = base.servers
+    servers = (*joined, alone.model_copy(update={"nics": ()}))
+    problem = Problem(
+        graph(seconds, [("A", readers, 20_000)]), base.model_copy(update={"servers": servers}),
+        sharing, "contended",
+    )  # fmt: skip
+    reached = simulated_optimum(problem)
+    bound = strong_bound(problem, reached, 2.0).seconds
+    assert lower_bound(problem).seconds <= bound <= reached * (1 + 1e-9)
+
+
 @st.composite
 def shared_problems(draw: st.DrawFn) -> tuple[Problem, np.ndarray]:
     """Three servers and admissible rates between them."""
