@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from placewire.agent.contract.entries import Address, Bridge, Queue, Route, Shaper
-from placewire.agent.contract.state import Ledger, Refusal
+from placewire.agent.contract.state import Refusal
 from placewire.agent.drivers.server import Server
 from placewire.agent.reconcile.steps import EntryStep
 from tests.agent import keeping
@@ -260,7 +260,7 @@ def test_what_came_since_it_was_looked_is_not_removed(server: ServerUnderTest) -
         make(server, thing)
         during = server.snapshot()
         with pytest.raises(AssertionError, match=r"EffectError: .*not ours") as raised:
-            server.inside(Server(server.config).apply, steps, "plan", Ledger())
+            server.inside(Server(server.config).apply, steps, "plan")
         assert server.snapshot() == during and is_there(server, thing), name
         *_, command = re.findall(r"is not ours \((.+?)\)(?:;|$)", str(raised.value))
         if name == "queue":  # The driver sees its class, which goes with the row.
@@ -275,10 +275,10 @@ def test_a_route_that_came_into_the_place_of_ours_is_not_replaced(server: Server
     (route,) = desired.routes
     assert isinstance(route, Route)
     changed = route.model_copy(update={"gateway": "10.7.0.3"})
-    server.inside(Server(server.config).apply, [EntryStep(route, changed)], "plan", Ledger())
+    server.inside(Server(server.config).apply, [EntryStep(route, changed)], "plan")
     assert "via 10.7.0.3" in server.sh("ip route show table 8000"), "ours is replaced"
     server.sh("ip route del 10.7.0.0/24 table 8000; ip route add 10.7.0.0/24 dev mgmt table 8000")
     during = server.snapshot()
     with pytest.raises(AssertionError, match=r"EffectError: .*File exists"):
-        server.inside(Server(server.config).apply, [EntryStep(changed, route)], "plan", Ledger())
+        server.inside(Server(server.config).apply, [EntryStep(changed, route)], "plan")
     assert server.snapshot() == during

@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 import placewire.controller.change.change as change_module
-import placewire.controller.records.journal as journals
+import placewire.controller.records.journal_file as journal_files
 from placewire.agent.contract.messages import Observe
 from placewire.controller.agents.agents import Agents
 from placewire.controller.errors import JournalFailed
@@ -59,7 +59,7 @@ class Observed(MemoryAgents):
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(change_module, "_RESTORE_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(change_module, "_RESTORE_TIMEOUT_SECONDS", 0.01)
-    monkeypatch.setattr(journals, "_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(journal_files, "_WAIT_SECONDS", 0.05)
 
 
 @pytest.fixture
