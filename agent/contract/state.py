@@ -157,8 +157,8 @@ class ObservedState(Collections):
     state or the ledger names. bridges_down: bridges whose interface is down, as ovs-vswitchd leaves
     it when it makes the interface anew. bridge_routes: all routes over the bridges that neither
     Placewire nor the kernel made, and those that their NICs held, as `ip route` accepts them.
-    unused_rows: the next change removes them. held: what bridges' marks say that their NICs held before. problems: what is broken, for
-    example a bridge of MTU above its NIC's.
+    unused_rows: the next change removes them. held: what bridges' marks say that their NICs held
+    before. problems: what is broken, for example a bridge of MTU above its NIC's.
     """
 
     nics: tuple[NicFacts, ...] = ()
