@@ -600,6 +600,8 @@ class FaultRun:
         self._settle()
         if not self.broken and self._disturbed:
             self._mend()
+            # A failed change, which counted as rest beside a strange NIC, may have succeeded since.
+            self._settle()
         if not self.broken:
             self._final()
         if self.broken:
