@@ -13,9 +13,9 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from placewire.agent.contract.state import Change
 from placewire.controller.errors import StalePreview, UsageError
@@ -46,7 +46,7 @@ class PreviewFile(Frozen):
 
     version: Literal[1] = 1
     kind: Literal["preview"] = "preview"
-    plan_file: str
+    plan_file: Annotated[str, Field(pattern=r"^/[^\x00]*$")]
     plan: Any
     predicted_step_seconds: float | None
     servers: dict[str, ServerPreview]
@@ -130,12 +130,16 @@ def require_as_previewed(preview: PreviewFile, proposal: Proposal) -> None:
     """Raises StalePreview, which says for each server what is no longer as previewed."""
     found: dict[str, list[str]] = {}
     for server, state in proposal.desired.items():
-        then = preview.servers[server]
+        then = preview.servers.get(server)
         now = proposal.previewed[server].changes
-        if differing := _differing(then.changes, now):
+        if then is None:
+            found[server] = ["the preview does not have it"]
+        elif differing := _differing(then.changes, now):
             found[server] = differing
         elif then.content_digest != state.content_digest:
             found[server] = ["it would get another desired state"]
+    for server in preview.servers.keys() - proposal.desired.keys():
+        found[server] = ["the plan does not have it any more"]
     if found:
         raise StalePreview(found)
 
