@@ -153,8 +153,27 @@ def test_no_bound_exceeds_the_contention_free_optimum(problem):
 @given(tiny_problems(largest=4))
 def test_no_bound_exceeds_the_simulated_optimum(problem):
     # Every pair at its largest rate at once is more than strict sharing admits.
-    rates = full_rates(problem) if problem.sharing == "strict" else None
+    rates = full_rates(problem) if problem.decides_rates else None
     assert lower_bound(problem).seconds <= simulated_optimum(problem, rates) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("rate", [1e6, 1e12])
+def test_a_link_past_host_memory_bounds_as_the_simulator_has_it(rate):
+    # Under `msr` two accelerators pay host memory twice, 20 s; their link takes 1 ms, or 1000 s.
+    rows = [OperatorRow(name, "op", {"accelerator": 1.0}) for name in "ABCD"]
+    tensors = [TensorRow(x, y, 125_000_000) for x, y in (("A", "BC"), ("B", "D"), ("C", "D"))]
+    ends = ("s1/0", "s1/1")
+    links = tuple(
+        Link(source=a, destination=b, setup_latency_seconds=0.0, rate_bits_per_second=rate)
+        for a, b in (ends, ends[::-1])
+    )
+    joined = cluster(1, [], devices=2, types=["accelerator"], intra=1e8)
+    problem = Problem(
+        build_graph(rows, tensors), joined.model_copy(update={"links": links}), "strict", "msr"
+    )
+    optimum = simulated_optimum(problem)
+    assert optimum == pytest.approx(3.001 if rate == 1e12 else 4.0)
+    assert lower_bound(problem).seconds == pytest.approx(optimum, rel=1e-3)
 
 
 @pytest.mark.parametrize("sharing", ["strict", "job", "even", "unshaped"])
