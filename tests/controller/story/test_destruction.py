@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 import placewire.controller.change.change as change_module
-import placewire.controller.records.journal as journals
+import placewire.controller.records.journal_file as journals
 from placewire.agent.contract.messages import Observe
 from placewire.controller.agents.agents import Agents
 from placewire.controller.errors import JournalFailed
