@@ -161,7 +161,9 @@ def test_no_bound_exceeds_the_simulated_optimum(problem):
 def test_a_link_past_host_memory_bounds_as_the_simulator_has_it(rate):
     # Under `msr` two accelerators pay host memory twice, 20 s; their link takes 1 ms, or 1000 s.
     rows = [OperatorRow(name, "op", {"accelerator": 1.0}) for name in "ABCD"]
-    tensors = [TensorRow(x, y, 125_000_000) for x, y in (("A", "BC"), ("B", "D"), ("C", "D"))]
+    tensors = [
+        TensorRow(x, tuple(y), 125_000_000) for x, y in (("A", "BC"), ("B", "D"), ("C", "D"))
+    ]
     ends = ("s1/0", "s1/1")
     links = tuple(
         Link(source=a, destination=b, setup_latency_seconds=0.0, rate_bits_per_second=rate)
