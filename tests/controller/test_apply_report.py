@@ -18,7 +18,7 @@ import pytest
 
 import placewire.controller.apply as apply_module
 import placewire.controller.change.change as change_module
-import placewire.controller.records.journal as journals
+import placewire.controller.records.journal_file as journal_files
 from placewire.agent.contract.messages import Commit, Previewed, Restore
 from placewire.agent.contract.state import LeaseState
 from placewire.controller.agents.agents import Agents
@@ -49,7 +49,7 @@ LEASE = LeaseState(phase="idle", generation=0)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(change_module, "_RESTORE_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(change_module, "_RESTORE_TIMEOUT_SECONDS", 0.05)
-    monkeypatch.setattr(journals, "_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(journal_files, "_WAIT_SECONDS", 0.05)
 
 
 class Run:
