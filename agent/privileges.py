@@ -1,8 +1,8 @@
 """Gives root up where the agent's folder belongs to another user.
 
-Who owns a folder decides what is in it: a link there would have root write, or give away, any file
-of the server. So root becomes the owner, with the privileges that the systemd unit gives the agent
-(deploy/placewire-agent.service), before it opens anything there.
+The owner of a folder decides what is in it: a link there would have root write, or give away, any
+file of the server. So root becomes the owner, with the privileges that the systemd unit gives the
+agent (deploy/placewire-agent.service), before it opens anything there.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ SYSCTL_KEYS = ("rp_filter", "arp_ignore", "arp_announce")
 # IFNAMSIZ is 16 with the terminating zero.
 LONGEST_INTERFACE_NAME = 15
 _DIGEST_CHARACTERS = 5
-# What the kernel accepts as an interface's name (dev_valid_name), of any length; not "." or "..".
+# The kernel refuses these characters in the name of an interface (dev_valid_name).
 _KERNEL_INTERFACE = re.compile(r"[^\s/:\0]+")
 
 # Queue 0 takes everything that nothing else claims; queue 1 takes acknowledgements and other

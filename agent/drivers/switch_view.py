@@ -52,8 +52,8 @@ class SwitchView:
         return sorted(found)
 
     def held(self) -> list[TakenOver]:
-        """What marks of bridges of ours say that their NICs held. A mark is of the bridge that it
-        stands on, whichever it names; one that somebody spoilt is left out."""
+        """Returns what the marks of our bridges say that their NICs held. A mark belongs to the
+        bridge that it stands on, whichever it names. A mark that somebody spoilt is left out."""
         found = []
         for row in self._rows("Bridge"):
             text = row.external_ids.get(HELD_KEY)

@@ -167,7 +167,7 @@ def payment(debts: Collection[TakenOver], observed: ObservedState) -> tuple[Step
         if nic is None:
             steps.append(NicStep("back", "", debt))
             continue
-        # Promiscuous it is because of us: it keeps what the switch set when it is moved away.
+        # Our switch made the NIC promiscuous, and a NIC that is moved away keeps that flag.
         held = debt.model_copy(update={"was_up": debt.was_up or nic.up})
         if not has_back(held, nic):
             steps.append(NicStep("back", "", held))
@@ -198,9 +198,9 @@ def owed_refusals(server: str, ledger: Ledger) -> tuple[Refusal, ...]:
 
 
 def marked_as_held(bridge: Bridge, wanted: Collections, ledger: Ledger) -> TakenOver | None:
-    """What the mark of a bridge of `wanted` must say that its NIC held: a second witness beside the
-    disk. It tells the addresses, too, that Placewire gives to the bridge. None where the ledger
-    does not have the NIC."""
+    """Returns what the mark of a bridge of `wanted` must say that its NIC held; None where the
+    ledger does not have the NIC. The mark is a second witness beside the disk. It also tells the
+    addresses that Placewire gives to the bridge."""
     taken = next((taken for taken in ledger.nics if taken.nic == bridge.nic), None)
     if taken is None:
         return None

@@ -55,7 +55,8 @@ class Strangers:
             await reader.read()
             return
         closed = asyncio.ensure_future(reader.read())
-        # Whoever closes by a reset is nobody's error; asyncio would tell one that nobody asks for.
+        # The port may end a connection by a reset. That is no error here, but asyncio prints every
+        # exception that nobody asks for.
         closed.add_done_callback(lambda done: done.cancelled() or done.exception())
         for byte in _GREETING:
             writer.write(bytes([byte]))

@@ -19,7 +19,7 @@ from placewire.controller.plan.plan import Plan
 from placewire.optimizer.device_names import server_of
 
 _LONGEST_SECONDS = 300.0
-# What a program of the ranks' user does with the merged trace that it is given.
+# The ranks' user runs this program, which writes its standard input, the merged trace, to a file.
 _WRITE = (
     "-c",
     "import pathlib, sys; from placewire.optimizer.graph.json_file import replace_file; "

@@ -20,7 +20,7 @@ _DEEPEST = 30
 # Of 2000 servers with 8 NICs each, a plan has 2.3 MiB in 250,000 parts, and is read in two seconds.
 _LARGEST_BYTES = 4 * 2**20
 _MOST_PARTS = 500_000
-# What alone can exceed both: a matrix of all pairs of more than 500 servers.
+# Only a plan whose matrix names all pairs of more than about 450 servers exceeds these limits.
 _SPARSE = "in job.traffic, name only the pairs that send, or write `even`"
 # The same in C where PyYAML was built with it: ten times as fast.
 _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -1,4 +1,4 @@
-"""What comes while the agent reads its server: another message, or a clock that is set."""
+"""A message that arrives, or a clock that is set, while the agent reads its server."""
 
 from __future__ import annotations
 
