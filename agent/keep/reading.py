@@ -9,8 +9,10 @@ from placewire.agent.keep.outcome import changes_of
 from placewire.agent.keep.staging import find_refusals
 from placewire.agent.reconcile import lease as leases
 from placewire.agent.reconcile.diff import difference
+from placewire.agent.reconcile.drift import find_drift
 from placewire.agent.reconcile.effective import ineffective_queues
 from placewire.agent.reconcile.lease import LeaseRefusedError
+from placewire.agent.reconcile.ledger import extended
 from placewire.agent.reconcile.unknown_marks import refusal_of_unknown_marks
 
 
@@ -39,7 +41,9 @@ def preview(context: Context, desired: DesiredState) -> Previewed:
     observed = context.observe(desired, kept.ledger)
     if found := find_refusals(context, desired, observed, kept.ledger):
         return Previewed(changes=(), refusals=found, lease=context.memory.lease)
-    changes = changes_of(difference(desired, observed, kept.ledger))
+    # Staging writes down first what NICs hold now, and the marks of bridges tell that.
+    ledger = extended(desired, observed, kept.ledger)
+    changes = changes_of(find_drift(desired, observed, ledger).steps)
     return Previewed(changes=changes, refusals=(), lease=context.memory.lease)
 
 

@@ -213,6 +213,16 @@ def test_an_expired_or_unknown_generation_is_not_decided_on(world: World, verb: 
         getattr(keeper, verb)(1, 10)
 
 
+def test_a_preview_shows_what_staging_does_to_a_mark(world: World) -> None:
+    """A sysctl that was not changed before: what it was belongs into the mark of its bridge."""
+    keeper, sysctls = world.keeper(), plan(2).sysctls
+    for desired in (plan(1, sysctls=()), plan(2)):
+        previewed = keeper.preview(desired)
+        assert keeper.stage(desired, 10).changes == previewed.changes
+        keeper.commit(desired.generation, None)
+    assert sysctls and "bridges" in {change.collection for change in previewed.changes}
+
+
 def test_a_failing_change_is_undone_and_said(world: World) -> None:
     before = world.network.state
     keeper = world.keeper()
