@@ -11,11 +11,12 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Coroutine, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from placewire.agent.contract.messages import Commit, Previewed, Renew, Restore, Stage
 from placewire.agent.contract.messages import Preview as PreviewRequest
-from placewire.agent.contract.state import ApplyReport, DesiredState, LeaseState, Refusal
+from placewire.agent.contract.state import ApplyReport, Change, DesiredState, LeaseState, Refusal
 from placewire.controller.agents.agents import Agents
 from placewire.controller.change.not_restored import remedies
 from placewire.controller.errors import AgentProblem, AgentRefused, RestoreFailed, restore_by_hand
@@ -52,7 +53,9 @@ class NetworkChange:
     block without `keep`, or with an error, restores every server.
 
     lease_seconds: the lease once the change is committed; before that it is LEASE_SECONDS.
-    changes: by server, how many changes staging made.
+    away: states of servers that are out of reach. They are not staged, but the decision is theirs,
+    too: the journal has it as kept only once `recover` has brought it to them.
+    made: by server, the changes that staging made.
     """
 
     def __init__(
@@ -62,8 +65,10 @@ class NetworkChange:
         desired: Mapping[str, DesiredState],
         *,
         lease_seconds: float | None = None,
+        away: Mapping[str, DesiredState] = MappingProxyType({}),
     ) -> None:
         self._agents, self._journal, self._desired = agents, journal, desired
+        self._away = away
         self._generation = {server: state.generation for server, state in desired.items()}
         self._lease_seconds = LEASE_SECONDS
         self._committed_seconds = lease_seconds or LEASE_SECONDS
@@ -72,7 +77,18 @@ class NetworkChange:
         self._lost: asyncio.Future[AgentProblem] = asyncio.get_running_loop().create_future()
         self._decision: int | None = None
         self._keeping = self._kept = False
-        self.changes: dict[str, int] = {}
+        self.made: dict[str, tuple[Change, ...]] = {}
+
+    @property
+    def decision(self) -> int:
+        """The decision's number in the journal, once it is staged."""
+        assert self._decision is not None, "staged first"
+        return self._decision
+
+    @property
+    def changes(self) -> dict[str, int]:
+        """By server, how many changes staging made."""
+        return {server: len(changes) for server, changes in self.made.items()}
 
     async def __aenter__(self) -> NetworkChange:
         return self
@@ -89,7 +105,7 @@ class NetworkChange:
         for server, report in reports.items():
             if not report.succeeded:
                 raise AgentRefused(server, report.refusals[0])
-        self.changes = {server: len(report.changes) for server, report in reports.items()}
+        self.made = {server: report.changes for server, report in reports.items()}
         self._held_until = dict.fromkeys(reports, time.monotonic() + LEASE_SECONDS)
         self._renewing = asyncio.create_task(self._renew())
 
@@ -125,8 +141,7 @@ class NetworkChange:
         asked = time.monotonic()
         await self._ask_lease(self._lease_seconds)
         self._held_until = dict.fromkeys(self._generation, asked + self._lease_seconds)
-        assert self._decision is not None, "staged first"
-        self._journal.decide(self._decision, "committed")
+        self._journal.decide(self.decision, "committed")
 
     @property
     def held_seconds(self) -> float:
@@ -136,20 +151,18 @@ class NetworkChange:
     async def keep(self) -> None:
         """The change stands without a lease, until it is destroyed or replaced."""
         # The journal is written first, so that it knows of a `keep` that only some servers heard.
-        assert self._decision is not None, "staged first"
-        self._journal.keep(
-            self._decision, {s: state.model_dump_json() for s, state in self._desired.items()}
-        )
+        states = {**self._desired, **self._away}
+        self._journal.keep(self.decision, {s: one.model_dump_json() for s, one in states.items()})
         self._keeping = True
         await self._ask_lease(None)
         self._kept = True
-        self._note("kept")
+        if not self._away:
+            self._note("kept")
 
     def _note(self, phase: str, detail: str = "") -> None:
         """Where the journal has none of this, `recover` does once more what was done, which changes
         nothing."""
-        assert self._decision is not None, "staged first"
-        self._journal.note(self._decision, phase, detail=detail)
+        self._journal.note(self.decision, phase, detail=detail)
 
     async def _ask_lease(self, lease_seconds: float | None) -> None:
         requests = {
@@ -225,7 +238,7 @@ class NetworkChange:
         if silent and self._keeping:
             advice.append(
                 f"{', '.join(silent)} may have been told to keep the new state: when reachable, "
-                "run `controller apply` again, or `controller destroy`"
+                "run `controller recover`, which undoes it there, or `controller destroy`"
             )
         elif silent:
             advice.append(

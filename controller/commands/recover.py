@@ -13,13 +13,14 @@ from placewire.controller.errors import JournalFailed, LaunchFailed, UsageError
 if TYPE_CHECKING:
     from placewire.controller.plan.plan import Plan
     from placewire.controller.records.journal import Decision
+    from placewire.controller.story.recovery import Recovered
     from placewire.controller.story.tools import Tools
 
 PURPOSE = "finish or undo a change whose controller died in the middle of it"
 _TOLD = {
     "finish": "the decision was to keep the change: every server keeps it",
     "undo": "the change is undone: every server is on its former state",
-    "destroy": "the decision was to destroy: every server is as it was before Placewire",
+    "destroy": "the decision was to destroy: nothing of Placewire is left on",
 }
 
 
@@ -35,13 +36,12 @@ def run(arguments: argparse.Namespace) -> int:
                 found = _left_open(plan, tools)
             except JournalFailed as error:
                 why = f"the journal cannot be read: {error.what}"
-                document, said = await _by_leases(plan, tools, why, yes=arguments.yes)
+                document = await _by_leases(plan, tools, why, yes=arguments.yes)
             else:
-                document, said = await _by_journal(plan, tools, found, yes=arguments.yes)
+                document = await _by_journal(plan, tools, found, yes=arguments.yes)
         if arguments.json:
             print_json(document)
         else:
-            tools.show.say(said)
             await _say_what_stands(plan, tools)
         return 0
 
@@ -58,28 +58,41 @@ def _left_open(plan: Plan, tools: Tools) -> Decision | None:
     return left_open(journal, plan.name)
 
 
-async def _by_journal(
-    plan: Plan, tools: Tools, found: Decision | None, *, yes: bool
-) -> tuple[object, str]:
-    """(the document of `--json`, what people are told)"""
-    from placewire.controller.story.recovery import recover, way_of
+async def _by_journal(plan: Plan, tools: Tools, found: Decision | None, *, yes: bool) -> object:
+    """Ends all that was left open, the latest first, and says so. Returns the document of `--json`:
+    of the latest, with those of the others."""
+    from placewire.controller.story.recovery import left_open, recover, way_of
 
-    if found is not None:
+    if found is None:
+        tools.show.say("no change was left unfinished")
+        return None
+    documents: dict[int, dict[str, object]] = {}
+    # One that comes again is ended, but the journal could not take that.
+    while found is not None and found.id not in documents:
         tools.show.say(
             f"decision {found.id} was left at {found.last_phase!r}; recovery will "
             f"{way_of(found)} it"
         )
         await _confirm_and_end_ranks(tools, yes=yes)
-    if (done := await recover(plan, tools.agents, tools.journal)) is None:
-        return None, "no change was left unfinished"
+        done = await recover(plan, tools.agents, tools.journal)
+        assert done is not None, "it was left open, and the lock lets nobody else end it"
+        tools.show.say(_told(done))
+        by_lease = [*done.by_lease]
+        documents[found.id] = {"decision": found.id, "way": done.way, "by_lease": by_lease}
+        found = left_open(tools.journal, plan.name)
+    latest, *earlier = documents.values()
+    return {**latest, "earlier": earlier}
+
+
+def _told(done: Recovered) -> str:
+    where = f" {', '.join(done.servers)}" if done.way == "destroy" else ""
     later = done.by_lease
     when = f", {', '.join(later)} once the lease there ends" if later else ""
-    document = {"decision": done.decision.id, "way": done.way, "by_lease": [*later]}
-    return document, f"decision {done.decision.id}: {_TOLD[done.way]}{when}"
+    return f"decision {done.decision.id}: {_TOLD[done.way]}{where}{when}"
 
 
-async def _by_leases(plan: Plan, tools: Tools, why: str, *, yes: bool) -> tuple[object, str]:
-    """Returns what `_by_journal` returns; the document has the servers that were restored."""
+async def _by_leases(plan: Plan, tools: Tools, why: str, *, yes: bool) -> object:
+    """Returns the document of `--json`, which has the servers that were restored."""
     from placewire.controller.story.recovery import recover_by_leases
 
     tools.show.say(f"{why}; recovery will undo what servers hold under a lease")
@@ -88,8 +101,8 @@ async def _by_leases(plan: Plan, tools: Tools, why: str, *, yes: bool) -> tuple[
     said = "no server holds a change under a lease"
     if restored:
         said = f"the change is undone on {', '.join(restored)}"
-    document = {"decision": None, "way": "undo", "by_lease": [], "restored": [*restored]}
-    return document, said
+    tools.show.say(said)
+    return {"decision": None, "way": "undo", "by_lease": [], "restored": [*restored]}
 
 
 async def _confirm_and_end_ranks(tools: Tools, *, yes: bool) -> None:

@@ -21,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan(parser)
     parser.add_argument(
         "decision", nargs="?", type=positive, metavar="DECISION",
-        help="the number of a decision in `controller history`; default: the last decision that "
-        "was kept and is not the present one",
+        help="the number of a decision in `controller history`; default: the last one that was "
+        "kept and is not in force",
     )  # fmt: skip
     parser.add_argument("--yes", action="store_true", help="do not ask before changing servers")
     add_no_measurement(parser)

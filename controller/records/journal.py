@@ -30,6 +30,7 @@ from placewire.controller.records.journal_file import (
 
 # The detail of a destroyed decision that says on which servers; a former release's does not.
 _NAMES_SERVERS = re.compile(r"(^|, )removed on ")
+_TO_REMOVE_ON = "on "
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,12 @@ class Phase:
 def removed_on(servers: Collection[str]) -> str:
     """The detail of the phase `destroyed`: a decision may be destroyed on some servers only."""
     return f"removed on {' '.join(servers)}"
+
+
+def to_remove_on(servers: Collection[str]) -> str:
+    """The detail of the phase `destroy decided`: the plan may be destroyed on more servers than its
+    latest decision has."""
+    return f"{_TO_REMOVE_ON}{' '.join(servers)}"
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,14 @@ class Decision:
     def was_decided_to_keep(self) -> bool:
         """Whether some servers may keep this decision without a lease."""
         return any(phase.name == "keep decided" for phase in self.phases)
+
+    @property
+    def to_destroy(self) -> tuple[str, ...]:
+        """Servers on which it was decided last to destroy the plan. A former release recorded none:
+        those of the decision."""
+        said = [phase.detail for phase in self.phases if phase.name == "destroy decided"]
+        named = said[-1].removeprefix(_TO_REMOVE_ON).split() if said else []
+        return tuple(named or self.generations)
 
 
 @dataclass(frozen=True)
@@ -189,8 +204,20 @@ class Journal:
             self._say(f"{named}: the journal does not have that they were destroyed: {error.what}")
 
     def holding(self, plan_name: str) -> frozenset[str]:
-        """Servers that, by this journal, keep a network of the plan: told to keep a decision, and
-        destroyed neither with it nor since."""
+        """Servers that, by this journal, may keep a network of the plan: told to keep a decision
+        that was not undone everywhere, and destroyed neither with it nor since."""
+        return frozenset(self._kept_on(plan_name, undone=("restored",)))
+
+    def in_force(self, plan_name: str, *, before: int | None = None) -> Mapping[str, int]:
+        """By server, the decision of the plan that is to be in force there without a lease. Servers
+        where none is are left out. before: as if this decision and all later ones had never been
+        made."""
+        return self._kept_on(plan_name, undone=("restored", "restore failed"), before=before)
+
+    def _kept_on(
+        self, plan_name: str, *, undone: Collection[str], before: int | None = None
+    ) -> dict[str, int]:
+        """undone: the last phases of decisions that no longer count."""
         removed = dict(
             self._file.read(
                 "SELECT server, max(latest_decision) FROM removals WHERE plan_name = ? "
@@ -200,24 +227,30 @@ class Journal:
         )
         kept: dict[str, int] = {}
         for one in self.decisions():
-            if one.plan_name != plan_name:
+            if one.plan_name != plan_name or (before is not None and one.id >= before):
                 continue
             # A former release did not record which servers it destroyed: all of the decision.
             if one.last_phase == "destroyed" and not _NAMES_SERVERS.search(one.phases[-1].detail):
                 kept = {s: decision for s, decision in kept.items() if s not in one.generations}
-            elif one.was_decided_to_keep and one.last_phase != "restored":
-                kept |= dict.fromkeys(one.generations, one.id)
-        return frozenset(s for s, decision in kept.items() if decision > removed.get(s, 0))
+            elif one.was_decided_to_keep and one.last_phase not in undone:
+                kept |= dict.fromkeys(self.servers_to_keep(one), one.id)
+        return {s: decision for s, decision in kept.items() if decision > removed.get(s, 0)}
 
     def keep(self, decision: int, states: Mapping[str, str]) -> None:
         """Records that servers are about to keep the decision without a lease. states: each
-        server's desired state as JSON, for a later rollback to this decision."""
+        server's desired state as JSON, for a later rollback to this decision; also of servers that
+        are away, and are to keep it once they are back."""
         with self._file.transaction():
             self._file.database.executemany(
                 "INSERT INTO states (decision, server, state) VALUES (?, ?, ?)",
                 [(decision, server, state) for server, state in states.items()],
             )
             self._record(decision, "keep decided", "")
+
+    def servers_to_keep(self, decision: Decision) -> tuple[str, ...]:
+        """Servers of a decision that was to be kept, with those that were away."""
+        rows = self._file.read("SELECT server FROM states WHERE decision = ?", decision.id)
+        return tuple(server for (server,) in rows) or tuple(decision.generations)
 
     def states(self, decision: int) -> Mapping[str, str]:
         """Desired states as JSON, by server, of a decision that was kept; else empty."""

@@ -9,7 +9,7 @@ from placewire.agent.contract.state import ApplyReport
 from placewire.controller.change.not_restored import not_restored
 from placewire.controller.errors import JournalFailed
 from placewire.controller.plan.plan import Plan
-from placewire.controller.records.journal import Decision, Journal, removed_on
+from placewire.controller.records.journal import Decision, Journal, removed_on, to_remove_on
 from placewire.controller.story.tools import Tools
 
 
@@ -20,7 +20,7 @@ async def destroyed(plan: Plan, servers: Sequence[str], tools: Tools) -> Mapping
     # On some servers only, the decision stays in force on the others.
     latest = _latest(journal, plan.name, tools) if all_of_plan <= set(servers) else None
     if latest is not None:
-        journal.note(latest.id, "destroy decided")
+        journal.note(latest.id, "destroy decided", detail=to_remove_on(servers))
     reports = await tools.agents.ask_all(
         dict.fromkeys(servers, Destroy(plan_name=plan.name)), ApplyReport, timeout_seconds=60
     )

@@ -25,10 +25,14 @@ from placewire.controller.story.tools import Tools
 
 def choose(journal: Journal, plan: Plan, number: int | None) -> Decision:
     """number: as `controller history` shows it; None: the latest kept decision with another plan
-    digest than the one kept last. Raises UsageError."""
-    kept = [one for one in journal.decisions() if one.plan_name == plan.name and one.was_kept]
+    digest than the one in force, if one is. Raises UsageError."""
+    decisions = [one for one in journal.decisions() if one.plan_name == plan.name]
+    kept = [one for one in decisions if one.was_kept]
     if number is None:
-        others = [one for one in kept if one.plan_digest != kept[-1].plan_digest]
+        held = journal.in_force(plan.name)
+        latest = max((held.get(server.name, 0) for server in plan.cluster.servers), default=0)
+        present = {one.plan_digest for one in decisions if one.id == latest}
+        others = [one for one in kept if one.plan_digest not in present]
         if not others:
             raise UsageError(
                 f"no other network of plan {plan.name!r} was kept before",
@@ -43,19 +47,25 @@ def choose(journal: Journal, plan: Plan, number: int | None) -> Decision:
     )
 
 
-def states_of(journal: Journal, chosen: Decision, plan: Plan) -> dict[str, DesiredState]:
-    """Returns a decision's desired states by server. Raises UsageError where they cannot be read
-    any more, or are for other servers than the plan has."""
+def recorded_states(journal: Journal, decision: int) -> dict[str, DesiredState]:
+    """The desired states, by server, of a decision that was to be kept. Raises UsageError where
+    they cannot be read any more."""
     try:
-        states = {
+        return {
             server: DesiredState.model_validate_json(text)
-            for server, text in journal.states(chosen.id).items()
+            for server, text in journal.states(decision).items()
         }
     except ValidationError as error:
         raise UsageError(
-            f"decision {chosen.id} was made by another version: {error.errors()[0]['msg']}",
+            f"decision {decision} was made by another version: {error.errors()[0]['msg']}",
             remedy="apply the plan anew",
         ) from error
+
+
+def states_of(journal: Journal, chosen: Decision, plan: Plan) -> dict[str, DesiredState]:
+    """The recorded states of a decision for all servers of the plan. Raises UsageError where they
+    cannot be read any more, or are for other servers."""
+    states = recorded_states(journal, chosen.id)
     servers = {server.name for server in plan.cluster.servers}
     if set(states) != servers:
         raise UsageError(

@@ -300,7 +300,7 @@ async def test_what_is_left_is_said_truly(tmp_path: Path, keeping: bool) -> None
             if keeping:
                 await change.keep()
     assert raised.value.exit_code == 8 and raised.value.where == "s2"
-    words = "controller destroy" if keeping else "when the lease ends"
+    words = "run `controller recover`" if keeping else "when the lease ends"
     assert words in raised.value.remedy
 
 

@@ -175,6 +175,44 @@ def test_a_change_that_was_left_is_undone_without_a_journal(cluster: MemoryClust
     assert phases(cluster) == {"idle"}
 
 
+def test_one_recovery_ends_all_that_was_left(cluster: MemoryCluster) -> None:
+    """The second controller died in the change that the first had left half kept."""
+    slow, fast = cluster.plan("slow", "40Mbit"), cluster.plan("fast")
+    whole = cluster.run("apply", slow, *APPLY, "--no-measurement")
+    assert whole.code == 0 and whole.steps is not None
+    for before_end in range(1, whole.steps):
+        dies_at = whole.steps - before_end
+        cluster.run("apply", fast, *APPLY, "--no-measurement", dies_at=dies_at)
+        left = cluster.run("status", fast, "--json").document["left_open"]
+        if left is not None:
+            break
+    assert left == {"decision": left["decision"], "phase": "keep decided"}
+    cluster.run("apply", slow, *APPLY, "--no-measurement", dies_at=whole.steps // 2)
+    held = cluster.run("status", slow, "--json").document["left_open"]
+    assert held["decision"] > left["decision"] and held["phase"] == "staged"
+    done = cluster.run("recover", slow, "--yes", "--json")
+    assert done.code == 0, done.output
+    assert (done.document["decision"], done.document["way"]) == (held["decision"], "undo")
+    assert done.document["earlier"] == [
+        {"decision": left["decision"], "way": "finish", "by_lease": []}
+    ]
+    status = cluster.run("status", slow, "--json").document
+    assert status["left_open"] is None and status["standing"]["decision"] is not None
+    assert {lease.expires_unix for lease in cluster.leases.values()} == {None}
+
+
+def test_a_recovery_that_the_journal_does_not_take_is_made_once(cluster: MemoryCluster) -> None:
+    plan, file = cluster.plan(), cluster.state / "journal.sqlite3"
+    whole = cluster.run("apply", plan, *APPLY, "--no-measurement")
+    assert whole.code == 0 and whole.steps is not None
+    killed = cluster.run("apply", plan, *APPLY, "--no-measurement", dies_at=whole.steps // 2)
+    assert killed.code == -9
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        done = cluster.run("recover", plan, "--yes", patches=IMPATIENT)
+    assert done.code == 0 and done.output.count("the change is undone") == 1, done.output
+
+
 def test_a_server_that_was_taken_out_of_the_plan_is_named(cluster: MemoryCluster) -> None:
     plan = cluster.plan()
     assert cluster.run("apply", plan, *APPLY).code == 0

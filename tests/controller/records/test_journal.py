@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import placewire.controller.records.journal_file as journal_files
 from placewire.controller.errors import JournalFailed, UsageError
-from placewire.controller.records.journal import Journal, removed_on
+from placewire.controller.records.journal import Journal, removed_on, to_remove_on
 
 
 def test_a_decision_s_phases_are_kept_over_reopening(tmp_path: Path) -> None:
@@ -297,3 +297,37 @@ def test_a_server_keeps_a_plan_until_it_is_destroyed(tmp_path: Path) -> None:
         assert journal.holding("plan") == frozenset()
         kept("s3")
         assert journal.holding("plan") == {"s3"}
+
+
+def test_what_is_to_be_in_force_is_known_of_each_server(tmp_path: Path) -> None:
+    with Journal.open(tmp_path) as journal:
+
+        def kept(ended: str, *servers: str, away: str = "") -> int:
+            generations = {server: journal.next_generation(server, 0) for server in servers}
+            decision = journal.begin("plan", "d", generations)
+            journal.keep(decision, dict.fromkeys([*servers, *away.split()], "{}"))
+            if ended:
+                journal.note(decision, ended)
+            return decision
+
+        first = kept("kept", "s1", "s2", "s3")
+        second = kept("kept", "s1", "s2")
+        assert journal.in_force("plan") == {"s1": second, "s2": second, "s3": first}
+        failed = kept("restore failed", "s1", "s2", "s4")
+        assert journal.in_force("plan") == {"s1": second, "s2": second, "s3": first}
+        assert "s4" in journal.holding("plan"), "it may keep it"
+        whole = kept("", "s1", "s2", away="s3")
+        assert journal.in_force("plan") == {"s1": whole, "s2": whole, "s3": whole}
+        assert journal.in_force("plan", before=failed) == {"s1": second, "s2": second, "s3": first}
+        assert journal.in_force("other") == {}
+        journal.note_removals("plan", ["s1"])
+        assert journal.in_force("plan") == {"s2": whole, "s3": whole}
+
+
+def test_a_destroy_is_of_more_servers_than_its_decision(tmp_path: Path) -> None:
+    with Journal.open(tmp_path) as journal:
+        decision = journal.begin("plan", "d", {"s1": 1, "s2": 1})
+        journal.note(decision, "destroy decided")
+        assert journal.decisions()[0].to_destroy == ("s1", "s2"), "as a former release has it"
+        journal.note(decision, "destroy decided", detail=to_remove_on(["s1", "s2", "s3"]))
+        assert journal.decisions()[0].to_destroy == ("s1", "s2", "s3")

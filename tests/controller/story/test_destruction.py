@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import io
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -19,13 +19,14 @@ import placewire.controller.change.change as change_module
 import placewire.controller.records.journal_file as journal_files
 from placewire.agent.contract.messages import Observe
 from placewire.controller.agents.agents import Agents
-from placewire.controller.errors import JournalFailed
+from placewire.controller.errors import AgentUnreachable, JournalFailed
 from placewire.controller.launch.launcher import NoLauncher
+from placewire.controller.plan.plan import Plan
 from placewire.controller.records.journal import Journal
 from placewire.controller.show.story import Show
 from placewire.controller.story.destruction import destroyed
 from placewire.controller.story.dropped_servers import dropped_servers
-from placewire.controller.story.recovery import recover, recover_by_leases
+from placewire.controller.story.recovery import left_open, recover, recover_by_leases
 from placewire.controller.story.tools import Tools
 from tests.controller.plans import plan, plan_document
 from tests.controller.story.test_recovery import (
@@ -45,13 +46,20 @@ SMALLER = plan(plan_document(2, name="test-plan"))
 
 
 class Observed(MemoryAgents):
-    """As MemoryAgents, and says what each server has in force."""
+    """As MemoryAgents, and says what each server has in force. silent: a server that dials in and
+    answers no request."""
+
+    silent: str | None = None
 
     async def ask_all(
         self, requests: Mapping[str, Any], reply_type: type, timeout_seconds: float
     ) -> dict[str, Any]:
         if all(isinstance(request, Observe) for request in requests.values()):
             return {server: self._keepers[server] for server in requests}
+        if self.silent is not None and self.silent in requests:
+            others = {server: one for server, one in requests.items() if server != self.silent}
+            answered = await super().ask_all(others, reply_type, timeout_seconds)
+            raise AgentUnreachable([self.silent], answered=answered)
         return await super().ask_all(requests, reply_type, timeout_seconds)
 
 
@@ -175,3 +183,42 @@ def test_a_destroy_of_some_servers_leaves_the_decision_in_force(cluster: Cluster
     assert cluster.journal.decisions()[-1].last_phase == "kept"
     asyncio.run(destroyed(PLAN, SERVERS, tools(cluster)))
     assert cluster.journal.decisions()[-1].last_phase == "destroyed"
+
+
+def half_destroyed(cluster: Cluster, plan: Plan, servers: Sequence[str]) -> Tools:
+    """A destroy on these servers that s3 does not answer; it answers from then on."""
+    of = tools(cluster)
+    agents = cast(Observed, of.agents)
+    agents.silent = "s3"
+    with pytest.raises(AgentUnreachable, match="no answer"):
+        asyncio.run(destroyed(plan, servers, of))
+    agents.silent = None
+    assert cluster.in_force() == {"", str(OLD)}, "it is half done"
+    return of
+
+
+@pytest.mark.parametrize("plan", [PLAN, SMALLER], ids=["back in the plan", "taken out"])
+def test_recovery_destroys_where_it_was_decided(cluster: Cluster, plan: Plan) -> None:
+    """s3 keeps a decision; the latest one, which was restored, is of the other servers only."""
+    away = cluster.keepers.pop("s3")
+    asyncio.run(run_and_restore(cluster, Mortal(None)))
+    cluster.keepers["s3"] = away
+    of = half_destroyed(cluster, plan, SERVERS)
+
+    del cluster.keepers["s3"]
+    with pytest.raises(AgentUnreachable, match="is not ended there"):
+        asyncio.run(recover(plan, of.agents, cluster.journal))
+    cluster.keepers["s3"] = away
+    done = asyncio.run(recover(plan, of.agents, cluster.journal))
+    assert done is not None and done.way == "destroy" and done.servers == SERVERS
+    assert cluster.in_force() == {""} and left_open(cluster.journal, "test-plan") is None
+    assert cluster.journal.holding("test-plan") == frozenset()
+
+
+def test_a_destroy_that_a_former_release_decided_is_on_the_servers_of_its_decision(
+    cluster: Cluster,
+) -> None:
+    latest = cluster.journal.decisions()[-1]
+    cluster.journal.note(latest.id, "destroy decided")
+    done = asyncio.run(recover(PLAN, tools(cluster).agents, cluster.journal))
+    assert done is not None and done.servers == SERVERS and cluster.in_force() == {""}

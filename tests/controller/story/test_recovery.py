@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 
 import placewire.controller.change.change as change_module
-from placewire.agent.contract.messages import Commit, Destroy, Renew, Restore, Stage
+from placewire.agent.contract.messages import Commit, Destroy, Preview, Renew, Restore, Stage
 from placewire.agent.contract.state import DesiredState
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.reconcile.lease import LeaseRefusedError
@@ -86,6 +86,7 @@ class MemoryAgents:
 
 def _answer(keeper: Keeper, request: Any) -> Any:
     acts: Mapping[type, Callable[[], Any]] = {
+        Preview: lambda: keeper.preview(request.desired),
         Stage: lambda: keeper.stage(request.desired, request.lease_seconds),
         Commit: lambda: keeper.commit(request.generation, request.lease_seconds),
         Renew: lambda: keeper.renew(request.generation, request.lease_seconds),
@@ -242,6 +243,87 @@ def test_what_is_not_reached_is_due_again(cluster: Cluster) -> None:
     assert cluster.in_force() == {str(NEW)} and left_open(cluster.journal, "test-plan") is None
 
 
+def died_while_keeping(folder: Path) -> Iterator[tuple[int, Cluster]]:
+    """Clusters whose controller died after "keep decided", each at another point, by the point."""
+    for point in range(MOST_POINTS):
+        with Journal.open(folder / str(point) / "journal") as journal:
+            cluster = Cluster(folder / str(point), journal)
+            asyncio.run(keep(cluster, Mortal(None), OLD))
+            mortal = Mortal(point)
+            with suppress(Died):
+                asyncio.run(keep(cluster, mortal))
+            if not mortal.dead:
+                return
+            if journal.decisions()[-1].last_phase == "keep decided":
+                yield point, cluster
+
+
+def recovered_wholly(cluster: Cluster) -> None:
+    """As the command does, which goes on until nothing is left open."""
+    for _ in cluster.journal.decisions():
+        if left_open(cluster.journal, "test-plan") is not None:
+            asyncio.run(recovered(cluster))
+    assert left_open(cluster.journal, "test-plan") is None
+
+
+@pytest.mark.parametrize("gone", ["s1", "s3"])
+def test_a_server_that_was_away_is_brought_to_the_decision_when_it_is_back(
+    gone: str, tmp_path: Path
+) -> None:
+    """Its lease ended meanwhile where it was not told to keep."""
+    points = 0
+    for point, cluster in died_while_keeping(tmp_path):
+        away = cluster.keepers.pop(gone)
+        with pytest.raises(AgentUnreachable, match="is not ended there") as caught:
+            asyncio.run(recovered(cluster))
+        assert caught.value.servers == (gone,)
+        assert cluster.in_force() == {str(NEW)}, "the others are on one decision"
+        cluster.keepers[gone] = away
+        cluster.leases_end()
+        done = asyncio.run(recover(PLAN, *cluster.controller(Mortal(None))))
+        assert done is not None and done.way == "finish", f"point {point}"
+        assert {keeper.lease.is_kept for keeper in cluster.keepers.values()} == {True}
+        assert cluster.in_force() == {str(NEW)}, f"point {point}"
+        assert left_open(cluster.journal, "test-plan") is None
+        points += 1
+    assert points >= 6, "before, between and after three servers"
+
+
+def test_servers_that_are_away_in_turn_are_brought_to_the_decision(cluster: Cluster) -> None:
+    asyncio.run(keep(cluster, Mortal(None), OLD))
+    with pytest.raises(Died):
+        asyncio.run(keep(cluster, Mortal(17)))
+    for gone in ("s3", "s2"):
+        away = cluster.keepers.pop(gone)
+        with pytest.raises(AgentUnreachable, match="is not ended there"):
+            asyncio.run(recovered(cluster))
+        cluster.keepers[gone] = away
+        cluster.leases_end()
+    asyncio.run(recovered(cluster))
+    assert cluster.in_force() == {str(NEW)} and left_open(cluster.journal, "test-plan") is None
+
+
+def test_a_recovery_that_dies_while_a_server_is_away_is_recovered(tmp_path: Path) -> None:
+    for point in range(MOST_POINTS):
+        with Journal.open(tmp_path / str(point) / "journal") as journal:
+            cluster = Cluster(tmp_path / str(point), journal)
+            asyncio.run(keep(cluster, Mortal(None), OLD))
+            with pytest.raises(Died):
+                asyncio.run(keep(cluster, Mortal(19)))
+            away, mortal = cluster.keepers.pop("s3"), Mortal(point)
+            with suppress(Died, AgentUnreachable):
+                asyncio.run(recover(PLAN, *cluster.controller(mortal)))
+            cluster.keepers["s3"] = away
+            cluster.leases_end()
+            recovered_wholly(cluster)
+            assert cluster.in_force() == {str(NEW)}, f"point {point}"
+            assert {keeper.lease.is_kept for keeper in cluster.keepers.values()} == {True}
+        if not mortal.dead:
+            break
+    assert not mortal.dead, "more points than were tried"
+    assert point >= 12
+
+
 def test_what_a_server_may_have_kept_is_no_lease_s_to_undo(cluster: Cluster) -> None:
     """The server was told to keep, and heard nothing more; the others were restored."""
     asyncio.run(keep(cluster, Mortal(None), OLD))
@@ -284,6 +366,74 @@ class Away(MemoryAgents):
             await change.stage()
             await change.commit()
             await change.keep()
+
+
+@pytest.mark.parametrize("first", [None, OLD], ids=["nothing before", "one kept before"])
+@pytest.mark.parametrize("failures", [1, 2])
+def test_what_one_server_keeps_is_undone_after_a_later_job_too(
+    first: tuple[int, int] | None, failures: int, cluster: Cluster
+) -> None:
+    """Its agent no longer knows what it held before: a job was staged over what it keeps."""
+    if first is not None:
+        asyncio.run(keep(cluster, Mortal(None), first))
+    for _ in range(failures):
+        with pytest.raises(RestoreFailed, match="s3"):
+            asyncio.run(Away(cluster, "s3").keep())
+    asyncio.run(run_and_restore(cluster, Mortal(None)))
+    before = "" if first is None else str(first)
+    assert cluster.in_force() == {before, str(NEW)}
+    found = left_open(cluster.journal, "test-plan")
+    assert found is not None and way_of(found) == "undo"
+    recovered_wholly(cluster)
+    assert cluster.in_force() == {before}
+    cluster.leases_end()
+    assert cluster.in_force() == {before}, "it stays"
+
+
+@pytest.mark.parametrize("gone", ["s1", "s3"])
+def test_what_one_server_keeps_is_undone_when_a_server_is_back(gone: str, cluster: Cluster) -> None:
+    asyncio.run(keep(cluster, Mortal(None), OLD))
+    with pytest.raises(RestoreFailed, match="s3"):
+        asyncio.run(Away(cluster, "s3").keep())
+    asyncio.run(run_and_restore(cluster, Mortal(None)))
+    away = cluster.keepers.pop(gone)
+    with pytest.raises(AgentUnreachable, match="is not ended there"):
+        asyncio.run(recovered(cluster))
+    assert cluster.in_force() == {str(OLD)}, "the others are on one decision"
+    cluster.keepers[gone] = away
+    recovered_wholly(cluster)
+    assert cluster.in_force() == {str(OLD)}
+
+
+def test_what_only_one_server_had_is_not_forgotten_while_it_is_away(cluster: Cluster) -> None:
+    """s3 was added to the plan with the change that it alone keeps, and had nothing before."""
+    added = cluster.keepers.pop("s3")
+    asyncio.run(keep(cluster, Mortal(None), OLD))
+    cluster.keepers["s3"] = added
+    with pytest.raises(RestoreFailed, match="s3"):
+        asyncio.run(Away(cluster, "s3").keep())
+    asyncio.run(run_and_restore(cluster, Mortal(None)))
+    del cluster.keepers["s3"]
+    with pytest.raises(AgentUnreachable, match="decision 2 is not ended there"):
+        asyncio.run(recovered(cluster))
+    assert cluster.in_force() == {str(OLD)}
+    cluster.keepers["s3"] = added
+    recovered_wholly(cluster)
+    assert cluster.in_force() == {str(OLD), ""} and added.desired is None
+
+
+def test_each_server_gets_what_it_had_where_that_was_not_the_same(cluster: Cluster) -> None:
+    """s3 was not in the plan for a while, and kept the older decision."""
+    asyncio.run(keep(cluster, Mortal(None), OLD))
+    added, newer = cluster.keepers.pop("s3"), (20_000_000, 20_000_000)
+    asyncio.run(keep(cluster, Mortal(None), newer))
+    cluster.keepers["s3"] = added
+    with pytest.raises(RestoreFailed, match="s3"):
+        asyncio.run(Away(cluster, "s3").keep())
+    asyncio.run(run_and_restore(cluster, Mortal(None)))
+    recovered_wholly(cluster)
+    had = {s: keeper.desired.plan_digest for s, keeper in cluster.keepers.items() if keeper.desired}
+    assert had == {"s1": str(newer), "s2": str(newer), "s3": str(OLD)}
 
 
 def _is_half_kept(cluster: Cluster, point: int) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from placewire.agent.contract.state import DesiredState
 from placewire.controller.errors import UsageError
-from placewire.controller.records.journal import Journal
+from placewire.controller.records.journal import Journal, removed_on
 from placewire.controller.story.rollback import choose, states_of
 from tests.controller.plans import plan, plan_document
 
@@ -47,6 +47,33 @@ def test_the_last_other_network_that_was_kept(journal: Journal) -> None:
     decided(journal, "d", name="another")
     assert choose(journal, PLAN, None).id == first
     assert choose(journal, PLAN, second).id == second
+
+
+@pytest.mark.parametrize("destroyed", ["as this release records it", "as 0.1.0 did"])
+def test_after_a_destroy_it_is_the_network_that_was_kept_last(
+    journal: Journal, destroyed: str
+) -> None:
+    first, last = decided(journal, "a"), decided(journal, "b")
+    latest = decided(journal, "c", kept=False)
+    journal.decide(latest, "restored")
+    assert choose(journal, PLAN, None).id == first
+    if destroyed == "as 0.1.0 did":
+        journal.decide(latest, "destroyed")
+    else:
+        journal.note_removals("small", ["s1", "s2"])
+        journal.decide(latest, "destroyed", detail=removed_on(["s1", "s2"]))
+    assert choose(journal, PLAN, None).id == last
+    again = decided(journal, "c")
+    assert choose(journal, PLAN, None).id == last
+    journal.decide(again, "restored")
+    assert choose(journal, PLAN, None).id == again, "nothing is in force again"
+
+
+def test_a_network_that_is_left_on_some_servers_is_the_present_one(journal: Journal) -> None:
+    first = decided(journal, "a")
+    decided(journal, "b")
+    journal.note_removals("small", ["s1"])
+    assert choose(journal, PLAN, None).id == first
 
 
 @pytest.mark.parametrize("number", [2, 3, 99])
