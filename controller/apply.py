@@ -9,10 +9,11 @@ after that, each server is left on one whole state (controller/change/change.py)
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from placewire.agent.contract.measurement import LinkMeasurement
-from placewire.controller.change.change import NetworkChange
+from placewire.controller.change.change import NetworkChange, preview
 from placewire.controller.decide.decide import PlacementDecision
 from placewire.controller.decide.traces import merge_traces
 from placewire.controller.decide.traffic import TrafficDecision
@@ -28,7 +29,10 @@ from placewire.controller.records.report import (
 )
 from placewire.controller.story.delivery import delivered
 from placewire.controller.story.job_run import calibrated_paths, end_left_ranks, run_job
-from placewire.controller.story.preview_file import require_as_previewed
+from placewire.controller.story.preview_file import (
+    require_as_previewed,
+    require_made_as_previewed,
+)
 from placewire.controller.story.proposal import Proposal
 from placewire.controller.story.propose import propose
 from placewire.controller.story.tools import ApplyRequest, Tools
@@ -58,7 +62,7 @@ async def apply(
             tools.agents, tools.journal, proposal.desired, lease_seconds=plan.network.lease_seconds
         ) as change:
             with tools.stage("stage"):
-                await change.stage()
+                await _stage(change, request, tools, proposal)
             links = await delivered(tools, plan, decision.allocation, change, request.measured)
             await change.commit()
             if not request.network_only:
@@ -86,6 +90,20 @@ async def apply(
     keep(report)
     show.report(report)
     return report
+
+
+async def _stage(
+    change: NetworkChange, request: ApplyRequest, tools: Tools, proposal: Proposal
+) -> None:
+    """Raises StalePreview where a preview was given and a server changed since it was compared,
+    which may be long ago: somebody was asked to confirm."""
+    if request.preview is None:
+        await change.stage()
+        return
+    now = await preview(tools.agents, proposal.desired)
+    require_as_previewed(request.preview, replace(proposal, previewed=now))
+    await change.stage()
+    require_made_as_previewed(request.preview, change.made)
 
 
 def make_report(

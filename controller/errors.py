@@ -133,13 +133,15 @@ class AgentRefused(AgentProblem):
 
 
 class StalePreview(AgentProblem):
-    """differing: by server, what differs from the preview."""
+    """differing: by server, what differs from the preview. made: whether the changes were made
+    already; the caller undoes them."""
 
-    def __init__(self, differing: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, differing: Mapping[str, Sequence[str]], *, made: bool = False) -> None:
         self.differing = {server: tuple(some) for server, some in differing.items()}
         told = "; ".join(f"{server}: {', '.join(some)}" for server, some in differing.items())
+        ended = "every server is put back" if made else "nothing was changed"
         super().__init__(
-            f"the changes are not as they were previewed; nothing was changed. {told}",
+            f"the changes are not as they were previewed; {ended}. {told}",
             where=", ".join(differing),
             remedy="preview the plan again: `controller preview PLAN --out FILE`",
         )

@@ -1,7 +1,8 @@
 """Preview files: applying one makes exactly the changes that it shows, or none.
 
 `preview --out FILE` writes the file, with the plan as it was then. `apply FILE` decides again (from
-the cache), asks every server again, and stops where either answer has changed.
+the cache), asks every server again, and stops where either answer has changed. It asks once more
+right before it stages, and restores all where a server then made other changes all the same.
 
 The file leaves out the values of `job.env`: they may be secrets, and a preview is shown to others.
 `apply` takes them from the plan's file.
@@ -128,16 +129,29 @@ def _with_env(document: object, env: Mapping[str, object]) -> object:
 
 def require_as_previewed(preview: PreviewFile, proposal: Proposal) -> None:
     """Raises StalePreview, which says for each server what is no longer as previewed."""
-    found: dict[str, list[str]] = {}
+    now = {server: proposal.previewed[server].changes for server in proposal.desired}
+    found = _differing_by_server(preview, now)
     for server, state in proposal.desired.items():
-        then = preview.servers[server]
-        now = proposal.previewed[server].changes
-        if differing := _differing(then.changes, now):
-            found[server] = differing
-        elif then.content_digest != state.content_digest:
-            found[server] = ["it would get another desired state"]
+        if preview.servers[server].content_digest != state.content_digest:
+            found.setdefault(server, ["it would get another desired state"])
     if found:
         raise StalePreview(found)
+
+
+def require_made_as_previewed(preview: PreviewFile, made: Mapping[str, tuple[Change, ...]]) -> None:
+    """made: by server, the changes that staging made. Raises StalePreview, as the caller then
+    restores every server."""
+    if found := _differing_by_server(preview, made):
+        raise StalePreview(found, made=True)
+
+
+def _differing_by_server(
+    preview: PreviewFile, changes: Mapping[str, tuple[Change, ...]]
+) -> dict[str, list[str]]:
+    found = {
+        server: _differing(preview.servers[server].changes, now) for server, now in changes.items()
+    }
+    return {server: differing for server, differing in found.items() if differing}
 
 
 def _differing(then: tuple[Change, ...], now: tuple[Change, ...]) -> list[str]:

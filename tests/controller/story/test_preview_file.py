@@ -16,6 +16,7 @@ from placewire.controller.story.preview_file import (
     preview_of,
     read_preview,
     require_as_previewed,
+    require_made_as_previewed,
     write_preview,
 )
 from placewire.controller.story.proposal import Proposal
@@ -118,3 +119,12 @@ def test_another_state_behind_the_same_changes_is_stale() -> None:
     other.desired["s1"] = other.desired["s1"].model_copy(update={"plan_digest": "e"})
     with pytest.raises(StalePreview, match="another"):
         require_as_previewed(preview, other)
+
+
+def test_what_was_made_and_not_shown_is_named() -> None:
+    preview = preview_of(plan_document(), ROOT / "small.yaml", proposal(SHOWN))
+    other_order = {"s1": SHOWN["s1"][::-1], "s2": ()}
+    require_made_as_previewed(preview, other_order)
+    with pytest.raises(StalePreview, match="every server is put back") as caught:
+        require_made_as_previewed(preview, SHOWN | {"s2": (change("pw-nic0"),)})
+    assert caught.value.differing == {"s2": ("bridges pw-nic0",)}
