@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -64,22 +65,30 @@ class Authority:
         try:
             if not certificate_file.exists():
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-                _create(certificate_file, key_file)
+                with Revocations(directory).locked():
+                    # Another command may have made it while this one waited for the lock.
+                    if not certificate_file.exists():
+                        _create(certificate_file, key_file)
             key = serialization.load_pem_private_key(key_file.read_bytes(), password=None)
             certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
+            if key.public_key() != certificate.public_key():
+                raise ValueError("authority.key is not the key of authority.crt")
+            if not isinstance(key, ec.EllipticCurvePrivateKey):
+                raise ValueError("authority.key is of another kind than Placewire makes")
         except OSError as error:
             raise UsageError(
                 f"the certificate authority cannot be used: {error.strerror}",
                 where=str(error.filename or directory),
                 remedy="run as the user that owns it, or give another --state-dir",
             ) from error
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise UsageError(
                 f"the certificate authority cannot be used: {error}",
                 where=str(key_file),
-                remedy="restore authority.key and authority.crt, or give another --state-dir",
+                remedy="restore authority.key and authority.crt from one backup; or move the "
+                f"folder {directory} away, so that a new authority is made, and enrol every server "
+                "again",
             ) from error
-        assert isinstance(key, ec.EllipticCurvePrivateKey)
         return cls(directory, key, certificate)
 
     def issue(self, name: str, kind: Kind, directory: Path, *, lifetime_seconds: float) -> Issued:
@@ -132,14 +141,15 @@ class Authority:
 
         server: whom a token, or the certificate to be renewed, proves the request to come from.
         What else the request asks for is ignored. Raises UsageError where it is no valid request,
-        names another server, or renews a certificate that is denied.
+        names another server, renews a certificate that is denied, or where the new certificate
+        would be denied at once.
         """
         try:
             request = x509.load_pem_x509_csr(request_pem.encode())
             named = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
             key = request.public_key()
             valid = request.is_signature_valid
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
             raise UsageError(f"no request for a certificate: {error}", where=server) from error
         if [one.value for one in named] != [server]:
             raise UsageError("asks for a certificate of another name", where=server)
@@ -172,7 +182,10 @@ class Authority:
                 with self.revocations.locked():
                     if renews is not None and self.revocations.is_denied(renews):
                         raise UsageError("its certificate is denied", where=name)
-                    expires_unix = time.time() + lifetime_seconds
+                    now = time.time()
+                    if now < (since := self.revocations.denied_before(name)):
+                        raise _would_be_denied(name, since)
+                    expires_unix = now + lifetime_seconds
                     self.revocations.record(name, certificate.serial_number, expires_unix)
             except OSError as error:
                 raise UsageError(
@@ -223,6 +236,17 @@ def _create(certificate_file: Path, key_file: Path) -> None:
     builder = _builder(name, key.public_key(), _subject(name), lifetime, authority=True)
     write_private(key_file, _key_pem(key))
     write_private(certificate_file, _pem(builder.sign(key, hashes.SHA256())), mode=0o644)
+
+
+def _would_be_denied(name: str, since_unix: float) -> UsageError:
+    until = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since_unix))
+    return UsageError(
+        f"every certificate that is issued before {until} is denied, and this machine's clock says "
+        "that it is earlier",
+        where=name,
+        remedy=f"set this machine's clock right, then run `controller authority deny {name}` once "
+        "more: it denies what was issued until now, and nothing later",
+    )
 
 
 def _subject(name: str) -> x509.Name:

@@ -6,12 +6,17 @@ import asyncio
 import os
 import ssl
 import stat
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+import placewire.controller.agents.authority as authorities
 from placewire.controller.agents.authority import Authority, Issued, bearer_of, server_context
 from placewire.controller.agents.private_files import write_private
+from placewire.controller.errors import UsageError
 from tests.controller.agents.dialling import client_context
 
 
@@ -128,3 +133,28 @@ def test_the_authority_is_kept_and_its_files_are_private(tmp_path: Path) -> None
     assert first.certificate_file.read_bytes() == before
     for file in (tmp_path / "ca/authority.key", issued.key_file, issued.certificate_file):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_first_commands_at_once_make_one_authority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+
+    def create(certificate_file: Path, key_file: Path, really: Callable[[Path, Path], None] = authorities._create) -> None:
+        made.append(certificate_file)
+        time.sleep(0.1)  # Meanwhile the others look whether it is there.
+        really(certificate_file, key_file)
+
+    monkeypatch.setattr(authorities, "_create", create)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(Authority.load, [tmp_path / "ca"] * 4))
+    assert len(made) == 1 and len({one.sha256 for one in found}) == 1
+
+
+def test_a_key_that_is_not_the_certificate_s_is_refused(tmp_path: Path) -> None:
+    for name in ("ca", "other"):
+        Authority.load(tmp_path / name)
+    (tmp_path / "ca/authority.key").write_bytes((tmp_path / "other/authority.key").read_bytes())
+    with pytest.raises(UsageError, match="not the key of authority.crt") as raised:
+        Authority.load(tmp_path / "ca")
+    assert "one backup" in raised.value.remedy
