@@ -55,7 +55,15 @@ async def listening(
         peer = (request.remote or "").removeprefix("::ffff:")
         try:
             async with asyncio.timeout(_READ_SECONDS):
-                asked = CertificateRequest.model_validate_json(await request.read())
+                body = await request.read()
+        except OSError as error:
+            on_refused(peer, "it sent no whole request for a certificate, or hung up")
+            raise web.HTTPBadRequest(text="this is no whole request") from error
+        except web.HTTPRequestEntityTooLarge:
+            on_refused(peer, f"it sent more than {LARGEST_REQUEST_BYTES} bytes")
+            raise
+        try:
+            asked = CertificateRequest.model_validate_json(body)
             server = enrolment.server_of(asked.token or "", peer, time.monotonic())
             # No `await` comes before `enrolled.add`: a second request finds the token used.
             chain = authority.sign(asked.request_pem, server, lifetime_seconds=lifetime_seconds)
@@ -63,12 +71,9 @@ async def listening(
         except (EnrolmentRefusedError, UsageError) as error:
             on_refused(peer, str(error))
             raise web.HTTPForbidden(text="refused; the controller says why") from error
-        except (ValidationError, TimeoutError) as error:
+        except ValidationError as error:
             on_refused(peer, "it sent no valid request for a certificate")
             raise web.HTTPBadRequest(text="this is no valid request for a certificate") from error
-        except web.HTTPRequestEntityTooLarge:
-            on_refused(peer, f"it sent more than {LARGEST_REQUEST_BYTES} bytes")
-            raise
         on_enrolled(server)
         return web.json_response(CertificateAnswer(chain_pem=chain.decode()).model_dump())
 

@@ -104,9 +104,14 @@ class Revocations:
         return None if found is None else (found[0], found[1])
 
     def is_denied(self, bearer: Bearer) -> bool:
-        denied = self._read_denied()
-        since = denied["since"].get(bearer.name, 0.0)
-        return bearer.serial in denied["serials"] or bearer.issued_unix + _SECOND < since
+        before = bearer.issued_unix + _SECOND < self.denied_before(bearer.name)
+        return before or bearer.serial in self._read_denied()["serials"]
+
+    def denied_before(self, name: str) -> float:
+        """The time (Unix seconds) before which every certificate of this name is denied. It lies
+        ahead where this machine's clock was ahead when the name was denied."""
+        since: float = self._read_denied()["since"].get(name, 0.0)
+        return since
 
     def _read_denied(self) -> Any:
         return _read(self._denied, {"serials": [], "since": {}})

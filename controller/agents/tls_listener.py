@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 from collections import Counter
@@ -16,7 +17,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from aiohttp import web
+from aiohttp import http, web
 
 from placewire.controller.agents.descriptors import raised_limit
 from placewire.controller.agents.unproven import Limits, Unproven
@@ -152,7 +153,7 @@ class TlsListener:
     ) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: _Observed(server(), connection),
+                lambda: _Observed(_noting(server(), connection), connection),
                 accepted,
                 ssl=self._context,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS,
@@ -224,7 +225,10 @@ class _Connection:
         has_asked = self.has_asked
         self.close()
         if not has_asked:
-            self._of.refused(self.address, "it sent no request in time")
+            self.is_refused("it sent no request in time")
+
+    def is_refused(self, why: str) -> None:
+        self._of.refused(self.address, why)
 
     def close(self) -> None:
         """Closes it at once: whoever shows nothing gets no time to say goodbye."""
@@ -238,6 +242,34 @@ class _Connection:
         if self.deadline is not None:
             self.deadline.cancel()
         self._of.forget(self)
+
+
+class _Noting(logging.Handler):
+    """Notes what aiohttp would log of one connection's requests: a peer that sends nonsense must
+    not fill the operator's terminal with tracebacks."""
+
+    def __init__(self, connection: _Connection) -> None:
+        super().__init__()
+        self._connection = connection
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            self._connection.is_refused(_unanswered(error))
+
+
+def _noting(handler: web.RequestHandler, connection: _Connection) -> web.RequestHandler:
+    # It has no parent: what is logged there goes nowhere else.
+    handler.logger = logging.Logger("connection")
+    handler.logger.addHandler(_Noting(connection))
+    return handler
+
+
+def _unanswered(error: BaseException) -> str:
+    """Why a request could not be answered."""
+    if isinstance(error, http.HttpProcessingError):
+        return f"it sent no valid HTTP request ({type(error).__name__})"
+    return f"its request could not be answered: {type(error).__name__}: {error}"
 
 
 class _Observed(asyncio.Protocol):

@@ -21,6 +21,8 @@ from unittest.mock import create_autospec
 import aiohttp
 import pytest
 from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
 import placewire.controller.agents.enrolment_listener
 import placewire.controller.agents.tls_listener
@@ -36,6 +38,7 @@ from placewire.controller.agents.agents import Agents
 from placewire.controller.agents.authority import Authority, server_context
 from placewire.controller.agents.enrolment import Enrolment, EnrolmentRefusedError
 from placewire.controller.agents.enrolment_listener import listening
+from placewire.controller.agents.refused_connections import RefusedConnections
 from placewire.controller.agents.revocations import Bearer
 from placewire.controller.cli import main, parser
 from placewire.controller.errors import UsageError
@@ -293,6 +296,86 @@ async def test_who_does_not_pass_the_handshake_is_told(site: Site) -> None:
     assert site.refused == [
         "127.0.0.1: it does not speak TLS", "127.0.0.1: it does not speak TLS 1.3"
     ]  # fmt: skip
+
+
+async def ask_badly(site: Site, data: bytes, *, resets: bool = False) -> None:
+    """Sends this over TLS, without a certificate. resets: hangs up at once, without a goodbye."""
+    unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port, ssl=unverified)
+    writer.write(data)
+    await writer.drain()
+    if resets:
+        await asyncio.sleep(0.1)
+        writer.transport.abort()
+        return
+    with contextlib.suppress(OSError):
+        await asyncio.wait_for(reader.read(), 20)
+    writer.close()
+
+
+async def test_what_is_no_http_is_noted_and_fills_no_terminal(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = RefusedConnections(site.folder / "refused.jsonl", site.refused.append)
+    site.turn_away = refused.note  # type: ignore[method-assign]
+    async with site.waiting():
+        for _ in range(3):
+            await ask_badly(site, b"GET / HTTP/1.1\r\nX: y" + b"\x01" * 8000 + b"\r\n\r\n")
+        await ask_badly(site, b"no request at all\r\n\r\n")
+    assert caplog.records == []
+    assert len(site.refused) == 2, site.refused
+    assert all("127.0.0.1: it sent no valid HTTP request (" in line for line in site.refused)
+    assert (site.folder / "refused.jsonl").read_text().count("no valid HTTP request") == 2
+
+
+async def test_who_hangs_up_within_a_request_is_noted(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = b"POST /v1/certificate HTTP/1.1\r\nHost: c\r\nContent-Length: 900\r\n\r\n{"
+    async with site.waiting():
+        await ask_badly(site, begun, resets=True)
+        await until(lambda: site.refused)
+    assert caplog.records == []
+    assert site.refused == [
+        "127.0.0.1: it sent no whole request for a certificate, or hung up"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("known", "unknown"),
+    [
+        ("06072a8648ce3d0201", "06072a8648ce3d027f"),  # The kind of key.
+        ("06082a8648ce3d030107", "06082a8648ce3d03017f"),  # The curve.
+        ("020100", "020107"),  # The version.
+    ],
+)
+def test_a_request_of_an_unknown_kind_is_refused(site: Site, known: str, unknown: str) -> None:
+    pem = new_key("s1").request_pem
+    der = x509.load_pem_x509_csr(pem.encode()).public_bytes(serialization.Encoding.DER)
+    assert bytes.fromhex(known) in der
+    odd = ssl.DER_cert_to_PEM_cert(der.replace(bytes.fromhex(known), bytes.fromhex(unknown), 1))
+    with pytest.raises(UsageError, match="no request for a certificate"):
+        site.authority.sign(
+            odd.replace("CERTIFICATE", "CERTIFICATE REQUEST"), "s1", lifetime_seconds=60
+        )
+
+
+async def test_a_token_is_not_used_up_for_a_certificate_that_is_denied_at_once(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock was two hours ahead when the server was denied."""
+    real = time.time
+    with monkeypatch.context() as ahead:
+        ahead.setattr(time, "time", lambda: real() + 7200)
+        site.authority.revocations.deny("s1")
+    token = site.enrolment.new_token("s1").text
+    async with site.waiting():
+        with pytest.raises(EnrolmentError):
+            await site.enrol("s1", token)
+        assert "controller authority deny s1" in site.refused[0]
+        site.authority.revocations.deny("s1")
+        await site.enrol("s1", token)
 
 
 async def test_idle_connections_keep_no_server_out(site: Site) -> None:
