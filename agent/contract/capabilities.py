@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from placewire.agent.contract.numbers import Count
 from placewire.agent.contract.state import NicFacts
 from placewire.frozen import Frozen
 
@@ -41,7 +42,7 @@ class Device(Frozen):
     """name: as its driver calls it; `cpu` is the whole processor, with all memory of the server."""
 
     name: str
-    memory_bytes: int
+    memory_bytes: Count
 
 
 class Capabilities(Frozen):

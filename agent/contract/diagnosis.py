@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from placewire.agent.contract.numbers import ToldSeconds
 from placewire.frozen import Frozen
 
 Severity = Literal["error", "warning", "note"]
@@ -25,4 +26,4 @@ class Diagnosis(Frozen):
 
     findings: tuple[Finding, ...]
     version: str
-    clock_unix: float
+    clock_unix: ToldSeconds

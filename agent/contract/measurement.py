@@ -5,7 +5,7 @@ Rates are payload bits per second: what iperf3's receiver counts.
 
 from __future__ import annotations
 
-from placewire.agent.contract.numbers import BitsPerSecond, TcpPort
+from placewire.agent.contract.numbers import BitsPerSecond, Count, Integer, TcpPort, ToldSeconds
 from placewire.frozen import Frozen
 
 
@@ -36,12 +36,12 @@ class TransferResult(Frozen):
     source: str
     destination: str
     rail: str
-    measured_bits_per_second: float
-    retransmits: int
-    seconds: float
+    measured_bits_per_second: BitsPerSecond
+    retransmits: Integer
+    seconds: ToldSeconds
     error: str | None = None
-    start_unix: float = 0.0
-    end_unix: float = 0.0
+    start_unix: ToldSeconds = 0.0
+    end_unix: ToldSeconds = 0.0
 
 
 class LinkMeasurement(Frozen):
@@ -70,5 +70,5 @@ class Neighbour(Frozen):
 
 class InterfaceCounters(Frozen):
     interface: str
-    transmit_bytes: int
-    receive_bytes: int
+    transmit_bytes: Count
+    receive_bytes: Count

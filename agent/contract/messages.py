@@ -22,9 +22,12 @@ from placewire.agent.contract.measurement import (
     TransferResult,
 )
 from placewire.agent.contract.numbers import (
+    ClockUnixSeconds,
+    Count,
     Generation,
     LeaseSeconds,
     MeasurementSeconds,
+    TcpPort,
     UnixSeconds,
 )
 from placewire.agent.contract.state import (
@@ -45,9 +48,9 @@ class Hello(Frozen):
     """instance: different at each start of an agent. management: the server's address on the way to
     the controller; None: there is no route now. protected: interfaces that must not be touched."""
 
-    version: int = PROTOCOL_VERSION
+    version: Count = PROTOCOL_VERSION
     server: str
-    agent_pid: int
+    agent_pid: Count
     instance: str = ""
     capabilities: Capabilities
     lease: LeaseState
@@ -152,8 +155,8 @@ class StartServers(Frozen):
 class Listening(Frozen):
     """clock_unix: the agent's clock as it answers; the controller gives start times by it."""
 
-    tcp_ports: tuple[int, ...]
-    clock_unix: float = 0.0
+    tcp_ports: tuple[TcpPort, ...]
+    clock_unix: ClockUnixSeconds = 0.0
 
 
 class RunTransfers(Frozen):

@@ -22,7 +22,7 @@ from placewire.agent.contract.entries import (
     Sysctl,
     UnusedRow,
 )
-from placewire.agent.contract.numbers import Generation
+from placewire.agent.contract.numbers import Count, Generation, ToldSeconds
 from placewire.frozen import Frozen
 
 DriftPolicy = Literal["heal", "report"]
@@ -84,9 +84,9 @@ class NicFacts(Frozen):
 
     name: str
     mac: str
-    mtu_bytes: int
+    mtu_bytes: Count
     up: bool
-    speed_bits_per_second: int | None
+    speed_bits_per_second: Count | None
     driver: str | None
     rdma: bool
     addresses: tuple[str, ...]
@@ -98,8 +98,8 @@ class NicFacts(Frozen):
     carrier: bool | None = None
     promiscuous: bool = False
     left_by_switch: bool = False
-    least_mtu_bytes: int | None = None
-    largest_mtu_bytes: int | None = None
+    least_mtu_bytes: Count | None = None
+    largest_mtu_bytes: Count | None = None
 
 
 class ForeignEntry(Frozen):
@@ -123,11 +123,11 @@ class EffectiveQueue(Frozen):
     raises a smaller burst to this, which depends on the NIC's MTU."""
 
     nic: str
-    queue_id: int
-    min_bits_per_second: int
-    max_bits_per_second: int
-    burst_bytes: int
-    least_burst_bytes: int = 0
+    queue_id: Count
+    min_bits_per_second: Count
+    max_bits_per_second: Count
+    burst_bytes: Count
+    least_burst_bytes: Count = 0
 
 
 class TakenOver(Frozen):
@@ -247,13 +247,13 @@ class LeaseState(Frozen):
     """
 
     phase: LeasePhase
-    generation: int
-    highest_generation: int = 0
+    generation: Generation
+    highest_generation: Generation = 0
     plan_name: str | None = None
     plan_digest: str | None = None
     content_digest: str | None = None
-    baseline_generation: int | None = None
-    expires_unix: float | None = None
+    baseline_generation: Generation | None = None
+    expires_unix: ToldSeconds | None = None
     detail: str = ""
     owed: tuple[str, ...] = ()
 
@@ -295,10 +295,10 @@ class DriftState(Frozen):
     """
 
     policy: DriftPolicy
-    drifts: int = 0
-    heals: int = 0
-    last_heal_unix: float | None = None
-    since_unix: float | None = None
+    drifts: Count = 0
+    heals: Count = 0
+    last_heal_unix: ToldSeconds | None = None
+    since_unix: ToldSeconds | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -306,8 +306,8 @@ class ApplyReport(Frozen):
     """succeeded: the network was read back and is as asked. wall_seconds: since the request."""
 
     server: str
-    generation: int
+    generation: Generation
     changes: tuple[Change, ...]
     succeeded: bool
     refusals: tuple[Refusal, ...] = ()
-    wall_seconds: float
+    wall_seconds: ToldSeconds

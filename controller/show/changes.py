@@ -17,6 +17,7 @@ _SINGULAR = {"addresses": "address"}
 _MARKS = {"add": ("+", "green"), "replace": ("~", "yellow"), "remove": ("-", "red")}
 # Longer lists of changes are only counted, by collection.
 _FULL_DIFF_LINES = 60
+_LARGEST_NUMBER = 2**63
 
 
 def previewed_lines(previewed: Mapping[str, Previewed], *, every_change: bool) -> list[Text]:
@@ -45,24 +46,31 @@ def diff_lines(changes: Sequence[Change]) -> list[Text]:
 
 
 def _detail(value: str | None, key: str) -> str:
-    """Writes those fields of an entry that are not in its key."""
+    """Writes those fields of an entry that are not in its key; of what is no entry, its text."""
     if value is None:
         return ""
     try:
         fields = json.loads(value)
-    except ValueError:
+        if not isinstance(fields, dict):
+            return value
+        in_key = key.split()
+        return ", ".join(
+            _word(name, field)
+            for name, field in fields.items()
+            if field is not None and str(field) not in in_key
+        )
+    except (ValueError, RecursionError):
         return value
-    words = []
-    for name, field in fields.items():
-        if field is None or str(field) in key.split():
-            continue
+
+
+def _word(name: str, field: object) -> str:
+    # An agent may say anything in place of a number.
+    if isinstance(field, int | float) and abs(field) < _LARGEST_NUMBER:
         if name.endswith("_bits_per_second"):
-            words.append(f"{name.removesuffix('_bits_per_second')} {format_bits_per_second(field)}")
-        elif name.endswith("_bits"):
-            words.append(f"{name.removesuffix('_bits')} {format_bytes(field / 8)}")
-        else:
-            words.append(f"{name} {field}")
-    return ", ".join(words)
+            return f"{name.removesuffix('_bits_per_second')} {format_bits_per_second(field)}"
+        if name.endswith("_bits"):
+            return f"{name.removesuffix('_bits')} {format_bytes(field / 8)}"
+    return f"{name} {field}"
 
 
 def _by_collection(changes: Sequence[Change]) -> list[Text]:

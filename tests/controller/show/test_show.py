@@ -10,7 +10,8 @@ import pytest
 
 from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.agent.contract.messages import Observation, ReadBackResult
-from placewire.agent.contract.state import DriftState, LeaseState, ObservedState
+from placewire.agent.contract.state import Change, DriftState, LeaseState, ObservedState
+from placewire.controller.show.changes import diff_lines
 from placewire.controller.show.placements import beside_tensors, where_data_is
 from placewire.controller.show.steps import Step, Steps
 from placewire.controller.show.story import Show
@@ -134,3 +135,27 @@ def test_a_step_is_told_when_every_rank_has_ended_it() -> None:
     assert steps.ended(StepDone(rank=1, step=0, seconds=2.0)) == Step(0, 2.0, 2.5)
     assert steps.ended(StepDone(rank=1, step=1, seconds=1.0)) == Step(1, 3.0, 2.25)
     assert Steps(ranks=1).ended(StepDone(rank=0, step=4, seconds=1.0)) == Step(4, 1.0, None)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        '"x"', "5", "[1]", "null", "[" * 100_000, "9" * 5000, "{",
+        '{"min_bits_per_second": "a"}', '{"min_bits_per_second": [1]}',
+        '{"min_bits_per_second": 1e400}', '{"min_bits_per_second": NaN}',
+        '{"burst_bits": ' + "9" * 400 + "}", '{"burst_bits": true}',
+    ],
+)  # fmt: skip
+def test_a_change_that_is_none_is_shown_as_its_text(after: str) -> None:
+    (line,) = diff_lines(
+        [Change(action="add", collection="queues", key="k", before=None, after=after)]
+    )
+    assert line.plain.startswith("  + queue      k") and len(line.plain) <= 100
+
+
+def test_a_change_shows_rates_and_sizes_in_their_units() -> None:
+    after = '{"nic":"nic0","queue_id":2,"min_bits_per_second":20000000,"burst_bits":80000}'
+    (line,) = diff_lines(
+        [Change(action="add", collection="queues", key="nic0 queue 2", before=None, after=after)]
+    )
+    assert line.plain.endswith("min 20 Mbit/s, burst 9.8 KiB")
