@@ -78,11 +78,15 @@ async def apply(
                 await change.keep()
     except BaseException as failure:
         if events:  # Otherwise no rank ran yet: there is nothing to report.
-            report = make_report(
-                request, tools, proposal, change.changes, links, calibrated, events, failure, trace
-            )
-            keep(report)
-            show.failed(report)
+            try:
+                report = make_report(
+                    request, tools, proposal, change.changes, links, calibrated, events, failure,
+                    trace,
+                )  # fmt: skip
+                keep(report)
+                show.failed(report)
+            except Exception as defect:  # What the run ended with must be told all the same.
+                show.say(f"the run's report is not whole: {type(defect).__name__}: {defect}")
         raise
     report = make_report(
         request, tools, proposal, change.changes, links, calibrated, events, trace=trace

@@ -49,6 +49,7 @@ class _Followed:
     exited_seconds, failed_seconds: when it ended, and when it reported a failure (monotonic)."""
 
     process: RankProcess
+    spec: ProgramSpec
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
     finished: bool = False
     failure: Failed | None = None
@@ -93,7 +94,7 @@ async def run_ranks(
         for spec in specs:
             # This process may be killed before it tells the rank.
             first = {} if held_seconds is None else {"held_seconds": held_seconds()}
-            job.follow(await launcher.start(spec.model_copy(update=first)))
+            job.follow(await launcher.start(spec.model_copy(update=first)), spec)
         await job.watch(silence_seconds)
     finally:
         if telling is not None:
@@ -109,8 +110,8 @@ class _Job:
         self._ranks: list[_Followed] = []
         self._heard = time.monotonic()
 
-    def follow(self, process: RankProcess) -> None:
-        rank = _Followed(process)
+    def follow(self, process: RankProcess, spec: ProgramSpec) -> None:
+        rank = _Followed(process, spec)
         reading = (self._read_output(rank), self._read_errors(rank))
         rank.readers = [asyncio.create_task(each) for each in reading]
         rank.exit = asyncio.create_task(self._await_exit(rank))
@@ -168,9 +169,7 @@ class _Job:
     async def _read_output(self, rank: _Followed) -> None:
         async for line in rank.process.output():
             self._heard = time.monotonic()
-            try:
-                event = parse_rank_event(line)
-            except ValidationError:  # the user's model prints
+            if (event := _event_of(rank.spec, line)) is None:  # the user's model prints
                 self._printed(rank, line, is_error=False)
                 continue
             if isinstance(event, Finished):
@@ -190,6 +189,22 @@ class _Job:
     def _printed(self, rank: _Followed, line: bytes, *, is_error: bool) -> None:
         rank.tail.append(line.decode(errors="replace").rstrip())
         self._on_line(rank.process.rank, rank.tail[-1], is_error)
+
+
+def _event_of(spec: ProgramSpec, line: bytes) -> RankEvent | None:
+    """None where the line is no event that this program can report: of itself, and of rails that it
+    was given."""
+    try:
+        event = parse_rank_event(line)
+    except ValidationError:
+        return None
+    named: set[str] = set()
+    if isinstance(event, Carried):
+        named = set(event.sent_bytes)
+    elif isinstance(event, Finished):
+        named = {one.rail for one in event.traffic}
+    given = {one.rail for one in spec.rail_interfaces}
+    return event if event.rank == spec.rank and named <= given else None
 
 
 def _culprit(

@@ -19,6 +19,10 @@ from pydantic import Field, TypeAdapter
 from placewire.frozen import Frozen
 from placewire.job.contract.checkpoint import CheckpointSpec
 
+# What a rank reports may come from its model: bounded, so that everybody can compute with it.
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Seconds = Annotated[float, Field(ge=0, le=1e12)]
+
 
 class RailInterface(Frozen):
     """One server's interface on one rail. peers: the other servers' addresses on this rail."""
@@ -143,8 +147,8 @@ class Hold(Frozen):
 
 class Started(Frozen):
     event: Literal["started"] = "started"
-    rank: int
-    pid: int
+    rank: Count
+    pid: Count
     structure_hash: str
     notes: tuple[str, ...] = ()
 
@@ -153,8 +157,8 @@ class Resumed(Frozen):
     """From rank 0. step: the first step that runs now."""
 
     event: Literal["resumed"] = "resumed"
-    rank: int
-    step: int
+    rank: Count
+    step: Count
     path: str
     notes: tuple[str, ...] = ()
 
@@ -163,11 +167,11 @@ class Saved(Frozen):
     """From rank 0: a checkpoint after `step` steps is whole and on disk. bytes: of all ranks."""
 
     event: Literal["saved"] = "saved"
-    rank: int
-    step: int
+    rank: Count
+    step: Count
     path: str
-    bytes: int
-    seconds: float
+    bytes: Count
+    seconds: Seconds
 
 
 class MeasuredPath(Frozen):
@@ -177,8 +181,8 @@ class MeasuredPath(Frozen):
     source: str
     destination: str
     rails: tuple[str, ...]
-    setup_seconds: float
-    bits_per_second: float
+    setup_seconds: Seconds
+    bits_per_second: Annotated[float, Field(gt=0, le=1e30)]
 
 
 class Calibrated(Frozen):
@@ -186,9 +190,9 @@ class Calibrated(Frozen):
     because time ran out."""
 
     event: Literal["calibrated"] = "calibrated"
-    rank: int
+    rank: Count
     paths: tuple[MeasuredPath, ...]
-    left_out: int = 0
+    left_out: Count = 0
 
 
 class StepDone(Frozen):
@@ -196,9 +200,9 @@ class StepDone(Frozen):
     finite."""
 
     event: Literal["step"] = "step"
-    rank: int
-    step: int
-    seconds: float
+    rank: Count
+    step: Count
+    seconds: Seconds
     loss: float | None = None
 
 
@@ -206,9 +210,9 @@ class Carried(Frozen):
     """Bytes that a script's server has sent on each rail since the script began, with headers."""
 
     event: Literal["carried"] = "carried"
-    rank: int
-    seconds: float
-    sent_bytes: Mapping[str, int]
+    rank: Count
+    seconds: Seconds
+    sent_bytes: Mapping[str, Count]
 
 
 class Traffic(Frozen):
@@ -216,7 +220,7 @@ class Traffic(Frozen):
 
     destination: str
     rail: str
-    bytes: int
+    bytes: Count
 
 
 class Finished(Frozen):
@@ -227,21 +231,21 @@ class Finished(Frozen):
     fewer than two steps ran."""
 
     event: Literal["finished"] = "finished"
-    rank: int
+    rank: Count
     traffic: tuple[Traffic, ...]
-    peak_memory_bytes: int
-    step_memory_bytes: int | None = None
-    program_memory_bytes: int | None = None
+    peak_memory_bytes: Count
+    step_memory_bytes: Count | None = None
+    program_memory_bytes: Count | None = None
 
 
 class Failed(Frozen):
     """lost_rank: the rank whose loss is the cause, where it is not this rank."""
 
     event: Literal["failed"] = "failed"
-    rank: int
+    rank: Count
     what: str
     remedy: str = ""
-    lost_rank: int | None = None
+    lost_rank: Count | None = None
 
 
 RankEvent = Started | Resumed | Calibrated | Carried | StepDone | Saved | Finished | Failed

@@ -140,6 +140,25 @@ async def test_a_network_that_cannot_be_restored_loses_no_report(
     assert [report.network for report in run.kept] == ["not restored"]
 
 
+async def test_a_report_that_cannot_be_made_hides_no_failure(
+    run: Run, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(server: str, request: Any) -> Any:
+        keeps = isinstance(request, Commit) and request.lease_seconds is None
+        if server == "s2" and (keeps or isinstance(request, Restore)):
+            raise AgentUnreachable([server])
+        return answer(server, request)
+
+    def broken(*_: Any) -> Any:
+        raise KeyError("rail zz")
+
+    monkeypatch.setattr(apply_module, "make_report", broken)
+    with pytest.raises(RestoreFailed) as raised:
+        await run.apply(journal, told)
+    assert raised.value.exit_code == 8
+    assert "rail zz" in run.shown.getvalue()
+
+
 async def test_an_interrupted_run_has_a_report(run: Run, journal: Journal) -> None:
     running = asyncio.create_task(run.apply(journal))
     run.after_job = running.cancel

@@ -74,7 +74,13 @@ def calibrated_rows(placement: Placement, events: Sequence[RankEvent]) -> tuple[
     promised = policy.rates_in_force(usable, placement.rates)
     server = {one.name: s for s, one in enumerate(cluster.servers)}
     rail = {name: r for r, name in enumerate(cluster.rails)}
-    paths = [path for e in events if isinstance(e, Calibrated) for path in e.paths]
+    paths = [
+        path
+        for event in events
+        if isinstance(event, Calibrated)
+        for path in event.paths
+        if {path.source, path.destination} <= server.keys()
+    ]
     rows = []
     for path in paths:
         on = [rail[name] for name in path.rails if name in rail]

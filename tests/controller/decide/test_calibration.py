@@ -51,6 +51,13 @@ def test_a_path_is_shown_beside_what_was_predicted_with() -> None:
     assert second.promised_bits_per_second is None, "nothing was allocated to it"
 
 
+def test_a_path_to_a_server_that_is_not_there_is_left_out() -> None:
+    paths = (path("s1", "s9", "a", 0.001, 19e6), path("s1", "s2", "a", 0.0004, 19e6))
+    of = placement(plan(), (("s1", "s2", "a", 20e6),))
+    (row,) = calibrated_rows(of, [Calibrated(rank=0, paths=paths)])
+    assert row.destination == "s2"
+
+
 def test_a_measured_latency_is_assumed_then_kept_for_this_cluster_only(tmp_path: Path) -> None:
     of, said = measured_plan(), list[str]()
     assert wants_calibration(of, tmp_path)
