@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewire.controller.commands.arguments import add_json, add_state_dir
+from placewire.controller.commands.session import authority_of
 from placewire.controller.commands.talking import print_json
 from placewire.controller.errors import UsageError
 from placewire.optimizer.cluster_plan.values import server_name
@@ -37,9 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from placewire.controller.agents.authority import Authority
-
-    authority = Authority.load(arguments.state_dir / "ca")
+    authority = authority_of(arguments.state_dir)
     if arguments.action == "deny":
         return _deny(authority, arguments.server, as_json=arguments.json)
     server, out, lifetime_seconds = arguments.server, arguments.out, arguments.days * 86_400

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from placewire.controller.commands.arguments import add_place, add_state_dir
 from placewire.controller.commands.interrupts import interruptible
-from placewire.controller.commands.session import listening_place
+from placewire.controller.commands.session import authority_of, listening_place
 from placewire.controller.errors import AgentUnreachable, UsageError
 from placewire.optimizer.cluster_plan.values import server_name
 from placewire.optimizer.quantities import parse_seconds
@@ -51,14 +51,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _enrol(arguments: argparse.Namespace) -> int:
-    from placewire.controller.agents.authority import AGENT_LIFETIME_SECONDS, Authority
+    from placewire.controller.agents.authority import AGENT_LIFETIME_SECONDS
     from placewire.controller.agents.enrolment import Enrolment
     from placewire.controller.agents.enrolment_listener import listening
     from placewire.controller.agents.refused_connections import FILE, RefusedConnections
 
     addresses = _addresses(arguments.servers)
     host, port = listening_place(arguments.listen)
-    authority = Authority.load(arguments.state_dir / "ca")
+    authority = authority_of(arguments.state_dir)
     enrolment = Enrolment(authority.sha256, addresses, time.monotonic() + arguments.valid)
     context = authority.own_context(lifetime_seconds=_LONGEST_SECONDS * 2, agents_only=False)
     refused_connections = RefusedConnections(arguments.state_dir / FILE, _say)

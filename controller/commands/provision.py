@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewire.controller.commands.arguments import add_json, add_link, add_place, require_writable
 from placewire.controller.commands.interrupts import interruptible
-from placewire.controller.commands.session import listening_place
+from placewire.controller.commands.session import authority_of, listening_place
 from placewire.controller.commands.talking import confirmed, print_json
 from placewire.controller.errors import ProvisionFailed, UsageError
 
@@ -61,7 +61,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _provision(arguments: argparse.Namespace, plan: Plan, servers: Sequence[str]) -> int:
-    from placewire.controller.agents.authority import Authority
     from placewire.controller.agents.refused_connections import FILE, RefusedConnections
     from placewire.controller.provision.inventory import as_data, inventory
     from placewire.controller.provision.playbook import Playbooks
@@ -72,7 +71,7 @@ async def _provision(arguments: argparse.Namespace, plan: Plan, servers: Sequenc
 
     show = Show(to_error=arguments.json)
     places = listening_place(arguments.listen), listening_place(arguments.enrol_at)
-    authority = Authority.load(arguments.state_dir / "ca")
+    authority = authority_of(arguments.state_dir)
     site = Site(plan, servers, authority, *places, arguments.controller, show)
     # The table tells of them, too.
     site.refused_connections = RefusedConnections(arguments.state_dir / FILE)

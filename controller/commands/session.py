@@ -15,6 +15,7 @@ from placewire.controller.errors import CannotListen, UsageError
 
 if TYPE_CHECKING:
     from placewire.controller.agents.agents import Agents
+    from placewire.controller.agents.authority import Authority
     from placewire.controller.launch.launcher import Launcher
     from placewire.controller.plan.plan import Plan, SshLaunch
     from placewire.controller.story.tools import Tools
@@ -90,17 +91,34 @@ async def _with_tools(
             raise
 
 
+def authority_of(state_dir: Path) -> Authority:
+    """The authority in the controller's folder, made at first use. Raises UsageError where the
+    folder is not the controller's own, or the authority cannot be used."""
+    from placewire.controller.agents.authority import Authority
+    from placewire.controller.records.journal_file import require_own
+
+    try:
+        require_own(state_dir)
+    except OSError as error:
+        raise UsageError(
+            f"the controller's folder cannot be used: {error.strerror}",
+            where=str(error.filename or state_dir),
+            remedy="run as the user that owns it; remove what another user or a link put there; or "
+            "give another --state-dir",
+        ) from error
+    return Authority.load(state_dir / "ca")
+
+
 def agents_listening(
     arguments: argparse.Namespace, say: Callable[[str], None]
 ) -> AbstractAsyncContextManager[Agents]:
     """The link to the agents. arguments: of `add_link`. say: told of every refused connection.
     Raises UsageError where an argument is wrong."""
     from placewire.controller.agents.agents import Agents
-    from placewire.controller.agents.authority import Authority
     from placewire.controller.agents.refused_connections import FILE, RefusedConnections
 
     host, port = listening_place(arguments.listen)
-    authority = Authority.load(arguments.state_dir / "ca")
+    authority = authority_of(arguments.state_dir)
     refused_connections = RefusedConnections(arguments.state_dir / FILE, say)
     return Agents.listening(host, port, authority, refused_connections)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import stat
@@ -54,6 +55,11 @@ CREATE TABLE IF NOT EXISTS removals (
 ) STRICT;
 """
 
+# What others put in these places would be used as the controller's own.
+_AUTHORITY = "ca"
+_NO_LINKS = (_AUTHORITY, LOCK_NAME, *(FILE_NAME + end for end in ("", "-wal", "-shm", "-journal")))
+_PLACES = (*_NO_LINKS, "cache", "logs", "refused.jsonl", "refused.jsonl.1")
+
 _TABLES = ("decisions", "phases", "generations", "states", "runs", "removals")
 
 
@@ -96,17 +102,34 @@ class JournalFile:
 
 def require_own(directory: Path) -> None:
     """Makes the folder, or takes it from others to write to: they could exchange journal and lock.
-    Raises OSError."""
+    Raises OSError, also where another user has put something into it that a controller uses."""
     directory.mkdir(parents=True, exist_ok=True)
     found = directory.stat()
     there = {path.name for path in directory.iterdir()}
-    ours = not there or bool(there & {FILE_NAME, LOCK_NAME, "ca"})
+    ours = not there or bool(there & {FILE_NAME, LOCK_NAME, _AUTHORITY})
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         # A folder for everybody, as /tmp is, stays so.
         if found.st_uid != os.geteuid() or not ours or found.st_mode & stat.S_ISVTX:
             why = "others can write to this folder; give one of its own"
             raise PermissionError(1, why, str(directory))
         directory.chmod(stat.S_IMODE(found.st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
+    # Whoever owns the folder can exchange what is in it, and so can root.
+    mine = {os.geteuid(), found.st_uid, 0}
+    for name in there.intersection(_PLACES):
+        _require_ours(directory / name, mine, may_link=name not in _NO_LINKS)
+    if _AUTHORITY in there:
+        for file in (directory / _AUTHORITY).iterdir():
+            _require_ours(file, mine, may_link=False)
+
+
+def _require_ours(path: Path, mine: set[int], *, may_link: bool) -> None:
+    found, why = path.lstat(), ""
+    if found.st_uid not in mine:
+        why = f"it belongs to another user (uid {found.st_uid}), who may have made it to be used"
+    elif stat.S_ISLNK(found.st_mode) and not may_link:
+        why = "it is a link"
+    if why:
+        raise PermissionError(errno.EPERM, why, str(path))
 
 
 def opened(file: Path) -> sqlite3.Connection:

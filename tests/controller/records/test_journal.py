@@ -18,6 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import placewire.controller.records.journal_file as journal_files
+from placewire.controller.agents.authority import Authority
+from placewire.controller.cli import main
 from placewire.controller.errors import JournalFailed, UsageError
 from placewire.controller.records.journal import Journal, removed_on, to_remove_on
 
@@ -265,6 +267,65 @@ def test_a_folder_of_somebody_else_that_others_write_to_is_refused(
         with Journal.open(tmp_path):
             pass
     assert list(tmp_path.iterdir()) == []
+
+
+PLACES = (
+    "ca", "ca/authority.key", "ca/lock", "apply.lock", "journal.sqlite3", "journal.sqlite3-wal",
+    "refused.jsonl", "logs",
+)  # fmt: skip
+
+
+def issued(state: Path) -> int:
+    """The exit status of a command that needs the authority alone."""
+    with pytest.raises(SystemExit) as ended:
+        main(["authority", "issue", "s1", "--out", f"{state}-out", "--state-dir", str(state)])
+    return int(str(ended.value.code))
+
+
+def full_folder(state: Path) -> Path:
+    Authority.load(state / "ca").revocations.deny("s1")
+    for name in PLACES:
+        if not (state / name).exists():
+            (state / name).touch()
+    return state
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
+@pytest.mark.parametrize("name", PLACES)
+def test_what_another_user_put_into_the_folder_is_not_used(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They could while the folder was open to them."""
+    state = full_folder(tmp_path / "state")
+    os.chown(state / name, 65534, 65534)
+    with pytest.raises(UsageError, match="belongs to another user"):
+        with Journal.open(state):
+            pass
+    assert issued(state) == 2 and f"{state / name}: " in capsys.readouterr().err
+    os.chown(state / name, 0, 0)
+    assert issued(state) == 0
+
+
+@pytest.mark.parametrize("name", ["ca", "ca/authority.crt", "apply.lock", "journal.sqlite3"])
+def test_a_link_in_the_place_of_the_controller_s_files_is_not_followed(
+    tmp_path: Path, name: str
+) -> None:
+    state = full_folder(tmp_path / "state")
+    (state / name).rename(tmp_path / "elsewhere")
+    (state / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="is a link"):
+        with Journal.open(state):
+            pass
+    assert issued(state) == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
+def test_the_folder_s_owner_is_the_operator_whoever_runs_a_command(tmp_path: Path) -> None:
+    """As with sudo."""
+    state = full_folder(tmp_path / "state")
+    for path in (state, *state.rglob("*")):
+        os.chown(path, 65534, 65534)
+    assert issued(state) == 0
 
 
 # -- who keeps a plan's network --------------------------------------------------------------------
