@@ -1,7 +1,8 @@
-"""Lets this process go on printing when the reader of its output (a pipe, a terminal) is gone.
+"""Lets this process go on when its output can be written nowhere: its reader (a pipe, a terminal) is
+gone, or it goes to a file on a full disk.
 
 Ctrl-C in `controller apply ... | tee log` ends `tee` too; a message about restoring must not then
-stop the restoring.
+stop the restoring. What is printed from then on is lost.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import os
 import sys
 from typing import Any
 
-# The kernel's errors for a pipe that nobody reads, and for a terminal that was closed.
-_NOBODY_READS = (errno.EPIPE, errno.EIO)
+# A pipe that nobody reads, a terminal that was closed; a full disk, a quota, a limit of files' sizes.
+_CANNOT_GO_ON = (errno.EPIPE, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class _Lasting(io.FileIO):
@@ -21,7 +22,7 @@ class _Lasting(io.FileIO):
         try:
             return super().write(data)  # type: ignore[arg-type]
         except OSError as error:
-            if error.errno not in _NOBODY_READS:
+            if error.errno not in _CANNOT_GO_ON:
                 raise
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.fileno())
