@@ -9,10 +9,13 @@ from collections.abc import Coroutine
 from typing import Any
 
 
-def interruptible(work: Coroutine[Any, Any, int]) -> int:
+def interruptible(
+    work: Coroutine[Any, Any, int], *, ending: str = "putting back what is half done"
+) -> int:
     """Runs the work and returns its result. The first SIGINT or SIGTERM cancels the work, which
-    then restores what it changed; further signals do not stop that. Raises KeyboardInterrupt once
-    work that was cancelled has ended."""
+    then restores what it changed; further signals do not stop that. ending: what the work does
+    meanwhile, as the user is told. Raises KeyboardInterrupt once work that was cancelled has
+    ended."""
 
     async def watched() -> int:
         task = asyncio.current_task()
@@ -23,7 +26,7 @@ def interruptible(work: Coroutine[Any, Any, int]) -> int:
             if not signals:
                 task.cancel()
             signals.append(number)
-            print("controller: interrupted; putting back what is half done", file=sys.stderr)
+            print(f"controller: interrupted; {ending}", file=sys.stderr)
 
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 PURPOSE = "install the agent on the plan's servers over SSH and enrol it, or remove it"
 
+_ENDING = "what is done on servers stays, and the same command goes on from there"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=Path, metavar="PLAN", help="the plan.yaml")
@@ -57,7 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     from placewire.controller.plan.plan_file import load_plan
 
     plan = load_plan(arguments.plan)
-    return interruptible(_provision(arguments, plan, _servers(plan, arguments.server)))
+    work = _provision(arguments, plan, _servers(plan, arguments.server))
+    return interruptible(work, ending=_ENDING)
 
 
 async def _provision(arguments: argparse.Namespace, plan: Plan, servers: Sequence[str]) -> int:
