@@ -36,10 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from placewire.controller.story.preview_file import read_preview
 
-    require_writable(arguments.out)
+    require_writable(arguments.out, reads=arguments.plan)
     previewed = read_preview(arguments.plan)
     if previewed is not None:
         arguments.plan = Path(previewed.plan_file)
+        require_writable(arguments.out, reads=arguments.plan)
 
     async def work(plan: Plan, tools: Tools) -> int:
         from placewire.controller.apply import apply

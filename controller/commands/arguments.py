@@ -34,14 +34,24 @@ def add_place(parser: argparse.ArgumentParser, option: str, default: str, what: 
     parser.add_argument(option, default=default, metavar="HOST:PORT", help=text)
 
 
-def require_writable(out: Path | None) -> None:
-    """Checks `--out` before long work is done for it. Raises UsageError."""
+def require_writable(out: Path | None, *, reads: Path | None = None) -> None:
+    """Checks `--out` before long work is done for it. reads: the file that the command reads, which
+    it must not replace. Raises UsageError."""
     if out is None:
         return
+    if reads is not None and _is_same(out, reads):
+        raise UsageError(f"--out {out}: is the file {reads} itself", remedy="give another name")
     if out.is_dir():
         raise UsageError(f"--out {out}: is a folder", remedy="name a file in it")
     if not os.access(out.resolve().parent, os.W_OK):
         raise UsageError(f"--out {out}: its folder cannot be written to")
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:  # One of them is not there.
+        return False
 
 
 def require_new(out: Path) -> None:

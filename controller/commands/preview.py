@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    require_writable(arguments.out)
+    require_writable(arguments.out, reads=arguments.plan)
 
     async def preview(plan: Plan, tools: Tools) -> int:
         from placewire.controller.story.preview_file import preview_of, write_preview

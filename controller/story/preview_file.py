@@ -14,9 +14,9 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from placewire.agent.contract.state import Change
 from placewire.controller.errors import StalePreview, UsageError
@@ -47,7 +47,7 @@ class PreviewFile(Frozen):
 
     version: Literal[1] = 1
     kind: Literal["preview"] = "preview"
-    plan_file: str
+    plan_file: Annotated[str, Field(pattern=r"^/[^\x00]*$")]
     plan: Any
     predicted_step_seconds: float | None
     servers: dict[str, ServerPreview]
@@ -129,11 +129,14 @@ def _with_env(document: object, env: Mapping[str, object]) -> object:
 
 def require_as_previewed(preview: PreviewFile, proposal: Proposal) -> None:
     """Raises StalePreview, which says for each server what is no longer as previewed."""
-    now = {server: proposal.previewed[server].changes for server in proposal.desired}
+    shown, desired = preview.servers, proposal.desired
+    now = {s: proposal.previewed[s].changes for s in desired if s in shown}
     found = _differing_by_server(preview, now)
-    for server, state in proposal.desired.items():
-        if preview.servers[server].content_digest != state.content_digest:
+    for server in now:
+        if shown[server].content_digest != desired[server].content_digest:
             found.setdefault(server, ["it would get another desired state"])
+    found |= {s: ["the preview does not have it"] for s in desired if s not in shown}
+    found |= {s: ["the plan does not have it any more"] for s in shown if s not in desired}
     if found:
         raise StalePreview(found)
 

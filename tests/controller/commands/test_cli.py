@@ -119,6 +119,38 @@ def test_a_command_whose_output_nobody_reads_ends_as_ever() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+def test_output_that_a_full_disk_does_not_take_ends_nothing(tmp_path: Path) -> None:
+    """As with `controller destroy PLAN >> log`, where the network must be undone all the same."""
+    code = """
+import pathlib, sys
+from placewire.controller.commands.lasting_output import make_output_last
+make_output_last()
+for _ in range(3):
+    print("restoring", flush=True)
+    print("restoring", file=sys.stderr)
+pathlib.Path(sys.argv[1]).touch()
+"""
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-c", code, str(tmp_path / "restored")]
+        done = subprocess.run(command, stdout=full, stderr=full)
+    assert done.returncode == 0 and (tmp_path / "restored").exists()
+
+
+@pytest.mark.parametrize("command", ["preview", "apply"])
+def test_the_plan_is_not_replaced_by_what_a_command_writes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    plan, link = tmp_path / "plan.yaml", tmp_path / "link"
+    plan.write_text("theirs")
+    link.symlink_to(plan)
+    for out in (plan, link):
+        code, error = _run(
+            capsys, command, plan, "--out", out, "--no-lab", "--state-dir", tmp_path / "s"
+        )
+        assert code == 2 and f"--out {out}: is the file {plan} itself" in error
+    assert plan.read_text() == "theirs"
+
+
 def test_a_report_that_cannot_be_written_is_said_before_or_after_and_ends_no_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,25 @@ def test_what_is_no_preview_may_be_a_plan(tmp_path: Path) -> None:
         read_preview(tmp_path / "file")
 
 
+@pytest.mark.parametrize("plan_file", ["\0x", "/a\0", "plan.yaml", ""])
+def test_a_preview_of_no_whole_path_is_refused(tmp_path: Path, plan_file: str) -> None:
+    preview = preview_of(plan_document(), ROOT / "small.yaml", proposal(SHOWN))
+    broken = preview.model_copy(update={"plan_file": plan_file})
+    write_preview(broken, tmp_path / "shown.json")
+    with pytest.raises(UsageError, match="cannot read this preview"):
+        read_preview(tmp_path / "shown.json")
+
+
+def test_a_preview_of_other_servers_is_stale() -> None:
+    preview = preview_of(plan_document(), ROOT / "small.yaml", proposal(SHOWN))
+    with pytest.raises(StalePreview) as caught:
+        require_as_previewed(preview, proposal({**SHOWN, "s3": ()}))
+    assert caught.value.differing == {"s3": ("the preview does not have it",)}
+    with pytest.raises(StalePreview) as caught:
+        require_as_previewed(preview, proposal({"s1": SHOWN["s1"]}))
+    assert caught.value.differing == {"s2": ("the plan does not have it any more",)}
+
+
 def test_the_same_changes_may_be_made_under_a_later_generation() -> None:
     preview = preview_of(plan_document(), ROOT / "small.yaml", proposal(SHOWN))
     require_as_previewed(preview, proposal(SHOWN, generation=7))
