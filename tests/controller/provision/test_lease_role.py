@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -22,8 +23,16 @@ COMMITTED = Kept(lease=LeaseState(phase="committed", generation=3, plan_name="pl
 OWING = Kept(ledger=Ledger(owed=(TakenOver(nic="nic0", addresses=("10.7.0.1/24",)),)))
 
 
-def role_on(state_dir: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs the role on this machine, as nobody else."""
+def role_on(
+    state_dir: Path, folder: Path, *, switch: str = "exit 0", links: object = ()
+) -> subprocess.CompletedProcess[str]:
+    """Runs the role on this machine, as nobody else. switch: the shell program that stands in for
+    ovs-vsctl. links: what `ip -json -details link show` says."""
+    programs = folder / "programs"
+    programs.mkdir()
+    for name, text in (("ovs-vsctl", switch), ("ip", f"echo '{json.dumps(links)}'")):
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
     play = [
         {
             "hosts": "localhost", "connection": "local", "gather_facts": False,
@@ -37,7 +46,8 @@ def role_on(state_dir: Path, folder: Path) -> subprocess.CompletedProcess[str]:
         [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "localhost,", str(file)],
         capture_output=True, text=True, timeout=120,
         env={**os.environ, "ANSIBLE_LOCALHOST_WARNING": "false", "ANSIBLE_PYTHON_INTERPRETER":
-             sys.executable, "ANSIBLE_HOME": str(folder)},
+             sys.executable, "ANSIBLE_HOME": str(folder),
+             "PATH": f"{programs}:{os.environ['PATH']}"},
     )  # fmt: skip
 
 
@@ -71,3 +81,42 @@ def test_a_damaged_state_is_no_idle_one(tmp_path: Path) -> None:
         path.write_bytes(path.read_bytes().replace(b"committed", b"idle"))
     done = role_on(tmp_path / "state", tmp_path)
     assert done.returncode != 0 and "--from-marks" in done.stdout, done.stdout + done.stderr
+
+
+MARKED = """test "$*" = \\
+  "--timeout=10 --bare --columns=name find Bridge external_ids:placewire!=\\"\\"" && echo pw-nic0"""
+LINKS = [
+    {"ifname": "lo"},
+    {"ifname": "pw-veth", "linkinfo": {"info_kind": "veth"}},
+    {"ifname": "ovs-netdev", "linkinfo": {"info_kind": "tun"}},
+]
+
+
+@pytest.mark.parametrize("kept", [None, IDLE])
+@pytest.mark.parametrize(
+    ("switch", "more"),
+    [
+        (MARKED, ()),
+        ("exit 0", ({"ifname": "pw-nic0", "linkinfo": {"info_kind": "openvswitch"}},)),
+        ("exit 1", ({"ifname": "pw-nic0", "linkinfo": {"info_kind": "tun"}},)),
+    ],
+)
+def test_a_bridge_of_which_the_state_says_nothing_keeps_placewire_there(
+    tmp_path: Path, kept: Kept | None, switch: str, more: tuple[object, ...]
+) -> None:
+    if kept is not None:
+        DiskStore(tmp_path / "state").save(kept)
+    done = role_on(tmp_path / "state", tmp_path, switch=switch, links=[*LINKS, *more])
+    assert done.returncode != 0, done.stdout + done.stderr
+    assert "says nothing: pw-nic0" in done.stdout and "--from-marks" in done.stdout
+
+
+@pytest.mark.parametrize(("kept", "removable"), [(None, False), (IDLE, True)])
+def test_without_state_and_switch_nothing_is_known(
+    tmp_path: Path, kept: Kept | None, removable: bool
+) -> None:
+    if kept is not None:
+        DiskStore(tmp_path / "state").save(kept)
+    done = role_on(tmp_path / "state", tmp_path, switch="exit 1", links=LINKS)
+    assert (done.returncode == 0) == removable, done.stdout + done.stderr
+    assert removable or "Open vSwitch does not answer" in done.stdout

@@ -317,7 +317,7 @@ def test_the_look_at_a_server_finds_what_is_there(tmp_path: Path) -> None:
     there, absent = tmp_path / "there", tmp_path / "absent"
     (there / "ca").mkdir(parents=True)
     (tmp_path / "record.json").write_text('{"packages": ["iperf3"]}')
-    words = [there, tmp_path / "record.json", there, absent]
+    words = [absent, there, tmp_path / "record.json", there, absent]
     said = subprocess.run(
         [sys.executable, "-c", look.read_text(), *words], capture_output=True, check=True
     ).stdout
@@ -326,6 +326,39 @@ def test_the_look_at_a_server_finds_what_is_there(tmp_path: Path) -> None:
     assert found["folders"] == [str(there)]
     assert "python3" in found["packages"] and "root" in found["users"]
     assert found["send_buffer_bytes"] > 0 and abs(found["unix"] - time.time()) < 60
+
+
+@pytest.mark.parametrize(
+    ("holds", "record", "of_others"),
+    [
+        (None, False, False),
+        ((), False, False),
+        ((".git", "plan.yaml"), False, True),
+        ((".code-12", "agent"), False, False),  # Another's record, or a lost one.
+        (("agent",), True, False),  # An installation that was interrupted.
+    ],
+)
+def test_a_checkout_in_the_place_of_the_code_is_refused(
+    tmp_path: Path, holds: tuple[str, ...] | None, record: bool, of_others: bool
+) -> None:
+    look = PLAYBOOKS / "roles/before/files/look.py"
+    home, recorded = tmp_path / "home", tmp_path / "installed.json"
+    for name in holds or ():
+        (home / name).mkdir(parents=True)
+    if holds is not None:
+        home.mkdir(exist_ok=True)
+    if record:
+        recorded.write_text("{}")
+    said = subprocess.run(
+        [sys.executable, "-c", look.read_text(), home, tmp_path, recorded],
+        capture_output=True, check=True,
+    ).stdout  # fmt: skip
+    assert json.loads(said)["home_of_others"] is of_others
+    (refusal,) = (
+        task for role, task in tasks()
+        if role == "before" and task.get("when") == "placewire_found.home_of_others"
+    )  # fmt: skip
+    assert "placewire_home" in refusal["ansible.builtin.fail"]["msg"]
 
 
 def test_every_refusal_says_what_and_what_to_do() -> None:

@@ -14,11 +14,13 @@ CLOCK_NOT_SYNCHRONISED = 5
 TIMEX_BYTES = 256
 
 
-def look(state: str, record: str, folders: list[str]) -> dict[str, object]:
-    """state: the agent's folder. record: lists what was added before. folders: to look for."""
+def look(home: str, state: str, record: str, folders: list[str]) -> dict[str, object]:
+    """home: of the code. state: the agent's folder. record: lists what was added before. folders:
+    to look for."""
     clock = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(TIMEX_BYTES))
     return {
         "lacks": [path for path in ("/usr/bin/apt-get", "/run/systemd/system") if not there(path)],
+        "home_of_others": not there(record) and holds_other_than_code(Path(home)),
         "controller": there(f"{state}/ca"),
         "record": json.loads(Path(record).read_text()) if there(record) else {},
         "packages": packages(),
@@ -37,6 +39,13 @@ def look(state: str, record: str, folders: list[str]) -> dict[str, object]:
 
 def there(path: str) -> bool:
     return Path(path).exists()
+
+
+def holds_other_than_code(home: Path) -> bool:
+    """Whether something is there, and no code that an installation has unpacked."""
+    if not home.is_dir():
+        return home.exists()
+    return any(home.iterdir()) and not any(home.glob(".code-*"))
 
 
 def packages() -> list[str]:
@@ -63,4 +72,4 @@ def group_of(path: str) -> str:
 
 
 if __name__ == "__main__":
-    print(json.dumps(look(sys.argv[1], sys.argv[2], sys.argv[3:])))
+    print(json.dumps(look(*sys.argv[1:4], sys.argv[4:])))
