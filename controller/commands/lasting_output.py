@@ -1,5 +1,5 @@
-"""Lets this process go on when its output can be written nowhere: its reader (a pipe, a terminal) is
-gone, or it goes to a file on a full disk.
+"""Lets this process go on where its output cannot: the reader (a pipe, a terminal) is gone, or the
+disk of the file is full.
 
 Ctrl-C in `controller apply ... | tee log` ends `tee` too; a message about restoring must not then
 stop the restoring. What is printed from then on is lost.
@@ -13,7 +13,7 @@ import os
 import sys
 from typing import Any
 
-# A pipe that nobody reads, a terminal that was closed; a full disk, a quota, a limit of files' sizes.
+# A pipe that nobody reads, a terminal that was closed; a full disk, a quota, a limit of file size.
 _CANNOT_GO_ON = (errno.EPIPE, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 

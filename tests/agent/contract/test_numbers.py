@@ -45,7 +45,9 @@ def _numbers(schema: Any) -> Iterator[dict[str, Any]]:
             yield from _numbers(value)
 
 
-@pytest.mark.parametrize("kind", [*MESSAGES, ApplyReport, Diagnosis], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", [*MESSAGES, ApplyReport, Diagnosis], ids=lambda kind: kind.__name__
+)
 def test_a_message_s_numbers_have_bounds(kind: type) -> None:
     assert unbounded(kind) == set()
 

@@ -337,9 +337,7 @@ async def test_who_hangs_up_within_a_request_is_noted(
         await ask_badly(site, begun, resets=True)
         await until(lambda: site.refused)
     assert caplog.records == []
-    assert site.refused == [
-        "127.0.0.1: it sent no whole request for a certificate, or hung up"
-    ]
+    assert site.refused == ["127.0.0.1: it sent no whole request for a certificate, or hung up"]
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-import placewire.controller.commands.provision as provision
 from placewire.controller.cli import main
+from placewire.controller.commands import provision
 from placewire.controller.commands.interrupts import interruptible
 from placewire.controller.errors import EXIT_CODES, INTERRUPTED
 from tests.controller.plans import plan_document

@@ -1,4 +1,4 @@
-"""A line that a rank prints is its event only where the rank can say it; else it is printed text."""
+"""A line that a rank prints is its report only where the rank can say it; else it is its text."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Printed:
             yield line
 
     async def errors(self) -> AsyncIterator[bytes]:
-        for line in ():
+        for line in list[bytes]():
             yield line
 
     async def wait(self) -> int:
