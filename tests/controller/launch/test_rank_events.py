@@ -63,7 +63,8 @@ async def heard(*told: Any) -> tuple[list[RankEvent], list[str]]:
 
 
 async def test_what_a_rank_says_of_itself_is_heard() -> None:
-    events, text = await heard(CARRIED, {**DONE, "traffic": [SENT]})
+    within = {**SENT, "destination": "s1/1", "rail": ""}
+    events, text = await heard(CARRIED, {**DONE, "traffic": [SENT, within]})
     assert [event.event for event in events] == ["carried", "finished", "finished"] and not text
 
 
