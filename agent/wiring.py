@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from placewire.agent.contract.config import AgentConfig
+from placewire.agent.drivers.interfaces import leaving_by
 from placewire.agent.drivers.queue_counters import read_queue_counters
 from placewire.agent.drivers.server import Server, open_vswitch_version
 from placewire.agent.keep.keeper import Keeper
@@ -33,6 +34,7 @@ def server_facts(config: AgentConfig, server: Server) -> Callable[[], ServerFact
             protected=frozenset(config.protected),
             protected_addresses=addresses_towards(config.controller_url),
             traffic_control=server.traffic_control,
+            controller_interfaces=interfaces_towards(config.controller_url),
         )
 
     return facts
@@ -58,11 +60,22 @@ def collector(config: AgentConfig, server: Server, keeper: Keeper) -> Callable[[
 
 def addresses_towards(url: str) -> frozenset[str]:
     """This server's address on the way to the controller; empty while there is no route."""
+    return frozenset(own for own, _ in _ways_towards(url))
+
+
+def interfaces_towards(url: str) -> frozenset[str]:
+    """The interface by which packets leave for the controller; empty while there is no route. Its
+    address may be that of another interface."""
+    return frozenset(name for _, to in _ways_towards(url) for name in leaving_by(to))
+
+
+def _ways_towards(url: str) -> list[tuple[str, str]]:
+    """(own address, the controller's); empty while there is no route."""
     parts = urlsplit(url)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             # Only chooses a route; nothing is sent.
             probe.connect((parts.hostname or "", parts.port or 443))
         except OSError:
-            return frozenset()
-        return frozenset({str(probe.getsockname()[0])})
+            return []
+        return [(str(probe.getsockname()[0]), str(probe.getpeername()[0]))]

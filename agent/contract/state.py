@@ -180,6 +180,7 @@ class ObservedState(Collections):
     bridge_routes: tuple[str, ...] = ()
     unused_rows: tuple[UnusedRow, ...] = ()
     held: tuple[TakenOver, ...] = ()
+    addresses_elsewhere: tuple[Address, ...] = ()
     problems: tuple[str, ...] = ()
 
 

@@ -7,14 +7,13 @@ has, so that the findings are those of a preview.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from ipaddress import IPv4Interface
-from itertools import combinations
 
 from placewire.agent.contract.diagnosis import Finding
 from placewire.agent.contract.entries import Address, Bridge, bridge_name
-from placewire.agent.contract.state import DesiredState, NicFacts
+from placewire.agent.contract.state import DesiredState, Ledger, NicFacts
 from placewire.agent.doctor.facts import Facts
-from placewire.agent.reconcile.refusals_nics import address_refusals, bridge_refusals
+from placewire.agent.reconcile.refusals_addresses import address_refusals
+from placewire.agent.reconcile.refusals_nics import bridge_refusals
 
 
 def nic_findings(facts: Facts) -> Iterator[Finding]:
@@ -22,7 +21,6 @@ def nic_findings(facts: Facts) -> Iterator[Finding]:
     for nic in facts.candidates:
         if nic.name not in ours:
             yield from _refused(nic, facts)
-    yield from _same_subnet(facts)
     yield from _management(facts)
 
 
@@ -37,7 +35,7 @@ def _refused(nic: NicFacts, facts: Facts) -> Iterator[Finding]:
     )  # fmt: skip
     found = (
         *bridge_refusals(wanted, facts.observed, datapath, facts.protected, facts.own.taken_over),
-        *address_refusals(wanted, facts.observed, facts.protected),
+        *address_refusals(wanted, facts.observed, Ledger(), facts.own.way_to_controller),
     )
     # Containers have such ports by the dozen; nobody means to plan with them.
     of_a_container = nic.driver == "veth" and nic.bridge is not None
@@ -49,23 +47,6 @@ def _refused(nic: NicFacts, facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _same_subnet(facts: Facts) -> Iterator[Finding]:
-    held = [
-        (nic.name, IPv4Interface(address))
-        for nic in facts.candidates
-        for address in nic.addresses
-        if ":" not in address
-    ]
-    for (one, first), (other, second) in combinations(held, 2):
-        if one != other and first.network.overlaps(second.network):
-            yield Finding(
-                severity="warning", what=f"{first} overlaps with {second} of {other}",
-                where=f"NIC {one}",
-                why="a packet's destination decides its rail, so each rail needs its own subnet",
-                remedy=f"give {one} or {other} an address in a subnet of its own",
-            )  # fmt: skip
-
-
 def _management(facts: Facts) -> Iterator[Finding]:
     ways = set(facts.own.way_to_controller)
     if facts.own.controller_url and not ways:
@@ -75,9 +56,11 @@ def _management(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
     for nic in facts.observed.nics:
         carried = ways & {address.split("/")[0] for address in nic.addresses}
-        if carried and nic.name not in facts.protected:
+        leaves = nic.name in facts.own.controller_interfaces
+        if (carried or leaves) and nic.name not in facts.protected:
+            what = f"carries {carried.pop()}, the way" if carried else "is the way"
             yield Finding(
-                severity="note", what=f"carries {carried.pop()}, the way to the controller",
+                severity="note", what=f"{what} to the controller",
                 where=f"NIC {nic.name}",
                 why="it is never taken over; `protected` holds also while there is no route",
                 remedy=f"add {nic.name} to `protected` in the agent's configuration",

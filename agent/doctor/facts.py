@@ -58,7 +58,8 @@ class OwnFacts(Frozen):
     """state_unreadable: why the state on disk could not be read, or None. taken_over: NICs in its
     ledger. owed: what it owes, one sentence for each NIC. agent_running: whether a daemon holds the
     state directory. unreadable_files: those that the configuration names and the agent's user
-    cannot read."""
+    cannot read. way_to_controller: from which addresses packets leave for the controller;
+    controller_interfaces: by which interfaces."""
 
     state_dir: str
     lease: LeaseState | None
@@ -70,6 +71,7 @@ class OwnFacts(Frozen):
     unreadable_files: tuple[str, ...] = ()
     controller_url: str = ""
     way_to_controller: tuple[str, ...] = ()
+    controller_interfaces: tuple[str, ...] = ()
     clock_synchronised: bool | None = None
 
 
@@ -97,6 +99,7 @@ class Facts(Frozen):
             nic
             for nic in self.observed.nics
             if nic.name not in self.protected
+            and nic.name not in self.own.controller_interfaces
             and nic.driver not in _NO_NICS
             and not ways & {address.split("/")[0] for address in nic.addresses}
         )

@@ -23,7 +23,7 @@ from placewire.agent.reconcile.ledger import owed_sentences
 from placewire.agent.reconcile.unmarkable import NOTHING_KNOWN, Unmarked, unmarked
 from placewire.agent.steady import read_steadily
 from placewire.agent.store import LOCK_FILE, StoreError, read_kept, read_own
-from placewire.agent.wiring import addresses_towards
+from placewire.agent.wiring import addresses_towards, interfaces_towards
 
 UNIT_USER = "placewire"
 _TOOLS = ("ip", "tc", "ethtool", "iperf3", "ovs-ofctl", "ovs-vsctl", "unshare")
@@ -119,6 +119,7 @@ def _own(config: AgentConfig, user: pwd.struct_passwd) -> OwnFacts:
         unreadable_files=tuple(path for path in named if not _readable(Path(path), user)),
         controller_url=config.controller_url,
         way_to_controller=tuple(sorted(addresses_towards(config.controller_url))),
+        controller_interfaces=tuple(sorted(interfaces_towards(config.controller_url))),
         clock_synchronised=_clock_synchronised(),
     )
 

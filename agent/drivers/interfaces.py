@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
 
 from placewire.agent.contract.entries import PROTOCOL, TABLES, Address, Bridge, DatapathType
 from placewire.agent.contract.state import NicFacts
@@ -219,6 +220,17 @@ def _is_ours(pairs: Collection[tuple[str, str]]) -> bool:
     table = next((value for key, value in pairs if key == "table"), "main")
     in_ours = int(table) in TABLES if table.isdigit() else table not in ("main", "default")
     return ("proto", str(PROTOCOL)) in pairs and in_ours
+
+
+def leaving_by(address: str) -> list[str]:
+    """The interface by which packets to this address leave; empty while there is no route."""
+    try:
+        with IPRoute() as netlink:
+            routes = netlink.route("get", dst=address)
+            names = {link["index"]: link.get_attr("IFLA_IFNAME") for link in netlink.get_links()}
+    except (NetlinkError, OSError):
+        return []
+    return [names[index] for route in routes if (index := route.get_attr("RTA_OIF")) in names]
 
 
 def change_addresses(steps: Sequence[EntryStep]) -> None:

@@ -152,6 +152,14 @@ class Server:
             bridge_routes=tuple(r for name in live for r in view.foreign_routes(name)),
             unused_rows=tuple(switch.unused_rows()),
             held=tuple(switch.held()),
+            addresses_elsewhere=tuple(
+                Address(interface=name, address=address)
+                for name in sorted(
+                    {*view.names} - {nic.name for nic in facts} - {b.name for b in (*bridges, *left)}
+                )
+                for address in view.addresses(name)
+                if ":" not in address
+            ),
             problems=tuple(_problems(bridges, view)),
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
-from placewire.agent.keep.context import Context
+from placewire.agent.keep.context import Context, Taken
 from placewire.agent.keep.outcome import NotAsAppliedError
 from placewire.agent.reconcile.drift import Drift, find_drift
 from placewire.agent.reconcile.steps import Step
@@ -46,16 +46,16 @@ def apply_whole(
 
 
 def apply_all_but(
-    context: Context, desired: DesiredState, ledger: Ledger, leave: Collection[str]
+    context: Context, taken: Taken, leave: Collection[str]
 ) -> tuple[tuple[Step, ...], tuple[Refusal, ...]]:
     """Heals all but the subjects in `leave` (see drift.subject_of). Returns the steps done, and why
     other programs keep the rest from being healed. Raises EffectError, NotAsAppliedError."""
-    steps = _drift(context, desired, ledger, leave)[0].steps
-    _apply(context, steps, desired, "heal")
-    left, _ = _read_back(context, desired, ledger, leave)
+    steps = _drift(context, taken.state, taken.ledger, leave)[0].steps
+    _apply(context, steps, taken.state, "heal")
+    left, _ = _read_back(context, taken.state, taken.ledger, leave)
     if left.steps or left.faults:
         raise NotAsAppliedError(_text_of(left))
-    return steps, left.in_the_way
+    return steps, (*taken.refused, *left.in_the_way)
 
 
 def _apply(

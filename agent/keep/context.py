@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal, refuse
 from placewire.agent.keep.memory import Memory
 from placewire.agent.keep.outcome import KEEPS_TRYING
 from placewire.agent.keep.retry import Retry
+from placewire.agent.reconcile.admission import admitted
 from placewire.agent.reconcile.effects import Network
 from placewire.agent.reconcile.ledger import extended
 from placewire.agent.reconcile.unmarkable import unmarked
 from placewire.agent.reconcile.validate import ServerFacts
+
+
+class Taken(NamedTuple):
+    """state: what of a state can be made now (None: nothing is to be left of ours). ledger: as it
+    is on disk, with all NICs of `state`. refused: why NICs of the rest stay with their owner."""
+
+    state: DesiredState | None
+    ledger: Ledger
+    refused: tuple[Refusal, ...]
 
 
 @dataclass
@@ -42,18 +53,20 @@ class Context:
         """Raises UnreadableError."""
         return self.network.observe(unmarked(desired, ledger))
 
-    def extend_ledger(self, desired: DesiredState | None, observed: ObservedState) -> Ledger:
+    def take(self, desired: DesiredState | None, observed: ObservedState) -> Taken:
         """Writes down what NICs hold that `desired` takes over and the ledger does not have: a NIC
-        that its owner was given back, or that was away. Returns the ledger. Raises EffectError
-        where the disk does not take it: nothing is taken over whose former state could be lost."""
-        with self.memory.lock:
-            kept = self.memory.kept
-            if desired is None:
-                return kept.ledger
-            ledger = extended(desired, observed, kept.ledger)
-            if ledger != kept.ledger:
-                self.memory.save(kept.model_copy(update={"ledger": ledger}))
-            return ledger
+        that its owner was given back, or that was away. Raises EffectError where the disk does not
+        take it: nothing is taken over whose former state could be lost."""
+        memory = self.memory
+        if desired is None:
+            return Taken(None, memory.kept.ledger, ())
+        # Only whoever holds the change lock changes the ledger.
+        state, refused, ledger = admitted(desired, observed, memory.kept.ledger, self.facts)
+        ledger = extended(state, observed, ledger)
+        with memory.lock:
+            if ledger != memory.kept.ledger:
+                memory.save(memory.kept.model_copy(update={"ledger": ledger}))
+        return Taken(state, ledger, refused)
 
     def failure(self, what: str, remedy: str = KEEPS_TRYING) -> Refusal:
         return refuse(f"server {self.facts().server}", what, remedy)

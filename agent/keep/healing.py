@@ -6,9 +6,9 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 
-from placewire.agent.contract.state import DesiredState, DriftState, Ledger, Refusal
+from placewire.agent.contract.state import DesiredState, DriftState, Refusal
 from placewire.agent.keep.applying import apply_all_but
-from placewire.agent.keep.context import Context
+from placewire.agent.keep.context import Context, Taken
 from placewire.agent.keep.outcome import KEEPS_TRYING, NOTHING_DONE, Outcome, changes_of, text_of
 from placewire.agent.keep.retry import Retry
 from placewire.agent.reconcile.contest import Contests
@@ -67,10 +67,10 @@ class Healing:
             observed = self._context.observe(desired, self._memory.kept.ledger)
             read = self._elapsed()
             # A NIC that was away may hold what the ledger does not have.
-            ledger = self._context.extend_ledger(desired, observed)
-            drift = find_drift(desired, observed, ledger)
+            taken = self._context.take(desired, observed)
+            drift = find_drift(taken.state, observed, taken.ledger)
             away = switch_is_away(desired, observed)
-            outcome, again_in = self._act(desired, ledger, drift, away=away)
+            outcome, again_in = self._act(taken, drift, away=away)
         except EffectError as error:
             outcome = self._not_right((f"cannot be looked at: {error}",))
         finally:
@@ -84,15 +84,15 @@ class Healing:
                 )
         return outcome
 
-    def _act(
-        self, desired: DesiredState, ledger: Ledger, drift: Drift, *, away: bool
-    ) -> tuple[Outcome, float | None]:
+    def _act(self, taken: Taken, drift: Drift, *, away: bool) -> tuple[Outcome, float | None]:
         """The outcome, and in how many seconds to look again (None: when something happens)."""
+        drift = drift._replace(in_the_way=(*taken.refused, *drift.in_the_way))
         if not drift:
             self._all_right()
             return NOTHING_DONE, None
         news, said = self._see(drift), "; ".join(drift.sentences())
-        if desired.drift == "report":
+        assert taken.state is not None
+        if taken.state.drift == "report":
             if news:
                 self._memory.note("drift", drift.steps, said)
             note = f"left so, as the plan says (drift: report): {said}"
@@ -103,7 +103,7 @@ class Healing:
         todo = drift.without(paused)
         fought = tuple(self._fought_over(subject) for subject in sorted(paused))
         if todo.subjects:
-            outcome, again_in = self._heal(desired, ledger, drift, frozenset(paused), fought)
+            outcome, again_in = self._heal(taken, drift, frozenset(paused), fought)
         else:
             if news:
                 self._memory.note("drift", drift.steps, said)
@@ -111,12 +111,7 @@ class Healing:
         return outcome, _soonest(again_in, *paused.values())
 
     def _heal(
-        self,
-        desired: DesiredState,
-        ledger: Ledger,
-        drift: Drift,
-        leave: frozenset[str],
-        notes: tuple[str, ...],
+        self, taken: Taken, drift: Drift, leave: frozenset[str], notes: tuple[str, ...]
     ) -> tuple[Outcome, float | None]:
         """Heals all but the subjects in `leave`; notes: why those are left."""
         todo = drift.without(leave)
@@ -125,7 +120,7 @@ class Healing:
             return self._not_right(self.state.notes), pause
         self._retry.begin()
         try:
-            steps, in_the_way = apply_all_but(self._context, desired, ledger, leave)
+            steps, in_the_way = apply_all_but(self._context, taken, leave)
         except Exception as error:
             self._retry.failed(error)
             what, self._failed = text_of(error), todo.due_sentences()

@@ -6,9 +6,16 @@ from collections.abc import Callable
 
 from placewire.agent.contract.state import DesiredState, ObservedState, Refusal
 from placewire.agent.keep.applying import apply_whole
-from placewire.agent.keep.context import Context
-from placewire.agent.keep.outcome import NOTHING_DONE, Outcome, changes_of, text_of
+from placewire.agent.keep.context import Context, Taken
+from placewire.agent.keep.outcome import (
+    NOTHING_DONE,
+    NotAsAppliedError,
+    Outcome,
+    changes_of,
+    text_of,
+)
 from placewire.agent.reconcile import lease as leases
+from placewire.agent.reconcile.admission import admitted
 from placewire.agent.reconcile.drift import find_drift
 from placewire.agent.reconcile.effects import EffectError, NotDurableError
 from placewire.agent.reconcile.lease import Kept
@@ -71,15 +78,16 @@ def restore_where_due(context: Context) -> Outcome | None:
 
 
 def bring_back(context: Context) -> Outcome:
-    """Carries out what leases.begin_restore or begin_destroy wrote down."""
+    """Carries out what leases.begin_restore or begin_destroy wrote down, as far as NICs that were
+    given back meanwhile may be taken again."""
     memory = context.memory
     kept = memory.kept
     context.retry.begin()
     try:
         observed = context.observe(kept.desired, kept.ledger)
-        ledger = context.extend_ledger(kept.desired, observed)
-        done = apply_whole(context, kept.desired, ledger, "restore", observed)
-        _save_as_restored(context, done.observed)
+        taken = context.take(kept.desired, observed)
+        done = apply_whole(context, taken.state, taken.ledger, "restore", observed)
+        _save_as_restored(context, taken, done.observed)
     except Exception as error:
         # Any error at all: the lease must say that the baseline is not back.
         context.retry.failed(error)
@@ -93,8 +101,9 @@ def make_whole(context: Context, desired: DesiredState) -> Outcome:
     context.retry.begin()
     try:
         observed = context.observe(desired, context.memory.kept.ledger)
-        ledger = context.extend_ledger(desired, observed)
-        steps = apply_whole(context, desired, ledger, "resume", observed).steps
+        taken = context.take(desired, observed)
+        steps = apply_whole(context, taken.state, taken.ledger, "resume", observed).steps
+        _require_all(taken)
     except Exception as error:
         context.retry.failed(error)
         return Outcome(refusals=(context.failure(text_of(error)),))
@@ -121,7 +130,10 @@ def _in_the_way(context: Context, aim: Kept) -> tuple[Refusal, ...]:
     except EffectError:
         return ()
     unknown = refusal_of_unknown_marks(context.facts().server, context.memory.kept.lease, observed)
-    return unknown or find_drift(aim.desired, observed, aim.ledger).in_the_way
+    if unknown or aim.desired is None:
+        return unknown or find_drift(None, observed, aim.ledger).in_the_way
+    state, refused, ledger = admitted(aim.desired, observed, aim.ledger, context.facts)
+    return (*refused, *find_drift(state, observed, ledger).in_the_way)
 
 
 def _nothing_to_undo(context: Context) -> Outcome:
@@ -137,9 +149,14 @@ def _with_debts(context: Context, outcome: Outcome) -> Outcome:
     return outcome._replace(refusals=(*outcome.refusals, *owed))
 
 
-def _save_as_restored(context: Context, observed: ObservedState) -> None:
-    """Raises NotDurableError: an agent that starts anew would bring back what was undone."""
+def _save_as_restored(context: Context, taken: Taken, observed: ObservedState) -> None:
+    """Raises NotDurableError: an agent that starts anew would bring back what was undone. Raises
+    NotAsAppliedError where part of the aim is left out."""
     memory = context.memory
+    if taken.refused and taken.state is not None:
+        with memory.lock:
+            memory.hold(leases.restored_in_part(memory.kept, taken.state, observed))
+    _require_all(taken)
     try:
         with memory.lock:
             memory.save(leases.restored(memory.kept, observed))
@@ -148,6 +165,11 @@ def _save_as_restored(context: Context, observed: ObservedState) -> None:
             f"all is undone, but that cannot be written to disk: {error}; an agent that starts "
             "now would bring back what was undone"
         ) from error
+
+
+def _require_all(taken: Taken) -> None:
+    if taken.refused:
+        raise NotAsAppliedError("; ".join(refusal.sentence for refusal in taken.refused))
 
 
 def _failed(context: Context, kept: Kept, what: str) -> Outcome:

@@ -209,6 +209,15 @@ def restored(kept: Kept, observed: ObservedState) -> Kept:
     return _with_lease(_settled(kept, observed), phase=phase, detail="")
 
 
+def restored_in_part(kept: Kept, part: DesiredState, observed: ObservedState) -> Kept:
+    """To be called once the read-back shows that `part` of the aim is in force. What that gave back
+    is its owner's, however long the rest takes."""
+    beneath = [kept.desired] if kept.desired is not None else []
+    beneath += [baseline.desired for baseline in kept.baselines]
+    ledger = ledgers.settled(part, observed, kept.ledger, beneath)
+    return kept.model_copy(update={"ledger": ledger})
+
+
 def failed(kept: Kept, detail: str) -> Kept:
     return _with_lease(kept, phase="failed", detail=detail)
 

@@ -1,22 +1,19 @@
-"""Refusals about bridges, the NICs that they take over, addresses and sysctls."""
+"""Refusals about bridges, the NICs that they take over, and sysctls."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from ipaddress import IPv4Interface, IPv4Network
 
 from placewire.agent.contract.entries import (
     BRIDGE_PREFIX,
     LONGEST_INTERFACE_NAME,
-    Address,
     Bridge,
 )
 from placewire.agent.contract.state import DesiredState, NicFacts, ObservedState, Refusal, refuse
 
 _INTERFACE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _OWN_SYSCTLS = "set only sysctls of the bridges and NICs of this state"
-_OWN_SUBNET = "use a subnet of its own for every rail"
 
 
 def bridge_refusals(
@@ -170,45 +167,6 @@ def _mtu(bridge: Bridge, nic: NicFacts) -> Iterator[Refusal]:
         )
 
 
-def address_refusals(
-    wanted: DesiredState, observed: ObservedState, protected: Collection[str]
-) -> Iterator[Refusal]:
-    bridges = {bridge.name for bridge in wanted.bridges}
-    kept = [
-        (nic.name, IPv4Interface(address))
-        for nic in observed.nics
-        if nic.name in protected
-        for address in nic.addresses
-        if ":" not in address
-    ]
-    seen: dict[IPv4Network, Address] = {}
-    for entry in wanted.addresses:
-        where = f"address {entry.address}"
-        try:
-            address = IPv4Interface(entry.address)
-        except ValueError:
-            yield refuse(where, "is not an IPv4 address with a length", "write a.b.c.d/24")
-            continue
-        if entry.interface not in bridges:
-            yield refuse(
-                where,
-                f"is for {entry.interface}, no bridge of this state",
-                "give the address to a bridge of this state",
-            )
-        for name, other in kept:
-            if address.network.overlaps(other.network):
-                yield refuse(
-                    where, f"overlaps with {other} on the protected interface {name}", _OWN_SUBNET
-                )
-        first = seen.setdefault(address.network, entry)
-        if first.interface != entry.interface:
-            yield refuse(
-                where,
-                f"is in the same subnet as {first.address} on {first.interface}",
-                _OWN_SUBNET,
-            )
-
-
 def sysctl_refusals(wanted: DesiredState, protected: Collection[str]) -> Iterator[Refusal]:
     """Refuses every sysctl but those of a bridge or NIC of this state. Their names are valid by
     their type."""
@@ -225,3 +183,22 @@ def sysctl_refusals(wanted: DesiredState, protected: Collection[str]) -> Iterato
             yield refuse(
                 where, f"is of {entry.interface}, no bridge or NIC of this state", _OWN_SYSCTLS
             )
+
+
+def management_refusals(
+    wanted: DesiredState,
+    observed: ObservedState,
+    protected_addresses: Collection[str],
+    ways: Collection[str],
+) -> Iterator[Refusal]:
+    """Refuses a NIC through which the controller is reached. ways: interfaces on the way to it: on
+    an unnumbered host they have no address of their own."""
+    nics = {bridge.nic for bridge in wanted.bridges}
+    for nic in observed.nics:
+        where, remedy = f"NIC {nic.name}", "reach the controller over a NIC that is not in the plan"
+        carried = [a for a in nic.addresses if a.split("/")[0] in protected_addresses]
+        if nic.name in nics and carried:
+            what = f"carries {carried[0]}, through which this server reaches its controller"
+            yield refuse(where, what, remedy)
+        elif nic.name in nics and nic.name in ways:
+            yield refuse(where, "is the way by which this server reaches its controller", remedy)

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from placewire.agent.contract.capabilities import TrafficControl
+from placewire.agent.contract.entries import Bridge
 from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal, refuse
 from placewire.agent.reconcile.canonical import canonical
+from placewire.agent.reconcile.refusals_addresses import address_refusals
 from placewire.agent.reconcile.refusals_nics import (
-    address_refusals,
     bridge_refusals,
+    management_refusals,
     sysctl_refusals,
 )
 from placewire.agent.reconcile.refusals_queues import (
@@ -29,9 +31,10 @@ UNKNOWN_KERNEL = TrafficControl()
 class ServerFacts:
     """What the checks need to know of the server beside its observed state.
 
-    open_vswitch_version  for example (3, 1)
-    protected             interfaces that are never touched
-    protected_addresses   addresses (a.b.c.d) that must keep working, as the way to the controller
+    open_vswitch_version   for example (3, 1)
+    protected              interfaces that are never touched
+    protected_addresses    addresses (a.b.c.d) that must keep working, as the way to the controller
+    controller_interfaces  interfaces by which packets leave for the controller
     """
 
     server: str
@@ -40,6 +43,7 @@ class ServerFacts:
     protected: frozenset[str]
     protected_addresses: frozenset[str]
     traffic_control: TrafficControl = UNKNOWN_KERNEL
+    controller_interfaces: frozenset[str] = frozenset()
 
 
 def refusals(
@@ -55,12 +59,10 @@ def refusals(
     except ValueError as error:
         what = f"{error}; only IPv4 is supported"
         return (refuse(where, what, "use IPv4 addresses and networks"),)
-    taken = {nic.nic for nic in ledger.nics}
     found = [
         *_twice(wanted),
-        *bridge_refusals(wanted, observed, facts.datapath, facts.protected, taken),
-        *_management(wanted, observed, facts),
-        *address_refusals(wanted, observed, facts.protected),
+        *_nic_refusals(wanted, observed, ledger, facts),
+        *address_refusals(wanted, observed, ledger, facts.protected_addresses),
         *sysctl_refusals(wanted, facts.protected),
         *queue_refusals(wanted, facts.open_vswitch_version),
         *kernel_refusals(wanted, facts.traffic_control),
@@ -71,23 +73,35 @@ def refusals(
     return tuple(dict.fromkeys(found))
 
 
+def refusals_to_take(
+    bridge: Bridge,
+    desired: DesiredState,
+    observed: ObservedState,
+    ledger: Ledger,
+    facts: ServerFacts,
+) -> tuple[Refusal, ...]:
+    """Why this bridge of `desired` cannot take its NIC, or have its addresses; empty where it
+    can."""
+    addresses = tuple(a for a in desired.addresses if a.interface == bridge.name)
+    alone = desired.model_copy(update={"addresses": addresses})
+    return (
+        *_nic_refusals(alone.model_copy(update={"bridges": (bridge,)}), observed, ledger, facts),
+        *address_refusals(alone, observed, ledger, facts.protected_addresses),
+    )
+
+
+def _nic_refusals(
+    wanted: DesiredState, observed: ObservedState, ledger: Ledger, facts: ServerFacts
+) -> Iterator[Refusal]:
+    taken = {nic.nic for nic in ledger.nics}
+    yield from bridge_refusals(wanted, observed, facts.datapath, facts.protected, taken)
+    yield from management_refusals(
+        wanted, observed, facts.protected_addresses, facts.controller_interfaces
+    )
+
+
 def _twice(wanted: DesiredState) -> Iterator[Refusal]:
     counts = Counter((entry.collection, entry.key) for entry in wanted.entries())
     for (collection, key), count in counts.items():
         if count > 1:
             yield refuse(f"{collection}: {key}", "occurs twice", "state it once")
-
-
-def _management(
-    wanted: DesiredState, observed: ObservedState, facts: ServerFacts
-) -> Iterator[Refusal]:
-    """Refuses a NIC through which the controller is reached."""
-    nics = {bridge.nic for bridge in wanted.bridges}
-    for nic in observed.nics:
-        for address in nic.addresses:
-            if nic.name in nics and address.split("/")[0] in facts.protected_addresses:
-                yield refuse(
-                    f"NIC {nic.name}",
-                    f"carries {address}, through which this server reaches its controller",
-                    "reach the controller over a NIC that is not in the plan",
-                )

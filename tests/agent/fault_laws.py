@@ -176,7 +176,8 @@ def _nics(server: MemoryServer, wanted: Collections) -> list[str]:
     bridge_of = {bridge.nic: bridge.name for bridge in wanted.bridges}
     complaints = []
     for nic in (nic for nic in NICS if nic in server.links):
-        held = server.links[nic].addresses
+        link = server.links[nic]
+        held = [address for address in link.addresses if address not in link.theirs]
         if nic in bridge_of:
             complaints += [f"{nic} still has {held}"] if held else []
         elif nic not in other_nics(server) and held != [base_address(nic)]:

@@ -84,6 +84,8 @@ LONGEST_DRIFT_SECONDS = 4000.0
 AWAY_SECONDS = 1000.0
 # By how much a wall clock is off that was not set yet.
 CLOCK_OFF_SECONDS = (60.0, 3 * 86_400.0)
+# What a lease says that failed for something which ends: others' things, and injected faults.
+_PASSING = ("not ours", "its owner's", "injected", "no answer")
 _AWAY_NAME, _OTHER_MAC = "away-{}", "02:00:00:00:01:{:02x}"
 
 
@@ -97,11 +99,13 @@ class Told(NamedTuple):
 
 class _Away(NamedTuple):
     """later: whether the NIC comes back only after all has settled, so that an undo finds it away.
-    owed: whether the agent had what the NIC held in its ledger, and so has to give it back."""
+    owed: whether the agent had what the NIC held in its ledger, and so has to give it back. mac: of
+    the NIC, which may be another one that took the first one's name before."""
 
     fault: Fault
     later: bool
     owed: bool
+    mac: str
 
 
 class FaultRun:
@@ -245,11 +249,21 @@ class FaultRun:
             Fault.OURS_EDITED: self._others.edit_ours,
             Fault.THEIRS_MADE: self._others.make_their_own,
             Fault.FOREIGN_INSIDE: self._others.make_inside,
+            Fault.OWNER_USES_NIC: self._use_what_was_given_back,
         }
         if what := acts[fault]():
             self._say(f"others: {what}")
             self._disturbed = True
         return bool(what)
+
+    def _use_what_was_given_back(self) -> str:
+        """Only of a NIC that a state may want back, or nothing would come of it."""
+        kept = self.keeper._memory.kept if self.keeper is not None else None
+        states = [baseline.desired for baseline in kept.baselines] if kept is not None else []
+        now = {bridge.nic for bridge in kept.desired.bridges} if kept and kept.desired else set()
+        wanted = {bridge.nic for state in states for bridge in state.bridges}
+        nics = sorted(wanted - now)
+        return self._others.use(self._rng.choice(nics)) if nics else ""
 
     def _take_away(self, nic: str, fault: Fault) -> bool:
         if nic not in self.server.links:
@@ -258,7 +272,8 @@ class FaultRun:
         unpaid_yet = base_address(nic) not in self.server.links[nic].addresses
         owed = unpaid_yet and (self._is_in_ledger(nic) or nic in self._owed)
         self._owed = self._owed | {nic} if owed else self._owed - {nic}
-        self._away[nic] = _Away(fault, self._rng.random() < 0.5, owed)
+        mac = self.server.links[nic].mac
+        self._away[nic] = _Away(fault, self._rng.random() < 0.5, owed, mac)
         self._say(f"{nic}: {fault.value}, {self._away[nic]}")
         self._others.after_the_loss_of(nic)
         if fault is Fault.NIC_RENAMED:
@@ -654,7 +669,7 @@ class FaultRun:
             else:
                 other = _OTHER_MAC.format(NICS.index(nic))
                 replaced = away.fault is Fault.NIC_REPLACED
-                self.server.nic_comes_back(nic, other if replaced else None)
+                self.server.nic_comes_back(nic, other if replaced else away.mac)
                 if replaced and (row := self.server.bridges.get(f"pw-{nic}")) and row.ours:
                     self._adopted.add(nic)
                 if not away.owed:
@@ -693,7 +708,7 @@ class FaultRun:
         if other_nics(self.server):  # What is owed to a NIC that never comes back stays a debt.
             reported = True
             if lease.phase == "failed":
-                return "not ours" not in lease.detail
+                return not any(words in lease.detail for words in _PASSING)
         return lease.phase == "idle" or (
             lease.phase == "committed"
             and lease.expires_unix is None

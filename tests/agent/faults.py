@@ -52,6 +52,7 @@ class Fault(Enum):
     OURS_EDITED = "others edit ours"
     THEIRS_MADE = "others make their own"
     FOREIGN_INSIDE = "others' inside ours"
+    OWNER_USES_NIC = "owner uses a NIC given back"
 
 
 _WORK = frozenset({Place.EFFECT, Place.READ, Place.DISK})
@@ -91,6 +92,7 @@ _HABITS: dict[Fault, tuple[frozenset[Place], int, int]] = {
     Fault.OURS_EDITED: (_ANY, 250, 2),
     Fault.THEIRS_MADE: (_ANY, 250, 2),
     Fault.FOREIGN_INSIDE: (_ANY, 250, 2),
+    Fault.OWNER_USES_NIC: (_ANY, 5, 3),
 }
 NIC_FAULTS = frozenset({Fault.NIC_VANISHES, Fault.NIC_MOVED, Fault.NIC_RENAMED, Fault.NIC_REPLACED})
 STATE_FAULTS = frozenset({Fault.STATE_LOST, Fault.STATE_CUT, Fault.STATE_FLIPPED})
@@ -101,7 +103,7 @@ _AT_START = STATE_FAULTS | CLOCK_FAULTS
 EVENTS = frozenset(
     {
         Fault.MESSAGE_MEANWHILE, Fault.CLOCK_SET, Fault.SWITCH_RESTARTS, Fault.SWITCH_DIES,
-        Fault.OURS_EDITED, Fault.THEIRS_MADE, Fault.FOREIGN_INSIDE,
+        Fault.OURS_EDITED, Fault.THEIRS_MADE, Fault.FOREIGN_INSIDE, Fault.OWNER_USES_NIC,
     }
 ) | NIC_FAULTS | _AT_START  # fmt: skip
 MOST_FAULTS = 4

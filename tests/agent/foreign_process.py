@@ -23,6 +23,7 @@ from tests.agent.memory_server import (
     MemoryServer,
     Port,
     Qos,
+    base_address,
     mac,
     sysctls_of,
 )
@@ -97,6 +98,19 @@ class Others:
             self._make_root,
         ]
         return self._rng.choice(makers)()
+
+    def use(self, nic: str) -> str:
+        """The owner of a NIC that was given back uses it for something else, too. Returns what was
+        made; "" where the NIC is not free, or is used so already."""
+        server, address = self._server, "10.96.0.7/24"
+        link = server.links.get(nic)
+        if link is None or server.port(nic) is not None or link.theirs:
+            return ""
+        if base_address(nic) not in link.addresses:
+            return ""
+        link.addresses.append(address)
+        link.theirs.add(address)
+        return f"address {address} of {nic}"
 
     def edit_ours(self) -> str:
         """Returns what was changed; "" where there is nothing of ours."""

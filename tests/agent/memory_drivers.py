@@ -36,8 +36,10 @@ class MemoryNetwork:
     def __init__(self, server: MemoryServer, striker: Striker) -> None:
         self._server = server
         self._striker = striker
-        # What of others went with an effect of the agent.
+        # What of others went with an effect of the agent, or was cut off by it.
         self.harmed: list[str] = []
+        # The addresses of others on each NIC, as the agent last read them.
+        self._theirs_seen: dict[str, set[str]] = {}
 
     def observe(self, sought: Unmarked) -> ObservedState:
         """Reads the database first, then the kernel, which may have changed in between."""
@@ -48,6 +50,7 @@ class MemoryNetwork:
             b in self._server.links for b in self._server.bridges
         ):
             raise UnreadableError("ovs-vswitchd does not tell its flows")
+        self._theirs_seen = {n: set(link.theirs) for n, link in self._server.links.items()}
         return self._server.read(switch, sought)
 
     def apply(self, steps: Sequence[Step], plan_name: str) -> None:
@@ -113,6 +116,8 @@ class MemoryNetwork:
                 f"NIC {bridge.nic} is another bridge's port",
             )
         for bridge, mark in wanted:
+            seen = self._theirs_seen.get(bridge.nic) if bridge.name not in self._server.bridges else ()
+            self.harmed += [f"{bridge.nic} was taken with {a} on it" for a in seen or ()]
             row = self._server.bridges.setdefault(
                 bridge.name, BridgeRow(bridge.name, True, bridge.nic, bridge.mtu_bytes, {})
             )

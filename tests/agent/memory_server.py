@@ -408,6 +408,12 @@ class MemoryServer:
             ),
             unused_rows=switch["unused_rows"],
             held=switch["held"],
+            addresses_elsewhere=tuple(
+                Address(interface=name, address=address)
+                for name, link in self.links.items()
+                if link.internal and name not in names and name not in sought.bridges
+                for address in link.addresses
+            ),
             problems=tuple(down),
         )
 

@@ -395,6 +395,18 @@ def test_mending_a_class_leaves_foreign_filters(server: ServerUnderTest) -> None
         ("ip rule add from 1.2.3.4 lookup 9 priority 18001", {}, "foreign rule"),
         ("ip route add 10.7.1.0/24 dev mgmt table 8001", {}, "foreign route"),
         ("ip link add pw-nic1 type veth peer name x", {}, "exists, and is not ours"),
+        ("ip address add 10.7.1.77/32 dev lo", {}, "overlaps with 10.7.1.77/32 of lo"),
+        (
+            "ovs-vsctl --timeout=10 --db=unix:$OVS_RUNDIR/db.sock add-br theirs -- "
+            f"set bridge theirs datapath_type={DATAPATH}; "
+            "ip address add 10.7.1.77/24 dev theirs",
+            {}, "overlaps with 10.7.1.77/24 of theirs",
+        ),
+        (
+            "ip address add 10.20.0.1/32 dev lo; "
+            "ip route add 10.9.0.254/32 dev nic0 src 10.20.0.1",
+            {}, "is the way by which this server reaches its controller",
+        ),
     ],
 )  # fmt: skip
 def test_what_is_refused_is_not_touched(
