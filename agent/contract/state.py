@@ -169,8 +169,10 @@ class ObservedState(Collections):
     state or the ledger names. bridges_down: bridges whose interface is down, as ovs-vswitchd leaves
     it when it makes the interface anew. bridge_routes: all routes over the bridges that neither
     Placewire nor the kernel made, as `ip route` accepts them. unused_rows: the next change removes
-    them. held: what bridges' marks say that their NICs held before. problems: what is broken, for
-    example a bridge of MTU above its NIC's.
+    them. held: what bridges' marks say that their NICs held before. addresses_elsewhere: IPv4
+    addresses of interfaces that are neither NICs nor bridges of Placewire: the loopback's, and
+    those of others in Open vSwitch. problems: what is broken, for example a bridge of MTU above its
+    NIC's.
     """
 
     nics: tuple[NicFacts, ...] = ()

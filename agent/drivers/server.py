@@ -155,7 +155,9 @@ class Server:
             addresses_elsewhere=tuple(
                 Address(interface=name, address=address)
                 for name in sorted(
-                    {*view.names} - {nic.name for nic in facts} - {b.name for b in (*bridges, *left)}
+                    {*view.names}
+                    - {nic.name for nic in facts}
+                    - {b.name for b in (*bridges, *left)}
                 )
                 for address in view.addresses(name)
                 if ":" not in address

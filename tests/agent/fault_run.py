@@ -86,6 +86,8 @@ AWAY_SECONDS = 1000.0
 CLOCK_OFF_SECONDS = (60.0, 3 * 86_400.0)
 # What a lease says that failed for something which ends: others' things, and injected faults.
 _PASSING = ("not ours", "its owner's", "injected", "no answer")
+# How often, at a step, an owner uses a NIC that no state wants back.
+_USED_SELDOM = 0.01
 _AWAY_NAME, _OTHER_MAC = "away-{}", "02:00:00:00:01:{:02x}"
 
 
@@ -257,12 +259,16 @@ class FaultRun:
         return bool(what)
 
     def _use_what_was_given_back(self) -> str:
-        """Only of a NIC that a state may want back, or nothing would come of it."""
+        """Of NICs that a state may want back; seldom, where there is none, of all that are free."""
         kept = self.keeper._memory.kept if self.keeper is not None else None
-        states = [baseline.desired for baseline in kept.baselines] if kept is not None else []
-        now = {bridge.nic for bridge in kept.desired.bridges} if kept and kept.desired else set()
+        if kept is None or not kept.lease.highest_generation:
+            return ""
+        now = {bridge.nic for bridge in kept.desired.bridges} if kept.desired else set()
+        states = [baseline.desired for baseline in kept.baselines]
         wanted = {bridge.nic for state in states for bridge in state.bridges}
         nics = sorted(wanted - now)
+        if not nics and self._rng.random() < _USED_SELDOM:
+            nics = sorted(set(NICS) - now)
         return self._others.use(self._rng.choice(nics)) if nics else ""
 
     def _take_away(self, nic: str, fault: Fault) -> bool:

@@ -116,8 +116,9 @@ class MemoryNetwork:
                 f"NIC {bridge.nic} is another bridge's port",
             )
         for bridge, mark in wanted:
-            seen = self._theirs_seen.get(bridge.nic) if bridge.name not in self._server.bridges else ()
-            self.harmed += [f"{bridge.nic} was taken with {a} on it" for a in seen or ()]
+            if bridge.name not in self._server.bridges:
+                seen = sorted(self._theirs_seen.get(bridge.nic, ()))
+                self.harmed += [f"{bridge.nic} was taken with {address} on it" for address in seen]
             row = self._server.bridges.setdefault(
                 bridge.name, BridgeRow(bridge.name, True, bridge.nic, bridge.mtu_bytes, {})
             )

@@ -422,6 +422,28 @@ def test_what_is_refused_is_not_touched(
 
 
 @network
+def test_a_nic_that_its_owner_uses_again_is_not_taken_back(server: ServerUnderTest) -> None:
+    server.inside(keeping.stage, server.config, desired_state(1))
+    server.inside(keeping.commit, server.config, 1)
+    server.inside(keeping.stage, server.config, desired_state(2, nics=("nic1",)))
+    server.sh("ip address add 192.168.5.1/24 dev nic0")
+    shown = "ip -4 address show dev nic0; ip route show dev nic0"
+    before = server.sh(shown)
+    report = server.inside(keeping.restore, server.config, 2)
+    assert "it holds 192.168.5.1/24" in report.refusals[0].what and report.changes == ()
+    server.inside(keeping.commit, server.config, 2, 0.1)
+    time.sleep(0.2)
+    report = server.inside(keeping.resume, server.config)
+    assert "it holds 192.168.5.1/24" in report.refusals[0].what
+    assert server.sh(shown) == before
+    server.sh("ip address del 192.168.5.1/24 dev nic0")
+    assert server.inside(keeping.resume, server.config).succeeded
+    observed = server.inside(keeping.observe, server.config)
+    assert (observed.lease.phase, observed.lease.generation) == ("committed", 1)
+    assert {bridge.nic for bridge in observed.state.bridges} == {"nic0", "nic1"}
+
+
+@network
 def test_what_the_system_refuses_half_way_is_undone(server: ServerUnderTest) -> None:
     """The last sysctl does not take its value: bridge and addresses have already moved by then."""
     before = server.snapshot()

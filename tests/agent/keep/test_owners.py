@@ -89,6 +89,10 @@ def set_root(agent: MemoryAgent) -> None:
     agent.server.links["nic0"].root = "tbf"
 
 
+def remove_root(agent: MemoryAgent) -> None:
+    agent.server.links["nic0"].without_root()
+
+
 USES = {
     "an address": Use(give_address, f"it holds {STORAGE}, which the plan does not", take_address),
     "protected": Use(
@@ -98,9 +102,7 @@ USES = {
         lambda a: reach_over(a, "nic0"), "it is the way by which", reach_over
     ),
     "another bridge": Use(make_port, "it is already a port of br0", free_port),
-    "a queueing discipline": Use(
-        set_root, "it has a tbf queueing discipline", lambda a: a.server.links["nic0"].without_root()
-    ),
+    "a queueing discipline": Use(set_root, "it has a tbf queueing discipline", remove_root),
     "its address elsewhere": Use(
         use_address_elsewhere, "address 10.7.0.1/24 overlaps with 10.7.0.1/24 of eth9", end_that
     ),
