@@ -71,8 +71,9 @@ class ExactModel:
         self.model.minimize(self.step)
 
     def ticks(self, seconds: float) -> int:
-        """Rounded down after a reduction by 1e-12: rounding must never make a tick too many."""
-        return max(0, math.floor(seconds / self.tick * (1 - 1e-12)))
+        """Rounded down after a reduction by 1e-12: rounding must never make a tick too many. What
+        takes longer than the horizon, or for ever, takes one tick more than the horizon."""
+        return max(0, math.floor(min(seconds / self.tick * (1 - 1e-12), self.horizon + 1)))
 
     def took(self, i: int) -> Any:
         """An operator's ticks, as an expression where they depend on its device."""

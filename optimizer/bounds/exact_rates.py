@@ -6,6 +6,7 @@ For clusters of one device per server and no links, where a unit's device is als
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -130,7 +131,8 @@ def _slowness(
 
 
 def add_volumes(exact: ExactModel, problem: Problem, tensors: Sequence[Sent]) -> None:
-    """Under `contended`, what a server sends between two moments of the step fits its NICs."""
+    """Under `contended`, what a server sends between two moments of the step fits its NICs. A
+    server that carries nothing sends nothing: each of its tensors would take for ever."""
     if problem.model != "contended" or not tensors:
         return
     capacity = nic_capacities(problem).sum(axis=1)
@@ -142,13 +144,12 @@ def add_volumes(exact: ExactModel, problem: Problem, tensors: Sequence[Sent]) ->
     levels = np.linspace(0.0, 1.0, _WINDOWS)
     for s in range(len(capacity)):
         leaves = [_leaves(exact, tensor, s) for tensor in tensors]
-        if capacity[s] <= 0:  # it has no NIC, or neighbours fill them
-            exact.model.add_bool_and(~leaf for leaf in leaves)
-            continue
+        rate = float(capacity[s])
+        took = [exact.ticks(t.bits / rate if rate > 0 else math.inf) for t in tensors]
         for a in np.unique(np.quantile(early, levels, method="nearest")):
             for b in np.unique(np.quantile(late, levels, method="nearest")):
                 inside = np.flatnonzero((early >= a) & (late >= b)).tolist()
-                ticks = [exact.ticks(tensors[k].bits / float(capacity[s])) for k in inside]
+                ticks = [took[k] for k in inside]
                 # Only where it would take half of the horizon if all of it were sent.
                 around = exact.ticks(float(a)) + exact.ticks(float(b))
                 if inside and sum(ticks) + around > exact.horizon * 0.5:

@@ -145,35 +145,16 @@ def crossing_seconds(problem: Problem) -> FloatArray:
 def _connections(problem: Problem) -> list[tuple[float, float, float]]:
     """(setup seconds, bits per second, bits per second of a message that takes one rail) of every
     kind of connection between two devices."""
-    cluster = problem.cluster
-    kinds_of_links = {(k.setup_latency_seconds, k.rate_bits_per_second) for k in cluster.links}
-    links = [(setup, rate, rate) for setup, rate in sorted(kinds_of_links)]
-    if problem.model == "msr":
-        return _through_host(problem) + links
+    server, past = problem.cluster.server_of_device, problem.paths
     pairs = server_pair_rates(problem)
-    server, devices = cluster.server_of_device, len(cluster.devices)
-    one, other = np.divmod(np.arange(devices * devices), devices)
-    linked = np.zeros(devices * devices, dtype=bool)
-    for a, b in cluster.link_of:
-        linked[a * devices + b] = True
-    kept = (one != other) & ~linked
-    s, t = server[one[kept]], server[other[kept]]
-    inside, intra = s == t, cluster.intra_server_bits_per_second
-    rate = np.where(inside, intra, pairs.sum(axis=2)[s, t])
-    rail_rate = np.where(inside, intra, pairs.max(axis=2, initial=0.0)[s, t])
-    kinds = np.unique(np.stack([rate, rail_rate], axis=1), axis=0).tolist()
-    setup = cluster.setup_latency_seconds
-    return [(setup, a, b) for a, b in kinds if b > 0] + links
-
-
-def _through_host(problem: Problem) -> list[tuple[float, float, float]]:
-    """Model `msr`: an accelerator pays to write host memory and to read it, a CPU does not."""
-    on_host = [d.type == "cpu" for d in problem.cluster.devices]
-    if len(on_host) < 2:
-        return []
-    paying = max(0, 2 - sum(on_host))
-    rate = problem.cluster.intra_server_bits_per_second / paying if paying else np.inf
-    return [(0.0, rate, rate)]
+    over_rails = past.rate == 0
+    between = server[:, None], server[None, :]
+    rate = np.where(over_rails, pairs.sum(axis=2)[between], past.rate)
+    rail_rate = np.where(over_rails, pairs.max(axis=2, initial=0.0)[between], past.rate)
+    setup = np.where(over_rails, problem.cluster.setup_latency_seconds, past.setup)
+    apart = ~np.eye(len(server), dtype=bool)
+    kinds = np.unique(np.stack([setup[apart], rate[apart], rail_rate[apart]], axis=1), axis=0)
+    return [(p0, a, b) for p0, a, b in kinds.tolist() if b > 0]
 
 
 def server_pair_rates(problem: Problem) -> FloatArray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -43,7 +43,8 @@ def strong_bound(
     on_bound: OnBound | None = None,
 ) -> Bound:
     """The best lower bound proven in the time: at least `lower_bound`, at most incumbent_seconds,
-    the step of a known placement (inf: none). on_bound is called with each better bound.
+    the step of a known placement (inf: none). on_bound is called with each better bound. A proof
+    that fails costs no answer: the bound is what was proven before, and its reason says so.
 
     Raises InfeasibleError where an operator can run on no device of the cluster.
     """
@@ -51,7 +52,11 @@ def strong_bound(
     quick = lower_bound(problem)
     hears = on_bound or (lambda bound: None)
     search = _Search(problem, incumbent_seconds, until, workers, hears, quick)
-    search.run()
+    try:
+        search.run()
+    except Exception as error:  # whatever the solver raises: a placement waits for its bound
+        failed = f"a stronger proof failed ({type(error).__name__}: {error})"
+        return replace(search.best, reason=f"{search.best.reason}; {failed}")
     return search.best
 
 

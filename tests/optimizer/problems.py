@@ -41,16 +41,22 @@ def devices(draw: st.DrawFn, most: int, memory: st.SearchStrategy[int]) -> tuple
 
 @st.composite
 def mixed_clusters(
-    draw: st.DrawFn, servers: int = 4, memory: st.SearchStrategy[int] | None = None
+    draw: st.DrawFn,
+    servers: int = 4,
+    memory: st.SearchStrategy[int] | None = None,
+    *,
+    apart: bool = False,
 ) -> Cluster:
-    """All servers are on rail a, about half of them also on b. The first device is a CPU with much
-    memory, so that one device at least can run everything."""
+    """All servers are on rail a, about half of them also on b; apart: some have no NIC at all. The
+    first device is a CPU with much memory, so that one device at least can run everything."""
     memory = st.just(ROOMY) if memory is None else memory
     rate = st.sampled_from([1.0, 1.0, 2.5])
     wanted = st.sampled_from([0.0, 0.0, 0.4, 5.0])
     made = []
     for k in range(draw(st.integers(2, servers))):
         rails = "ab" if draw(st.booleans()) else "a"
+        if apart and not draw(st.integers(0, 3)):
+            rails = ""
         nics = []
         for rail in rails:
             speed = draw(rate) * BYTE_PER_MICROSECOND
@@ -78,13 +84,14 @@ def links_between(draw: st.DrawFn, cluster: Cluster) -> tuple[Link, ...]:
     pairs = [(a, b) for a in cluster.device_names for b in cluster.device_names if a != b]
     if not pairs or draw(st.integers(0, 2)):
         return ()
-    joined = draw(st.lists(st.sampled_from(pairs), max_size=3, unique=True))
+    few = st.lists(st.sampled_from(pairs), max_size=3, unique=True)
+    joined = draw(st.one_of(few, st.just(pairs)))
     return tuple(
         Link(
             source=a,
             destination=b,
             setup_latency_seconds=draw(st.sampled_from([0.0, 0.01])),
-            rate_bits_per_second=BYTE_PER_MICROSECOND,
+            rate_bits_per_second=draw(st.sampled_from([0.5, 1.0, 50.0])) * BYTE_PER_MICROSECOND,
         )
         for a, b in joined
     )
@@ -109,16 +116,20 @@ def problems(
     servers: int = 4,
     memory: st.SearchStrategy[int] | None = None,
     models: tuple[Model, ...] = ("contended", "contended", "contended", "thesis", "msr"),
+    *,
+    apart: bool = False,
 ) -> Problem:
+    """apart: in some, a server carries nothing: it has no NIC, or a neighbour takes all of it."""
     model = draw(st.sampled_from(models))
-    cluster = draw(one_server(memory) if model == "msr" else mixed_clusters(servers, memory))
+    many = mixed_clusters(servers, memory, apart=apart)
+    cluster = draw(one_server(memory) if model == "msr" else many)
     return Problem(
         draw(two_type_graphs(largest)),
         cluster,
         draw(st.sampled_from(SHARINGS)),
         model,
         draw(st.sampled_from(get_args(Backend))),
-        draw(st.sampled_from([0.5, 0.8])),
+        draw(st.sampled_from([0.0, 0.8] if apart else [0.5, 0.8])),
     )
 
 

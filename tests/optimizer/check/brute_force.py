@@ -9,12 +9,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from placewire.optimizer.bounds.relaxation import server_pair_rates
-from placewire.optimizer.cluster import Link
-from placewire.optimizer.names import Model, SharingName
+from placewire.optimizer.cluster import Link, Server
 from placewire.optimizer.network.transfers import CUT_THRESHOLD_BYTES
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.simulate import simulate
 from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster, graphs
+from tests.optimizer.problems import MODELS, SHARINGS
 
 
 def placements(problem: Problem) -> Iterator[np.ndarray]:
@@ -86,6 +86,9 @@ def _transfer(problem: Problem, device: np.ndarray, e: int, j: int, i: int) -> f
         return 0.0
     if (link := cluster.link_of.get((a, b))) is not None:
         return link.setup_latency_seconds + size * 8 / link.rate_bits_per_second
+    if problem.model == "msr":  # once into host memory and once out of it, but a CPU's own
+        through = [end for end in (a, b) if cluster.devices[end].type != "cpu"]
+        return len(through) * size * 8 / cluster.intra_server_bits_per_second
     s, t = cluster.server_of_device[[a, b]].tolist()
     rates = server_pair_rates(problem)[s, t]
     whole = size < CUT_THRESHOLD_BYTES and problem.model == "contended"
@@ -142,14 +145,17 @@ def tiny_problems(draw: st.DrawFn, largest: int = 6) -> Problem:
         memory=draw(st.sampled_from([10**9, 120_000])),
         types=["cpu", *draw(st.lists(st.sampled_from(["cpu", "old"]), min_size=2, max_size=2))],
     )
+    model = draw(st.sampled_from(MODELS))
+    if model == "msr":  # all devices share the memory of one server
+        host = Server(name="s1", devices=base.devices, nics=())
+        base = base.model_copy(update={"servers": (host,)})
     if draw(st.booleans()):
+        source, destination = draw(st.permutations(base.device_names))[:2]
         link = Link(
-            source="s1/0",
-            destination="s2/0",
+            source=source,
+            destination=destination,
             setup_latency_seconds=0.01,
             rate_bits_per_second=draw(st.sampled_from([0.5, 50.0])) * BYTE_PER_MICROSECOND,
         )
         base = base.model_copy(update={"links": (link,)})
-    model: Model = draw(st.sampled_from(["thesis", "contended"]))
-    sharing: SharingName = draw(st.sampled_from(["strict", "even", "unshaped"]))
-    return Problem(made, base, sharing, model)
+    return Problem(made, base, draw(st.sampled_from(SHARINGS)), model)
