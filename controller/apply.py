@@ -14,6 +14,7 @@ from pathlib import Path
 
 from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.controller.change.change import NetworkChange, preview
+from placewire.controller.compile.transfers import promises
 from placewire.controller.decide.decide import PlacementDecision
 from placewire.controller.decide.traces import merge_traces
 from placewire.controller.decide.traffic import TrafficDecision
@@ -50,6 +51,8 @@ async def apply(
     proposal = await propose(request, tools)
     if request.preview is not None:
         require_as_previewed(request.preview, proposal)
+    # What cannot be promised ends this before any server is touched.
+    promised = promises(plan, proposal.decision.allocation) if request.measured else None
     if not await request.confirm():
         raise UsageError("not confirmed; nothing was changed")
     decision = proposal.decision
@@ -63,7 +66,7 @@ async def apply(
         ) as change:
             with tools.stage("stage"):
                 await _stage(change, request, tools, proposal)
-            links = await delivered(tools, plan, decision.allocation, change, request.measured)
+            links = await delivered(tools, plan, promised, change)
             await change.commit()
             if not request.network_only:
                 if isinstance(decision, PlacementDecision):

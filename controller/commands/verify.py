@@ -149,6 +149,7 @@ def _require_as_decided(
 
 async def _measured(plan: Plan, tools: Tools, digest: str) -> tuple[LinkMeasurement, ...]:
     from placewire.controller.change.in_force import allocation_of
+    from placewire.controller.compile.transfers import promises
     from placewire.controller.story.delivery import measure_until_sure
 
     allocation = allocation_of(tools.journal, plan.name, digest)
@@ -156,7 +157,7 @@ async def _measured(plan: Plan, tools: Tools, digest: str) -> tuple[LinkMeasurem
         tools.show.say("the promised rates are no longer known here: read back, not measured")
         return ()
     with tools.stage("measure"):
-        links = await measure_until_sure(tools, plan, allocation)
+        links = await measure_until_sure(tools, plan, promises(plan, allocation))
     if late := [link for link in links if not link.within_tolerance]:
         raise VerificationFailed(
             f"{len(late)} of {len(links)} promised rates are not delivered",

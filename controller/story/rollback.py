@@ -15,6 +15,7 @@ from placewire.agent.contract.state import DesiredState
 from placewire.controller.change.change import NetworkChange, preview
 from placewire.controller.change.generations import with_next_generations
 from placewire.controller.change.in_force import allocation_of
+from placewire.controller.compile.transfers import promises
 from placewire.controller.errors import UsageError
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.journal import Decision, Journal
@@ -97,14 +98,15 @@ async def roll_back(
     if not await confirm():
         raise UsageError("not confirmed; nothing was changed")
     await end_left_ranks(tools)
+    allocation = allocation_of(journal, plan.name, chosen.plan_digest)
+    promised = promises(plan, allocation) if measured and allocation is not None else None
     async with NetworkChange(tools.agents, journal, desired) as change:
         with tools.stage("stage"):
             await change.stage()
-        allocation = allocation_of(journal, plan.name, chosen.plan_digest)
         if allocation is None:
             show.say("the journal has no promised rates any more: the network is read back only")
         else:
-            await delivered(tools, plan, allocation, change, measured)
+            await delivered(tools, plan, promised, change)
         await change.commit()
         await change.keep()
     return change.changes

@@ -14,10 +14,13 @@ what the receiver sends.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, TypeVar
+
+import numpy as np
 
 from placewire.optimizer.allocation import Allocation
 from placewire.optimizer.arrays import FloatArray
@@ -90,17 +93,24 @@ def _on_a_rail(queue_of: Mapping[str, JobQueue]) -> list[PromisedRate]:
 
 def one_to_one(choices: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     """Chooses each source's destination among its choices: as many different destinations as there
-    can be (a bipartite matching by augmenting paths), and for the other sources the choice at which
-    fewest arrive."""
-    found: dict[str, str] = {}
-    source_of: dict[str, str] = {}
-    for source in choices:
-        _augment(source, choices, found, source_of)
-    senders = Counter(found.values())
+    can be (a bipartite matching), and for the other sources the choice at which fewest arrive."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_bipartite_matching
+
+    names = list(dict.fromkeys(itertools.chain.from_iterable(choices.values())))
+    number = {destination: k for k, destination in enumerate(names)}
+    counts = [len(destinations) for destinations in choices.values()]
+    chosen = [number[one] for destinations in choices.values() for one in destinations]
+    table = (np.ones(len(chosen), dtype=np.int8), chosen, np.cumsum([0, *counts]))
+    matched = maximum_bipartite_matching(
+        csr_array(table, shape=(len(choices), len(names))), perm_type="column"
+    )
+    found = {s: names[k] for s, k in zip(choices, matched.tolist(), strict=True) if k >= 0}
+    load = Counter(found.values())
     for source, destinations in choices.items():
         if source not in found:
-            found[source] = min(destinations, key=senders.__getitem__)
-            senders[found[source]] += 1
+            found[source] = min(destinations, key=load.__getitem__)
+            load[found[source]] += 1
     return {source: found[source] for source in choices}
 
 

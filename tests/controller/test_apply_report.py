@@ -19,6 +19,7 @@ import pytest
 import placewire.controller.apply as apply_module
 import placewire.controller.change.change as change_module
 import placewire.controller.records.journal_file as journal_files
+import placewire.controller.story.delivery as delivery_module
 from placewire.agent.contract.messages import Commit, Previewed, Restore
 from placewire.agent.contract.state import LeaseState
 from placewire.controller.agents.agents import Agents
@@ -175,3 +176,23 @@ async def test_a_run_without_a_rank_has_none(run: Run, journal: Journal) -> None
     with pytest.raises((AgentProblem, RestoreFailed)):
         await run.apply(journal, told)
     assert run.kept == []
+
+
+async def test_what_is_promised_is_known_before_any_server_is_touched(
+    run: Run, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def told(server: str, request: Any) -> Any:
+        asked.append(request)
+        return answer(server, request)
+
+    def promises(*_: Any) -> Any:
+        raise RecursionError
+
+    for module in (apply_module, delivery_module):
+        monkeypatch.setattr(module, "promises", promises, raising=False)
+    monkeypatch.setattr(apply_module, "delivered", delivery_module.delivered)
+    with pytest.raises(RecursionError):
+        await run.apply(journal, told)
+    assert asked == []
