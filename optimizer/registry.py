@@ -8,6 +8,7 @@ method is imported when it is asked for.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
@@ -75,9 +76,10 @@ class Registry(Generic[T]):
         entry = self._entry(name)
         try:
             method = entry.load()
-        except (ImportError, AttributeError) as error:
+        except (Exception, SystemExit) as error:  # importing runs whatever the package contains
             raise BrokenMethodError(
-                f"{self._what} {name!r} of {_package(entry)} cannot be loaded: {error}"
+                f"{self._what} {name!r} of {_package(entry)} cannot be loaded "
+                f"({type(error).__name__}: {error}); repair or remove that package"
             ) from error
         if not isinstance(method, self._kind):
             raise BrokenMethodError(
@@ -85,6 +87,12 @@ class Registry(Generic[T]):
                 f"({entry.value}), expected {self._kind.__module__}.{self._kind.__name__}"
             )
         return method
+
+    def sound(self) -> Iterator[tuple[str, T]]:
+        """Each method that can be loaded, with its name."""
+        for name in self:
+            with suppress(BrokenMethodError):
+                yield name, self.load(name)
 
     def _entry(self, name: str) -> EntryPoint:
         if name not in self._entries:

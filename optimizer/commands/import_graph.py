@@ -10,6 +10,7 @@ from placewire.optimizer.commands.arguments import EXIT_CODES
 from placewire.optimizer.commands.method_options import add_method_options, options_of, parsed
 from placewire.optimizer.commands.outcome import DONE, InputError, ended, say
 from placewire.optimizer.graph.importer import IMPORTERS
+from placewire.optimizer.registry import BrokenMethodError
 
 
 def parser(prog: str, given: Sequence[str] | None = None) -> argparse.ArgumentParser:
@@ -24,7 +25,7 @@ def parser(prog: str, given: Sequence[str] | None = None) -> argparse.ArgumentPa
         "--format",
         choices=IMPORTERS.names,
         required=True,
-        help="; ".join(f"{name}: {IMPORTERS.load(name).summary}" for name in IMPORTERS),
+        help="; ".join(f"{name}: {_summary(name)}" for name in IMPORTERS),
     )
     made.add_argument("--out", type=Path, required=True, help="graph file; gzip if it ends in .gz")
     made.add_argument(
@@ -35,8 +36,19 @@ def parser(prog: str, given: Sequence[str] | None = None) -> argparse.ArgumentPa
 
 
 def main(arguments: list[str], prog: str) -> int:
-    options = parsed(parser(prog, arguments), IMPORTERS, "--format", arguments)
-    return ended(_import, options)
+    def run(given: list[str]) -> int:
+        return _import(parsed(parser(prog, given), IMPORTERS, "--format", given))
+
+    return ended(run, arguments)
+
+
+def _summary(name: str) -> str:
+    """For argparse, which takes a percent sign as the beginning of a value."""
+    try:
+        summary = IMPORTERS.load(name).summary
+    except BrokenMethodError as error:
+        summary = f"broken, {error}"
+    return summary.replace("%", "%%")
 
 
 def _import(options: argparse.Namespace) -> int:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from placewire.optimizer.commands.arguments import EXIT_CODES
 from placewire.optimizer.commands.clusters import read_cluster
-from placewire.optimizer.commands.outcome import DONE, InputError
+from placewire.optimizer.commands.outcome import DONE, InputError, tell
+from placewire.optimizer.registry import BrokenMethodError
 
 if TYPE_CHECKING:
     from placewire.optimizer.problem import Problem
@@ -38,12 +39,22 @@ def print_methods(
     """details: further lines about a method."""
     problem = _given_problem(options)
     rows = []
+    broken: dict[str, str] = {}
     for name in registry:
-        method = registry.load(name)
+        try:
+            method = registry.load(name)
+        except BrokenMethodError as error:
+            broken[name] = str(error)
+            continue
         refusal = None if problem is None else method.accepts(problem)
         rows.append((name, method, registry.package(name), refusal))
     if options.json:
-        print(json.dumps([_document(*row, asked=problem is not None) for row in rows]))
+        documents = [_document(*row, asked=problem is not None) for row in rows]
+        lost = [
+            {"name": name, "package": registry.package(name), "broken": why}
+            for name, why in broken.items()
+        ]
+        print(json.dumps(documents + lost))
         return DONE
     for name, method, package, refusal in rows:
         source = f"{method.paper}, {method.section}" if method.section else method.paper or _OURS
@@ -55,6 +66,8 @@ def print_methods(
         print(f"{name:{_NAME_COLUMNS - 1}} {method.summary}")
         for line in lines:
             print(f"{'':{_NAME_COLUMNS}}{line}")
+    for name, why in broken.items():
+        tell(f"{name:{_NAME_COLUMNS - 1}} broken: {why}")
     return DONE
 
 

@@ -23,14 +23,16 @@ def add_method_options(
     given: Sequence[str] | None,
 ) -> None:
     """flag: the argument that names the method. given: the arguments, whose method's options are
-    added; None: the options of all methods are, for the reference."""
-    names = registry.names if given is None else _asked(registry, flag, given)
+    added; None: the options of all methods are, for the reference. Raises BrokenMethodError where
+    the given method cannot be loaded."""
+    asked = () if given is None else _asked(registry, flag, given)
+    methods = registry.sound() if given is None else ((name, registry.load(name)) for name in asked)
     owners: dict[AddOptions, list[str]] = {}
-    for name in names:
-        for add in registry.load(name).options:
+    for name, method in methods:
+        for add in method.options:
             owners.setdefault(add, []).append(name)
-    for add, methods in owners.items():
-        add(parser.add_argument_group(f"of {flag} {', '.join(methods)}"))
+    for add, names in owners.items():
+        add(parser.add_argument_group(f"of {flag} {', '.join(names)}"))
 
 
 def parsed(
@@ -42,8 +44,8 @@ def parsed(
     if unknown:
         owners = [
             name
-            for name in registry
-            if unknown[0].partition("=")[0] in _flags(registry.load(name).options)
+            for name, method in registry.sound()
+            if unknown[0].partition("=")[0] in _flags(method.options)
         ]
         if owners:
             parser.error(f"{unknown[0]} is an option of {flag} {', '.join(owners)}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
+from typing import TypeVar
 
 from placewire.visible import visible_lines
 
+Given = TypeVar("Given")
 DONE, BAD_INPUT, INFEASIBLE, INTERRUPTED = 0, 3, 4, 130
 
 
@@ -15,10 +16,11 @@ class InputError(ValueError):
     """A file or an argument is wrong."""
 
 
-def ended(run: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
-    """Returns what `run` returns, or after an error the exit code for it, and says the error."""
+def ended(run: Callable[[Given], int], given: Given) -> int:
+    """Returns what `run` returns, or after an error the exit code for it, and says the error.
+    given: the options, or the arguments of a command whose options come from packages."""
     try:
-        return run(options)
+        return run(given)
     except KeyboardInterrupt:
         say("interrupted")
         return INTERRUPTED

@@ -53,6 +53,10 @@ def parser(prog: str, given: Sequence[str] | None = None) -> argparse.ArgumentPa
 
 
 def main(arguments: list[str], prog: str) -> int:
+    return ended(lambda given: _solve(_options(given, prog)), arguments)
+
+
+def _options(arguments: list[str], prog: str) -> argparse.Namespace:
     made = parser(prog, arguments)
     options = parsed(made, ENGINES, "--engine", arguments)
     refuse_half_a_cluster(made, options)
@@ -63,7 +67,7 @@ def main(arguments: list[str], prog: str) -> int:
             if getattr(options, name) is not None:
                 flag = f"--{name.replace('_', '-')}"
                 made.error(f"{flag} needs a single sharing; --sharing auto solves for all of them")
-    return ended(_solve, options)
+    return options
 
 
 def _add_method_arguments(parser: argparse.ArgumentParser) -> None:

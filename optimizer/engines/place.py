@@ -15,7 +15,7 @@ from placewire.optimizer.bounds.memory_limits import refuse_impossible
 from placewire.optimizer.check.check import check
 from placewire.optimizer.engines.assemble import assemble
 from placewire.optimizer.engines.engine import ENGINES
-from placewire.optimizer.engines.refusals import EngineRefusedError
+from placewire.optimizer.engines.refusals import BrokenRuleError, EngineRefusedError
 from placewire.optimizer.engines.reporting import Clock, Reporter
 from placewire.optimizer.engines.schedulers import schedule
 from placewire.optimizer.engines.scoring import score
@@ -51,8 +51,8 @@ def place(
 
     Raises InfeasibleError where no placement within the memories was found, EngineRefusedError
     where the engine does not take the problem, OutOfTimeError where the engine found nothing in
-    time, UnknownMethodError where the engine, scheduler or reduction does not exist. An engine's
-    answer that breaks a rule is a mistake of the program, and raises AssertionError.
+    time, UnknownMethodError where the engine, scheduler or reduction does not exist, and
+    BrokenRuleError where the engine's answer breaks a rule.
     """
     method = ENGINES.load(engine)
     clock = Clock()
@@ -98,7 +98,10 @@ def place(
         violations = check(problem.graph, placement)
         clock.stage("check")
     if violations:
-        raise AssertionError(f"engine {engine} broke a rule: {violations[0]}")
+        raise BrokenRuleError(
+            f"engine {engine} broke a rule: {violations[0]}; report this to {ENGINES.package(engine)}, "
+            "or use another engine"
+        )
     return placement.model_copy(update={"wall_seconds": dict(clock.stages)})
 
 

@@ -56,11 +56,13 @@ def widest_rates(allocation: Allocation) -> dict[PairKey, float]:
 
 
 def even_rates(allocation: Allocation) -> dict[PairKey, float]:
-    """Each NIC split evenly over the other servers on its rail."""
-    on_rail = Counter(rail for _, rail in usable_rates(allocation))
+    """Each NIC that the job can use, split evenly over the other servers with such a NIC on its
+    rail. Pairs that get nothing are left out."""
+    on_rail = Counter(rail for (_, rail), rate in usable_rates(allocation).items() if rate > 0)
     return {
         (s, t, rail): rate / (on_rail[rail] - 1)
         for (s, t, rail), rate in widest_rates(allocation).items()
+        if rate > 0
     }
 
 

@@ -22,7 +22,7 @@ from placewire.optimizer.check.check import check
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.engines.engine import ENGINES
 from placewire.optimizer.engines.place import place
-from placewire.optimizer.engines.refusals import OutOfTimeError
+from placewire.optimizer.engines.refusals import BrokenRuleError, OutOfTimeError
 from placewire.optimizer.engines.solution import Progress
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.graph.operator_graph import OperatorGraph
@@ -69,10 +69,10 @@ def _solved(asked: dict[str, Any]) -> dict[str, Any]:
         outcome, why = "infeasible", str(error)
     except OutOfTimeError as error:
         outcome, why = "out of time", str(error)
+    except BrokenRuleError as error:
+        outcome, why = "broken", str(error)
     except ValueError as error:
         outcome, why = "refused", str(error)
-    except AssertionError as error:
-        outcome, why = "broken", str(error)
     answer: dict[str, Any] = {
         "outcome": outcome,
         "why": why,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from placewire.optimizer.bounds import lower_bound
@@ -15,13 +15,20 @@ from placewire.optimizer.check.check import check
 from placewire.optimizer.check.recompute.facts import Facts
 from placewire.optimizer.check.recompute.memory import recompute_memory
 from placewire.optimizer.check.recompute.times import recompute_times
-from placewire.optimizer.cluster import Device
+from placewire.optimizer.cluster import Cluster, Device
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
 from placewire.optimizer.placement import PlacementError, placement_from_json
-from placewire.optimizer.problem import Problem
+from placewire.optimizer.problem import InfeasibleError, Problem
 from placewire.optimizer.rates.allocator import allocate, starting_rates
 from placewire.optimizer.simulation.simulate import simulate
-from tests.optimizer.cases import cluster, clusters, devices_of, graphs
+from tests.optimizer.cases import (
+    BYTE_PER_MICROSECOND,
+    cluster,
+    clusters,
+    devices_of,
+    graph,
+    graphs,
+)
 from tests.optimizer.check.checked_placements import PROBLEM, placement_of
 from tests.optimizer.problems import SHARINGS, able_devices, problems
 
@@ -148,6 +155,23 @@ def test_a_placement_file_with_a_doubled_server_is_refused(server):
         placement_from_json(document)
 
 
+@pytest.mark.parametrize("full", [0, 1])
+def test_an_even_split_counts_the_nics_that_the_job_can_use(full):
+    # A neighbour takes all of one NIC, or of two: what is left is split without these.
+    document = cluster(3).model_dump()
+    for server in document["servers"][: full + 1]:
+        server["nics"][0]["background_bits_per_second"] = BYTE_PER_MICROSECOND
+    made = graph({"A": 1.0, "B": 1.0}, [("A", ["B"], 1000)])
+    problem = Problem(made, Cluster.model_validate(document), "even", floor=0.0)
+    placement = placement_of(problem, [1, 2] if full == 0 else [2, 2])
+    assert check(made, placement) == ()
+    assert len(placement.rates_bits_per_second) == (2 if full == 0 else 0)
+    if full == 0:
+        wrong = [(s, t, r, rate / 2) for s, t, r, rate in placement.rates_bits_per_second]
+        changed = placement.model_copy(update={"rates_bits_per_second": tuple(wrong)})
+        assert "an even split gives 8000000" in str(check(made, changed)[0])
+
+
 WAYS = [("contended", sharing) for sharing in SHARINGS]
 WAYS += [("thesis", sharing) for sharing in SHARINGS] + [("msr", "unshaped")]
 
@@ -157,12 +181,16 @@ WAYS += [("thesis", sharing) for sharing in SHARINGS] + [("msr", "unshaped")]
 @given(st.data())
 def test_check_agrees_with_the_simulator(model, sharing, data):
     """Step time, every finish, every arrival and every peak, by two programs that share nothing."""
-    problem = replace(data.draw(problems(largest=12, models=(model,))), sharing=sharing)
+    drawn = data.draw(problems(largest=12, models=(model,), apart=True))
+    problem = replace(drawn, sharing=sharing)
     device = data.draw(able_devices(problem))
     count = problem.graph.operator_count
     priority = np.array(data.draw(st.permutations(range(count))), dtype=float)
     scale = data.draw(st.sampled_from([1.0, 0.4]))  # leaves something to lend under guarantee
-    placement = placement_of(problem, device, priority, scale=scale)
+    try:
+        placement = placement_of(problem, device, priority, scale=scale)
+    except InfeasibleError:  # a server that carries nothing was to send
+        reject()
     assert check(problem.graph, placement) == ()
     rates = placement.rates if problem.decides_rates else None
     timeline = simulate(problem, device, priority, None, rates)
