@@ -23,13 +23,13 @@ from placewire.optimizer.placement import Placement
 from placewire.optimizer.trace.document import (
     COMPUTE,
     WORKSPACE,
-    Detail,
     Span,
     Trace,
     TracedDevice,
     rail_row,
     trace_to_json,
 )
+from placewire.optimizer.trace.trace_file import Detail
 
 
 class Recorder:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray, row_starts
-from placewire.optimizer.graph.rows import COUNTS, GraphError, OperatorRow, TensorRow
+from placewire.optimizer.graph.rows import COUNTS, GraphError, OperatorRow, TensorRow, shown
 
 __all__ = ["GraphError", "OperatorGraph", "OperatorRow", "TensorRow", "build_graph", "tensor_rows"]
 
@@ -77,6 +77,7 @@ class OperatorGraph:
         if len(set(self.ids)) != n:
             twice = Counter(self.ids).most_common(1)[0][0]
             raise GraphError(f"operator id {twice!r} occurs twice; ids must be unique")
+        self._refuse_half_surrogates()
         shapes = {**dict.fromkeys(COUNTS, (n,)), "colocation": (n,)}
         for name, expected in {**shapes, "seconds": (n, len(self.device_types))}.items():
             if (found := getattr(self, name).shape) != expected:
@@ -95,6 +96,21 @@ class OperatorGraph:
                 f"the graph has a cycle; {len(inside)} operators are on or behind it, "
                 f"among them {self.ids[min(inside)]!r}"
             )
+
+    def _refuse_half_surrogates(self) -> None:
+        """JSON can hold half of a surrogate pair, which no file, database or hash can."""
+        columns = {
+            "id": self.ids, "type": self.types, "signature": self.signatures,
+            "module": self.modules, "device_types": self.device_types,
+        }  # fmt: skip
+        for key, texts in columns.items():
+            try:
+                "".join(texts).encode()
+            except UnicodeEncodeError:
+                bad = next(k for k, text in enumerate(texts) if _is_no_utf8(text))
+                place = key if key == "device_types" else f"operators[{bad}]: {key}"
+                what = "text of whole UTF-8 characters"
+                raise GraphError(f"{place} is {shown(texts[bad])}, expected {what}") from None
 
     @property
     def operator_count(self) -> int:
@@ -192,6 +208,10 @@ class OperatorGraph:
         columns = [np.asarray(seconds_by_type[name], dtype=np.float64) for name in names]
         seconds = np.stack(columns, axis=1) if columns else np.zeros((self.operator_count, 0))
         return replace(self, device_types=names, seconds=seconds)
+
+
+def _is_no_utf8(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def build_graph(

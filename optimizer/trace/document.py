@@ -13,15 +13,24 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-VERSION = 1
+from pydantic import ValidationError
+
+from placewire.optimizer.graph.validation_message import first_mistake
+from placewire.optimizer.trace.trace_file import (
+    VERSION,
+    Detail,
+    DeviceEntry,
+    Source,
+    SpanEvent,
+    TraceFile,
+)
+
 STEP, COMPUTE = "step", "compute"
 # The key in a compute span's details for the memory that its operator held only while it ran.
 WORKSPACE = "workspace_bytes"
-Source = Literal["predicted", "measured"]
 Direction = Literal["sends", "receives"]
-Detail = str | int | float
 
 
 class TraceError(ValueError):
@@ -91,23 +100,18 @@ def trace_to_json(trace: Trace) -> dict[str, Any]:
 
 
 def trace_from_json(document: Any, where: str = "trace") -> Trace:
-    """Reads what trace_to_json wrote. Raises TraceError."""
+    """Reads what trace_to_json wrote. Raises TraceError with the place of what is wrong."""
     try:
-        header = document["otherData"]
-        if header["version"] != VERSION:
-            raise TraceError(
-                f"{where}: version {header['version']!r}, this release reads {VERSION}"
-            )
-        begins = {int(step): float(at) for step, at in header["steps"].items()}
-        spans = [
-            (int(event["pid"]), _span(event, begins))
-            for event in document["traceEvents"]
-            if event["ph"] == "X"
-        ]
-        devices = tuple(_device(entry, spans) for entry in header["devices"])
-        return Trace(str(header["structure_hash"]), devices)
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise TraceError(f"{where}: no trace of Placewire: {error!r} is not as expected") from error
+        file = TraceFile.model_validate(document)
+    except ValidationError as error:
+        raise TraceError(f"{where}: no trace of Placewire: {first_mistake(error)}") from error
+    spans = [
+        (event.pid, _span(event, file.header.steps))
+        for event in file.events
+        if isinstance(event, SpanEvent)
+    ]
+    devices = tuple(_device(entry, spans) for entry in file.header.devices)
+    return Trace(file.header.structure_hash, devices)
 
 
 def _begins(devices: Sequence[TracedDevice]) -> dict[int, int]:
@@ -179,24 +183,21 @@ def _nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-def _span(event: Mapping[str, Any], begins: Mapping[int, float]) -> Span:
-    details = dict(event["args"])
+def _span(event: SpanEvent, begins: Mapping[int, float]) -> Span:
+    details = dict(event.args)
     step = int(details.pop("step"))
-    start = float(event["ts"]) - begins[step]
-    finish = start + float(event["dur"])
-    return Span(step, str(event["cat"]), str(event["name"]), start / 1e6, finish / 1e6, details)
+    start = event.ts - begins[step]
+    finish = start + event.dur
+    return Span(step, event.cat, event.name, start / 1e6, finish / 1e6, details)
 
 
-def _device(entry: Mapping[str, Any], spans: Sequence[tuple[int, Span]]) -> TracedDevice:
-    rank, source = int(entry["rank"]), entry["source"]
-    if source not in get_args(Source):
-        raise TraceError(f"device source {source!r}; accepted: {', '.join(get_args(Source))}")
-    pid = _process(rank, source)
+def _device(entry: DeviceEntry, spans: Sequence[tuple[int, Span]]) -> TracedDevice:
+    pid = _process(entry.rank, entry.source)
     own = [span for process, span in spans if process == pid]
     return TracedDevice(
-        rank=rank,
-        device=str(entry["device"]),
-        source=source,
+        rank=entry.rank,
+        device=entry.device,
+        source=entry.source,
         step_seconds={s.step: s.finish_seconds for s in own if s.row == STEP},
         spans=tuple(span for span in own if span.row != STEP),
     )

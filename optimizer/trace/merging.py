@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from placewire.optimizer.trace.document import Detail, Span, Trace, TracedDevice, TraceError
+from placewire.optimizer.trace.document import Span, Trace, TracedDevice, TraceError
+from placewire.optimizer.trace.trace_file import Detail
 
 # Identifies a part of a message: step, producer, output, sender, receiver, rail.
 _Part = tuple[int, str, Detail, str, str, str]

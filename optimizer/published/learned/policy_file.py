@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,21 +57,11 @@ def save_policy(policy: PolicyFile, path: Path) -> None:
 def load_policy(path: Path, engine: str, devices: int) -> PolicyFile:
     """Raises OSError, and PolicyFileError for a file that is no policy of this engine, version and
     number of devices."""
-    try:
-        held = _read(path)
-        header = json.loads(held.pop(_HEADER).tobytes())
-        if header["format"] != FORMAT:
-            raise ValueError("another format")
-        found = PolicyFile(
-            engine=str(header["engine"]),
-            devices=int(header["devices"]),
-            facts=dict(header["facts"]),
-            trained=str(header["trained"]),
-            arrays={name.removeprefix("array."): array for name, array in held.items()},
-        )
-        version = int(header["version"])
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
-        raise not_a_policy(path, engine) from error
+    with path.open("rb") as file:
+        try:
+            version, found = _parsed(file)
+        except Exception as error:  # archive, compression, array and JSON each raise their own
+            raise not_a_policy(path, engine) from error
     if version != VERSION:
         raise PolicyFileError(
             f"{path}: is a policy of version {version}, and this release reads version {VERSION}; "
@@ -109,14 +99,29 @@ def refuse_other_arrays(path: Path, wanted: Mapping[str, tuple[int, ...]], array
             raise PolicyFileError(f"{path}: array {name} has numbers that are not finite")
 
 
-def _read(path: Path) -> dict[str, NDArray[Any]]:
-    with path.open("rb") as file:
-        with zipfile.ZipFile(file) as archive:
-            if sum(member.file_size for member in archive.infolist()) > MOST_BYTES:
-                raise ValueError("larger than any policy")
-        file.seek(0)
-        with np.load(file, allow_pickle=False) as arrays:
-            held = {name: arrays[name] for name in arrays.files}
+def _parsed(file: BinaryIO) -> tuple[int, PolicyFile]:
+    """(version, policy). Raises whatever a damaged file makes its readers raise."""
+    held = _read(file)
+    header = json.loads(held.pop(_HEADER).tobytes())
+    if header["format"] != FORMAT:
+        raise ValueError("another format")
+    found = PolicyFile(
+        engine=str(header["engine"]),
+        devices=int(header["devices"]),
+        facts=dict(header["facts"]),
+        trained=str(header["trained"]),
+        arrays={name.removeprefix("array."): array for name, array in held.items()},
+    )
+    return int(header["version"]), found
+
+
+def _read(file: BinaryIO) -> dict[str, NDArray[Any]]:
+    with zipfile.ZipFile(file) as archive:
+        if sum(member.file_size for member in archive.infolist()) > MOST_BYTES:
+            raise ValueError("larger than any policy")
+    file.seek(0)
+    with np.load(file, allow_pickle=False) as arrays:
+        held = {name: arrays[name] for name in arrays.files}
     for name, array in held.items():
         if array.dtype != (np.uint8 if name == _HEADER else np.float32):
             raise ValueError(f"{name} is of type {array.dtype}")

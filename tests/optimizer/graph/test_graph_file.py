@@ -144,3 +144,16 @@ def test_a_file_that_is_no_document_is_named(tmp_path, data, capsys):
         load_placement(file)
     assert main(["show", str(file)]) == 3
     assert capsys.readouterr().err.startswith(f"error: {file}: no JSON document: ")
+
+
+@pytest.mark.parametrize("key", ["id", "type", "signature", "module"])
+def test_half_a_surrogate_pair_is_refused_with_its_place(key: str) -> None:
+    """JSON can hold one, and no file or hash can."""
+    good = {"id": "a", "type": "x", "seconds": {"cpu": 1.0}}
+    bad = {"id": "b", "type": "x", "seconds": {"cpu": 1.0}, key: "b\ud800"}
+    document = {"version": 1, "operators": [good, bad], "tensors": []}
+    with pytest.raises(GraphError, match=rf"operators\[1\]: {key} is 'b\\ud800', expected .*UTF-8"):
+        graph_from_json(document)
+    types = {**document, "operators": [good | {"seconds": {"\udfff": 1.0}}]}
+    with pytest.raises(GraphError, match=r"device_types is .*UTF-8"):
+        graph_from_json(types)

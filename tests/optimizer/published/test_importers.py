@@ -210,6 +210,7 @@ MISTAKES = [
     ("thesis", THESIS, ("nodes", 0, "mem"), "1k", "nodes[0]: mem is '1k', expected a number"),
     ("thesis", THESIS, ("nodes", 0, "mem"), float("nan"), "nodes[0]: mem is nan"),
     ("thesis", THESIS, ("links", 0, "tensor_size_in_bit"), None, "links[0]: key 'tensor_size_in_"),
+    ("thesis", THESIS, ("nodes", 1, "op_type"), "\ud800", r"operators[1]: type is '\ud800', exp"),
     ("thesis", THESIS, ("nodes",), None, "nodes is missing"),
     ("thesis", THESIS, ("nodes",), {}, "nodes is no list"),
     ("msr", MSR, ("nodes", 2, "fpgaLatency"), -0.1, "nodes[2]: fpgaLatency is -0.1: it is negat"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -142,6 +143,48 @@ def test_traces_of_two_jobs_are_not_merged() -> None:
 def test_another_file_is_no_trace(document: Any) -> None:
     with pytest.raises(TraceError, match=r"file\.json: "):
         trace_from_json(document, where="file.json")
+
+
+INFINITE = float("inf")
+
+
+@pytest.mark.parametrize(
+    ("changed", "where"),
+    [
+        ({"args": {"step": 8, "output": 0}}, "traceEvents.*args"),
+        ({"args": {"step": 8, "peer": "s2/0", "output": []}}, "traceEvents.*args.output"),
+        ({"args": {"step": 8, "peer": 5, "output": 0}}, "traceEvents.*args"),
+        ({"args": {"step": 7, "peer": "s2/0", "output": 0}}, "step 7"),
+        ({"args": {"peer": "s2/0", "output": 0}}, "traceEvents.*args"),
+        ({"args": 5}, "traceEvents.*args"),
+        ({"pid": INFINITE}, "traceEvents.*pid"),
+        ({"ts": 1e308, "dur": 1e308}, "traceEvents.*ts"),
+        ({"dur": INFINITE}, "traceEvents.*dur"),
+        ({"name": 5}, "traceEvents.*name"),
+        ({"steps": {"8": INFINITE}}, "otherData.steps"),
+        ({"rank": INFINITE}, "otherData.devices.0.rank"),
+        ({"rank": -1}, "otherData.devices.0.rank"),
+        ({"source": "heard"}, "otherData.devices.0.source"),
+    ],
+)
+def test_a_trace_with_a_wrong_value_is_refused_with_its_place(
+    tmp_path: Path,
+    files: tuple[OperatorGraph, Placement],
+    capsys: pytest.CaptureFixture[str],
+    changed: dict[str, Any],
+    where: str,
+) -> None:
+    document = trace_to_json(measured(8, 0.7, message("sends", "s2/0", 0.1, 0.2)))
+    header = document["otherData"]
+    (event,) = (e for e in document["traceEvents"] if e.get("cat") == "a sends")
+    for key, value in changed.items():
+        one = next(place for place in (event, header, header["devices"][0]) if key in place)
+        one[key] = value
+    rank = tmp_path / "rank.json"
+    rank.write_text(json.dumps(document))
+    assert trace(tmp_path, "--merge", str(rank)) == 3
+    said = capsys.readouterr().err
+    assert re.search(f"error: {re.escape(str(rank))}: no trace of Placewire: {where}", said), said
 
 
 @pytest.fixture
