@@ -99,8 +99,8 @@ def place(
         clock.stage("check")
     if violations:
         raise BrokenRuleError(
-            f"engine {engine} broke a rule: {violations[0]}; report this to {ENGINES.package(engine)}, "
-            "or use another engine"
+            f"engine {engine} broke a rule: {violations[0]}; use another engine, and report this to "
+            f"{ENGINES.package(engine)}"
         )
     return placement.model_copy(update={"wall_seconds": dict(clock.stages)})
 

@@ -5,6 +5,7 @@ Ranks write such files, and whoever can write into their folder may have written
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -31,10 +32,14 @@ class SpanEvent(Frozen):
     cat: str
     ts: Microseconds
     dur: Microseconds
-    args: dict[str, Detail]
+    args: dict[str, Any]
 
     @model_validator(mode="after")
     def _args_say_what_was_traced(self) -> Self:
+        for key, value in self.args.items():
+            known = isinstance(value, str | int | float)
+            if not known or (isinstance(value, float) and not math.isfinite(value)):
+                raise ValueError(f"args.{key}: expected a text or a finite number")
         if not isinstance(self.args.get("step"), int):
             raise ValueError("args.step: expected a whole number")
         if self.cat.endswith((" sends", " receives")):

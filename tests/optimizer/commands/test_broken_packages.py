@@ -102,7 +102,11 @@ def test_a_solution_that_breaks_a_rule_is_refused_by_the_rules_name(files, capsy
         return found
 
     monkeypatch.setattr(ENGINES, "load", lambda name: Engine("torn", solve, reduction="none"))
-    monkeypatch.setitem(vars(ENGINES), "_entries", {**ENGINES._entries, "torn": EntryPoint("torn", "torn:TORN", "any")})
+    monkeypatch.setitem(
+        vars(ENGINES),
+        "_entries",
+        {**ENGINES._entries, "torn": EntryPoint("torn", "torn:TORN", "any")},
+    )
     assert main(["solve", given, "--cluster", on, "--engine", "torn", "--out", out]) == 3
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("error: engine torn broke a rule: ") and "co-location" in said

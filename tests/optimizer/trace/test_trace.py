@@ -153,6 +153,7 @@ INFINITE = float("inf")
     [
         ({"args": {"step": 8, "output": 0}}, "traceEvents.*args"),
         ({"args": {"step": 8, "peer": "s2/0", "output": []}}, "traceEvents.*args.output"),
+        ({"args": {"step": 8, "bytes": INFINITE}}, "traceEvents.*args.bytes"),
         ({"args": {"step": 8, "peer": 5, "output": 0}}, "traceEvents.*args"),
         ({"args": {"step": 7, "peer": "s2/0", "output": 0}}, "step 7"),
         ({"args": {"peer": "s2/0", "output": 0}}, "traceEvents.*args"),
