@@ -99,8 +99,8 @@ def place(
         clock.stage("check")
     if violations:
         raise BrokenRuleError(
-            f"engine {engine} broke a rule: {violations[0]}; use another engine, and report this to "
-            f"{ENGINES.package(engine)}"
+            f"engine {engine} broke a rule: {violations[0]}; use another engine, and report this "
+            f"to {ENGINES.package(engine)}"
         )
     return placement.model_copy(update={"wall_seconds": dict(clock.stages)})
 

@@ -44,7 +44,7 @@ def broken(request, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> tuple[str, str, str]:
+def files(tmp_path: Path) -> tuple[str, ...]:
     save_graph(graph({"A": 0.1}, []), tmp_path / "graph.json")
     (tmp_path / "cluster.json").write_text(cluster(1).model_dump_json())
     return tuple(str(tmp_path / name) for name in ("graph.json", "cluster.json", "out.json"))
