@@ -45,17 +45,17 @@ def mixed_clusters(
     servers: int = 4,
     memory: st.SearchStrategy[int] | None = None,
     *,
-    apart: bool = False,
+    extremes: bool = False,
 ) -> Cluster:
-    """All servers are on rail a, about half of them also on b; apart: some have no NIC at all. The
-    first device is a CPU with much memory, so that one device at least can run everything."""
+    """All servers are on rail a, about half of them also on b; extremes: some have no NIC at all.
+    The first device is a CPU with much memory, so that one device at least can run everything."""
     memory = st.just(ROOMY) if memory is None else memory
     rate = st.sampled_from([1.0, 1.0, 2.5])
     wanted = st.sampled_from([0.0, 0.0, 0.4, 5.0])
     made = []
     for k in range(draw(st.integers(2, servers))):
         rails = "ab" if draw(st.booleans()) else "a"
-        if apart and not draw(st.integers(0, 3)):
+        if extremes and not draw(st.integers(0, 3)):
             rails = ""
         nics = []
         for rail in rails:
@@ -76,29 +76,33 @@ def mixed_clusters(
         setup_latency_seconds=draw(st.sampled_from([0.0, 0.002])),
         intra_server_bits_per_second=1e8,
     )
-    return bare.model_copy(update={"links": draw(links_between(bare))})
+    return bare.model_copy(update={"links": draw(links_between(bare, extremes))})
 
 
 @st.composite
-def links_between(draw: st.DrawFn, cluster: Cluster) -> tuple[Link, ...]:
+def links_between(draw: st.DrawFn, cluster: Cluster, extremes: bool) -> tuple[Link, ...]:
+    """extremes: some join all devices, or are slower or much faster than what they replace."""
     pairs = [(a, b) for a in cluster.device_names for b in cluster.device_names if a != b]
     if not pairs or draw(st.integers(0, 2)):
         return ()
     few = st.lists(st.sampled_from(pairs), max_size=3, unique=True)
-    joined = draw(st.one_of(few, st.just(pairs)))
+    joined = draw(st.one_of(few, st.just(pairs)) if extremes else few)
+    speed = st.sampled_from([0.5, 1.0, 50.0]) if extremes else st.just(1.0)
     return tuple(
         Link(
             source=a,
             destination=b,
             setup_latency_seconds=draw(st.sampled_from([0.0, 0.01])),
-            rate_bits_per_second=draw(st.sampled_from([0.5, 1.0, 50.0])) * BYTE_PER_MICROSECOND,
+            rate_bits_per_second=draw(speed) * BYTE_PER_MICROSECOND,
         )
         for a, b in joined
     )
 
 
 @st.composite
-def one_server(draw: st.DrawFn, memory: st.SearchStrategy[int] | None = None) -> Cluster:
+def one_server(
+    draw: st.DrawFn, memory: st.SearchStrategy[int] | None = None, *, extremes: bool = False
+) -> Cluster:
     held = devices(draw, 3, st.just(ROOMY) if memory is None else memory)
     held = (Device(type="cpu", memory_bytes=ROOMY), *held)
     bare = Cluster(
@@ -106,7 +110,7 @@ def one_server(draw: st.DrawFn, memory: st.SearchStrategy[int] | None = None) ->
         setup_latency_seconds=draw(st.sampled_from([0.0, 0.002])),
         intra_server_bits_per_second=BYTE_PER_MICROSECOND,
     )
-    return bare.model_copy(update={"links": draw(links_between(bare))})
+    return bare.model_copy(update={"links": draw(links_between(bare, extremes))})
 
 
 @st.composite
@@ -117,19 +121,20 @@ def problems(
     memory: st.SearchStrategy[int] | None = None,
     models: tuple[Model, ...] = ("contended", "contended", "contended", "thesis", "msr"),
     *,
-    apart: bool = False,
+    extremes: bool = False,
 ) -> Problem:
-    """apart: in some, a server carries nothing: it has no NIC, or a neighbour takes all of it."""
+    """extremes: in some a server carries nothing, because it has no NIC or a neighbour takes all of
+    it, and in some links are much faster than what they replace."""
     model = draw(st.sampled_from(models))
-    many = mixed_clusters(servers, memory, apart=apart)
-    cluster = draw(one_server(memory) if model == "msr" else many)
+    one = one_server(memory, extremes=extremes)
+    cluster = draw(one if model == "msr" else mixed_clusters(servers, memory, extremes=extremes))
     return Problem(
         draw(two_type_graphs(largest)),
         cluster,
         draw(st.sampled_from(SHARINGS)),
         model,
         draw(st.sampled_from(get_args(Backend))),
-        draw(st.sampled_from([0.0, 0.8] if apart else [0.5, 0.8])),
+        draw(st.sampled_from([0.0, 0.8] if extremes else [0.5, 0.8])),
     )
 
 

@@ -52,7 +52,7 @@ def forks(draw: st.DrawFn) -> OperatorGraph:
 @st.composite
 def problems_with_a_step(draw: st.DrawFn, model, sharing) -> tuple[Problem, float]:
     """A problem, and the shortest step that is found; inf where no placement tried ever ends."""
-    problem = replace(draw(problems(largest=5, models=(model,), apart=True)), sharing=sharing)
+    problem = replace(draw(problems(largest=5, models=(model,), extremes=True)), sharing=sharing)
     if draw(st.booleans()):
         problem = replace(problem, graph=draw(forks()))
     count = problem.graph.operator_count

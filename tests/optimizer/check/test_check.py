@@ -181,7 +181,7 @@ WAYS += [("thesis", sharing) for sharing in SHARINGS] + [("msr", "unshaped")]
 @given(st.data())
 def test_check_agrees_with_the_simulator(model, sharing, data):
     """Step time, every finish, every arrival and every peak, by two programs that share nothing."""
-    drawn = data.draw(problems(largest=12, models=(model,), apart=True))
+    drawn = data.draw(problems(largest=12, models=(model,), extremes=True))
     problem = replace(drawn, sharing=sharing)
     device = data.draw(able_devices(problem))
     count = problem.graph.operator_count
