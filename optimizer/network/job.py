@@ -114,36 +114,6 @@ def one_to_one(choices: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     return {source: found[source] for source in choices}
 
 
-def _augment(
-    source: str,
-    choices: Mapping[str, tuple[str, ...]],
-    found: dict[str, str],
-    source_of: dict[str, str],
-) -> None:
-    """Gives the source a destination where others can change theirs for that. found: destinations
-    by source, source_of: the reverse; both are changed. A search by waves: a path may go through
-    all sources, more than calls may be nested."""
-    reached_from: dict[str, str] = {}
-    wave = [source]
-    while wave:
-        following = []
-        for one in wave:
-            for destination in choices[one]:
-                if destination in reached_from:
-                    continue
-                reached_from[destination] = one
-                if destination in source_of:
-                    following.append(source_of[destination])
-                    continue
-                free: str | None = destination
-                while free is not None:
-                    taker = reached_from[free]
-                    source_of[free], given_up = taker, found.get(taker)
-                    found[taker], free = free, given_up
-                return
-        wave = following
-
-
 def equal_shares(amount: float, room: Mapping[Key, float]) -> dict[Key, float]:
     """Divides the amount equally, but gives no key more than its room."""
     shares: dict[Key, float] = {}
