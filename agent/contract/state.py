@@ -72,7 +72,8 @@ class NicFacts(Frozen):
     addresses: its own, of global scope, IPv6 included (so that taking it over can be refused).
     bridge: the bridge that it is a port of, whoever made that bridge.
     address_commands: addresses as `ip address add` accepts them, with "dynamic" where they expire.
-    routes: those through it, as `ip route` accepts them, without Placewire's and the kernel's own.
+    routes: those through it, as `ip route` accepts them, without Placewire's and those that the
+    kernel makes by itself.
     root_qdisc: kind of a queueing discipline that somebody set; None: the kernel's default.
     receiving_qdisc: kind of a discipline for what it receives (ingress, clsact) that somebody set.
     carrier: whether the cable's other end is there; None: not known, for example while it is down.
@@ -168,11 +169,11 @@ class ObservedState(Collections):
     interfaces; a NIC's own are in nics, those of others in foreign. sysctls: those that a desired
     state or the ledger names. bridges_down: bridges whose interface is down, as ovs-vswitchd leaves
     it when it makes the interface anew. bridge_routes: all routes over the bridges that neither
-    Placewire nor the kernel made, as `ip route` accepts them. unused_rows: the next change removes
-    them. held: what bridges' marks say that their NICs held before. addresses_elsewhere: IPv4
-    addresses of interfaces that are neither NICs nor bridges of Placewire: the loopback's, and
-    those of others in Open vSwitch. problems: what is broken, for example a bridge of MTU above its
-    NIC's.
+    Placewire nor the kernel made, and those that their NICs held, as `ip route` accepts them.
+    unused_rows: the next change removes them. held: what bridges' marks say that their NICs held
+    before. addresses_elsewhere: IPv4 addresses of interfaces that are neither NICs nor bridges of
+    Placewire: the loopback's, and those of others in Open vSwitch. problems: what is broken, for
+    example a bridge of MTU above its NIC's.
     """
 
     nics: tuple[NicFacts, ...] = ()

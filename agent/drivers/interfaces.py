@@ -48,7 +48,7 @@ class InterfaceView:
             if qdisc["handle"] != "0:"
         ]
         self._qdiscs: dict[str, Any] = {q["dev"]: q for q in self._given_qdiscs if q.get("root")}
-        self._routes = read_foreign_routes()
+        self._routes = read_routes()
 
     @property
     def names(self) -> Collection[str]:
@@ -94,7 +94,7 @@ class InterfaceView:
     @cached_property
     def foreign_routes_v6(self) -> Sequence[str]:
         """Other programs' IPv6 routes, as `ip -6 route` accepts them."""
-        return read_foreign_routes("-6")
+        return [line for line in read_routes("-6") if not _is_the_kernels(line)]
 
     @cached_property
     def permanent_neighbours(self) -> Sequence[Mapping[str, Any]]:
@@ -104,7 +104,7 @@ class InterfaceView:
     @property
     def all_foreign_routes(self) -> Sequence[str]:
         """Other programs' IPv4 routes, as `ip route` accepts them."""
-        return self._routes
+        return [line for line in self._routes if not _is_the_kernels(line)]
 
     def disciplines(self, interface: str) -> tuple[Discipline, ...]:
         """The queueing disciplines that have a handle."""
@@ -128,9 +128,27 @@ class InterfaceView:
         """All its addresses as `ip -j address` shows them."""
         return list(self._links.get(interface, {}).get("addr_info", []))
 
-    def foreign_routes(self, interface: str) -> tuple[str, ...]:
-        """Other programs' routes through the interface, as `ip route` accepts them."""
-        return tuple(line for line in self._routes if f" dev {interface} " in f" {line} ")
+    def foreign_routes(self, interface: str, also: Collection[str] = ()) -> tuple[str, ...]:
+        """Other programs' routes through the interface, as `ip route` accepts them. also: routes
+        that count though they are of `proto kernel`."""
+        return tuple(
+            line
+            for line in self._routes
+            if _is_over(line, interface) and (line in also or not _is_the_kernels(line))
+        )
+
+    def _routes_of_nic(self, nic: str) -> tuple[str, ...]:
+        """Those that a program must put back once they are gone. NetworkManager tells the kernel to
+        make none with an address (`noprefixroute`), and makes the subnet's itself, of `proto
+        kernel`."""
+        entries = [entry for entry in self.address_entries(nic) if entry["family"] == "inet"]
+        if not any(entry.get("noprefixroute") for entry in entries):
+            return self.foreign_routes(nic)
+        made = {_made_with(entry) for entry in entries if not entry.get("noprefixroute")}
+        lines = (line for line in self._routes if _is_over(line, nic))
+        return self.foreign_routes(
+            nic, also=[line for line in lines if _identified(line) not in made]
+        )
 
     def nics(
         self, bridge_of_port: Mapping[str, str], internal: Collection[str]
@@ -159,7 +177,7 @@ class InterfaceView:
             addresses=tuple(self.addresses(name)),
             bridge=bridge,
             address_commands=tuple(_address_command(a) for a in self._global(name)),
-            routes=self.foreign_routes(name),
+            routes=self._routes_of_nic(name),
             root_qdisc=self._qdiscs[name]["kind"] if name in self._qdiscs else None,
             receiving_qdisc=next(
                 (one.kind for one in self.disciplines(name) if one.kind in RECEIVING), None
@@ -196,19 +214,17 @@ def _address_command(entry: Mapping[str, Any]) -> str:
     return " ".join(words)
 
 
-def read_foreign_routes(family: Literal["-4", "-6"] = "-4") -> list[str]:
-    """Routes that neither the kernel made nor we, as `ip route` accepts them. Those without a
+def read_routes(family: Literal["-4", "-6"] = "-4") -> list[str]:
+    """All routes but ours and those of table local, as `ip route` accepts them. Those without a
     gateway come first, so that all can be added in this order."""
-    excluded = {("proto", "kernel"), ("table", "local")}
-    if family == "-6":
-        excluded.add(("proto", "ra"))  # The kernel's own, of a router's advertisement.
     lines = []
     for line in run(["ip", "-o", family, "route", "show", "table", "all"]).splitlines():
         # How long a route still lasts differs at each reading.
         lasting = _LASTS.sub("", line.replace("\\", " "))
         words = [word for word in lasting.split() if word not in _ROUTE_STATES]
         pairs = set(pairwise(words))
-        if words and excluded.isdisjoint(pairs) and not (family == "-4" and _is_ours(pairs)):
+        own = family == "-4" and _is_ours(pairs)
+        if words and ("table", "local") not in pairs and not own:
             lines.append(" ".join(words))
     return sorted(lines, key=lambda line: " via " in line)
 
@@ -231,6 +247,29 @@ def leaving_by(address: str) -> list[str]:
     except (NetlinkError, OSError):
         return []
     return [names[index] for route in routes if (index := route.get_attr("RTA_OIF")) in names]
+
+
+def _is_the_kernels(route: str) -> bool:
+    """Whether the kernel made it, or a program that says so. `ra`: of a router's advertisement."""
+    return any(f" proto {protocol} " in f"{route} " for protocol in ("kernel", "ra"))
+
+
+def _is_over(route: str, interface: str) -> bool:
+    return f" dev {interface} " in f" {route} "
+
+
+def _made_with(entry: Mapping[str, Any]) -> tuple[str, str, str]:
+    """What `_identified` says of the route that the kernel makes with an IPv4 address."""
+    peer_or_own = entry.get("address", entry["local"])
+    network = IPv4Interface(f"{peer_or_own}/{entry['prefixlen']}").network
+    return str(network).removesuffix("/32"), entry["local"], str(entry.get("metric", ""))
+
+
+def _identified(route: str) -> tuple[str, str, str]:
+    """Its destination, source and metric; "" for what it does not say."""
+    words = route.split()
+    said = dict(pairwise(words))
+    return words[0], said.get("src", ""), said.get("metric", "")
 
 
 def change_addresses(steps: Sequence[EntryStep]) -> None:
@@ -315,7 +354,7 @@ def _to_bridge(step: NicStep) -> list[list[str]]:
     """The commands; the bridge has the addresses already. Routes are deleted by name, because a
     gateway route stays when its address goes."""
     nic, held = step.held.nic, step.held
-    there = read_foreign_routes()
+    there = read_routes()
     return [
         *[["ip", "route", "del", *route.split()] for route in held.routes if route in there],
         *[["ip", "address", "del", *_identity(a), "dev", nic] for a in held.addresses],
@@ -333,7 +372,7 @@ def _back(step: NicStep) -> list[list[str]]:
     if nic not in view.names:
         raise EffectError(f"NIC {nic} is gone: its addresses {held.addresses} cannot come back")
     have = {_address_command(a) for a in view._global(nic)}
-    there = read_foreign_routes()
+    there = read_routes()
     missing = [a for a in held.addresses if a not in have]
     return [
         ["ip", "link", "set", nic, "up" if held.was_up else "down"],

@@ -149,7 +149,9 @@ class Server:
                 *(r for r in foreign_routes if r.key not in {entry.key for entry in beside}),
             ),
             bridges_down=tuple(name for name in live if not view.is_up(name)),
-            bridge_routes=tuple(r for name in live for r in view.foreign_routes(name)),
+            bridge_routes=tuple(
+                r for name in live for r in view.foreign_routes(name, also=sought.routes or ())
+            ),
             unused_rows=tuple(switch.unused_rows()),
             held=tuple(switch.held()),
             addresses_elsewhere=tuple(

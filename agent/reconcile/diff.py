@@ -144,9 +144,10 @@ def _nics_to_bridges(wanted: Collections, observed: ObservedState, ledger: Ledge
             and over_bridge(route, nic.name, bridge.name) not in observed.bridge_routes
         )
         if addresses or routes or lost:
-            held = TakenOver(
-                nic=nic.name, addresses=addresses, routes=(*routes, *lost), was_up=nic.up
-            )
+            # In the order in which the NIC had them: a gateway's subnet before the gateway's route.
+            both = {*routes, *lost}
+            ordered = tuple(r for r in (taken.routes if taken else routes) if r in both)
+            held = TakenOver(nic=nic.name, addresses=addresses, routes=ordered, was_up=nic.up)
             steps.append(NicStep("to bridge", bridge.name, held))
     return steps
 

@@ -7,7 +7,7 @@ rows of bridges or queues, one bundle of flows per bridge, one call per kernel o
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from placewire.agent.contract.entries import (
     FLOW_PRIORITY,
@@ -383,11 +383,11 @@ class MemoryNetwork:
         _require(link is not None, f"NIC {nic} is gone")
         assert link is not None
         there = list(self._server.main_routes)
-        missing = [a for a in held.addresses if a not in link.addresses]
+        missing = [a for a in held.addresses if a not in link.address_commands]
         return [
             (f"link {nic}", lambda: self._server.set_up(nic, held.was_up)),
             *([(f"qdisc of {nic}", link.without_root)] if self._is_left(nic) else []),
-            *((f"add {a} {nic}", lambda a=a: link.addresses.append(a)) for a in missing),
+            *((f"add {a} {nic}", lambda a=a: link.add_address(a)) for a in missing),
             *((f"add {r}", lambda r=r: self._add_main(r)) for r in held.routes if r not in there),
         ]
 
@@ -395,8 +395,8 @@ class MemoryNetwork:
         """Whether the NIC has an HTB that ovs-vswitchd left behind."""
         return self._server.port(nic) is None and self._server.links[nic].classes is not None
 
-    def _del_from_nic(self, nic: str, address: str) -> None:
-        link = self._server.links.get(nic)
+    def _del_from_nic(self, nic: str, command: str) -> None:
+        link, address = self._server.links.get(nic), command.split(maxsplit=1)[0]
         _require(link is not None and address in link.addresses, f"{nic} has no {address}")
         self._server.remove_address(nic, address)
 
@@ -405,10 +405,13 @@ class MemoryNetwork:
         self._server.main_routes.remove(line)
 
     def _add_main(self, line: str) -> None:
-        link = self._server.links.get(line.rsplit(maxsplit=1)[-1])
+        said = dict(pairwise(line.split()))
+        link = self._server.links.get(said["dev"])
         _require(line not in self._server.main_routes, f"{line}: exists")
+        _require(link is not None and link.up, f"{line}: {said['dev']} is not up")
+        by = said.get("via")
         _require(
-            link is not None and link.up and bool(link.addresses), f"{line}: its gateway is invalid"
+            by is None or self._server.reaches(by, said["dev"]), f"{line}: its gateway is invalid"
         )
         self._server.main_routes.append(line)
 

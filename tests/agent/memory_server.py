@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from ipaddress import ip_interface
+from ipaddress import ip_address, ip_interface, ip_network
+from typing import Any
 
 from placewire.agent.contract.entries import (
     BRIDGE_PREFIX,
@@ -94,6 +95,8 @@ class Link:
     # Of others: which of the addresses, neighbours, what is on the HTB (filters by preference,
     # disciplines by queue), and a root discipline, which on a NIC is in the place of the HTB.
     theirs: set[str] = field(default_factory=set)
+    # Which of the addresses have `noprefixroute`: the kernel makes no route with them.
+    without_route: set[str] = field(default_factory=set)
     neighbours: list[str] = field(default_factory=list)
     filters: dict[int, str] = field(default_factory=dict)
     leaves: dict[int, str] = field(default_factory=dict)
@@ -102,6 +105,15 @@ class Link:
     above: str | None = None  # the interface that it is made on, and goes with
     # Whether it was renamed: ovs-vswitchd does not know it by this name, and leaves its queues.
     renamed: bool = False
+
+    @property
+    def address_commands(self) -> tuple[str, ...]:
+        return tuple(f"{a} noprefixroute" if a in self.without_route else a for a in self.addresses)
+
+    def add_address(self, command: str) -> None:
+        address, *flags = command.split()
+        self.addresses.append(address)
+        self.without_route |= {address for _ in flags}
 
     def without_root(self) -> None:
         """What is on a root discipline goes with it."""
@@ -218,8 +230,8 @@ class MemoryServer:
 
     def _remove_routes(self, name: str) -> None:
         self.routes = [(r, ours) for r, ours in self.routes if r.interface != name]
-        self.main_routes = [line for line in self.main_routes if not _is_over(line, name)]
-        self.their_routes = [line for line in self.their_routes if not _is_over(line, name)]
+        self.main_routes = [line for line in self.main_routes if not is_over(line, name)]
+        self.their_routes = [line for line in self.their_routes if not is_over(line, name)]
 
     def set_up(self, name: str, up: bool) -> None:
         """Routes through an interface that goes down are lost."""
@@ -235,11 +247,26 @@ class MemoryServer:
         for one in subnet if subnet[0] == address else [address]:
             link.addresses.remove(one)
             link.theirs.discard(one)
+            link.without_route.discard(one)
         gone = address.split("/", maxsplit=1)[0]
         self.routes = [(r, ours) for r, ours in self.routes if r.source != gone]
         if not any(a.split("/")[0] == gone for one in self.links.values() for a in one.addresses):
             source = f" src {gone} "
             self.their_routes = [r for r in self.their_routes if source not in f"{r} "]
+            self.main_routes = [r for r in self.main_routes if source not in f"{r} "]
+
+    def reaches(self, gateway: str, interface: str) -> bool:
+        """Whether the kernel takes a route by this gateway over this interface."""
+        link = self.links[interface]
+        plain = (a for a in link.addresses if a not in link.without_route)
+        direct = (r for r in self.main_routes if is_over(r, interface) and " via " not in r)
+        subnets = [*(ip_interface(a).network for a in plain), *(_subnet(r) for r in direct)]
+        return any(ip_address(gateway) in subnet for subnet in subnets)
+
+    def network_manager_configures(self, nic: str) -> None:
+        """Its address as NetworkManager sets it, and the route that it makes for its subnet."""
+        self.links[nic].without_route.add(base_address(nic))
+        self.main_routes.insert(0, subnet_route(nic))
 
     def nic_vanishes(self, nic: str) -> None:
         if nic in self.links:
@@ -404,7 +431,7 @@ class MemoryServer:
             ),
             bridges_down=tuple(name for name in names if not self.links[name].up),
             bridge_routes=tuple(
-                r for n in names for r in (*self.main_routes, *self.their_routes) if _is_over(r, n)
+                r for n in names for r in (*self.main_routes, *self.their_routes) if is_over(r, n)
             ),
             unused_rows=switch["unused_rows"],
             held=switch["held"],
@@ -433,9 +460,9 @@ class MemoryServer:
                 rdma=False,
                 addresses=tuple(link.addresses),
                 bridge=bridge_of.get(name),
-                address_commands=tuple(link.addresses),
+                address_commands=link.address_commands,
                 routes=tuple(
-                    r for r in (*self.main_routes, *self.their_routes) if _is_over(r, name)
+                    r for r in (*self.main_routes, *self.their_routes) if is_over(r, name)
                 ),
                 root_qdisc=link.root if link.classes is None else "htb",
                 left_by_switch=name not in bridge_of and link.classes is not None,
@@ -484,7 +511,7 @@ class MemoryServer:
             )
 
         link = self.links[name]
-        lines = [r for r in (*self.main_routes, *self.their_routes) if _is_over(r, name)]
+        lines = [r for r in (*self.main_routes, *self.their_routes) if is_over(r, name)]
         return [
             *(
                 entry("addresses", f"{name} {a}", f"address {a}", f"ip address del {a}")
@@ -586,7 +613,7 @@ def same_subnet(one: str, other: str) -> bool:
     return ip_interface(one).network == ip_interface(other).network
 
 
-def _is_over(line: str, interface: str) -> bool:
+def is_over(line: str, interface: str) -> bool:
     return f" dev {interface} " in f" {line} "
 
 
@@ -607,6 +634,16 @@ def base_address(nic: str) -> str:
 def base_route(interface: str) -> str:
     """A gateway's route, in the main table, over nic0 or its bridge."""
     return f"10.50.0.0/16 via 10.7.0.254 dev {interface}"
+
+
+def subnet_route(interface: str, nic: str = "nic0") -> str:
+    """As NetworkManager makes it of the address of `nic`, over that NIC or its bridge."""
+    subnet, host = ip_interface(base_address(nic)).network, base_address(nic).split("/")[0]
+    return f"{subnet} dev {interface} proto kernel scope link src {host} metric 100"
+
+
+def _subnet(route: str) -> Any:
+    return ip_network(route.split(maxsplit=1)[0])
 
 
 def _classes(qos: Qos) -> dict[int, EffectiveQueue]:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from placewire.oracle.snapshot import VERSION, Facts
-from tests.agent.memory_server import MemoryServer, sysctls_of
+from tests.agent.memory_server import MemoryServer, is_over, sysctls_of
 
 
 def snapshot(server: MemoryServer, without: Collection[str] = ()) -> dict[str, Any]:
@@ -24,13 +24,17 @@ def snapshot(server: MemoryServer, without: Collection[str] = ()) -> dict[str, A
     facts: Facts = {
         "link": {name: {"MAC": link.mac, "up": link.up} for name, link in links.items()},
         "address": {
-            f"{name} {address}": {}
+            f"{name} {address}": dict.fromkeys(
+                ["noprefixroute"] if address in link.without_route else [], True
+            )
             for name, link in links.items()
             for address in link.addresses
             if address not in link.theirs
         },
         "route": {
-            line: {} for line in server.main_routes if line.rsplit(maxsplit=1)[-1] not in without
+            line: {}
+            for line in server.main_routes
+            if not any(is_over(line, name) for name in without)
         }
         | {route.key: route.model_dump() for route, ours in server.routes if ours},
         "rule": {rule.key: rule.model_dump() for rule, ours in server.rules if ours},

@@ -163,6 +163,26 @@ def test_routes_of_a_taken_nic_move_and_come_back(server: ServerUnderTest) -> No
     assert after == before
 
 
+@network
+def test_a_route_that_network_manager_made_of_the_subnet_comes_back(
+    server: ServerUnderTest,
+) -> None:
+    server.sh("ip address del 10.7.0.1/24 dev nic0")
+    server.sh("ip address add 10.7.0.1/24 broadcast 10.7.0.255 dev nic0 noprefixroute")
+    server.sh("ip route add 10.7.0.0/24 dev nic0 proto kernel scope link src 10.7.0.1 metric 100")
+    server.sh("ip route add 172.16.0.0/16 via 10.7.0.2 dev nic0 proto static metric 100")
+    before = server.snapshot()
+    assert server.inside(keeping.stage, server.config, desired_state(1)).succeeded
+    assert server.inside(keeping.read_back, server.config, 1).deviations == ()
+    during = server.sh("ip route show")
+    assert "172.16.0.0/16 via 10.7.0.2 dev pw-nic0 proto static metric 100" in during
+    assert "dev nic0" not in during
+    assert server.inside(keeping.restore, server.config, 1).succeeded
+    after = server.snapshot()
+    assert sorted(after.pop("routes").splitlines()) == sorted(before.pop("routes").splitlines())
+    assert after == before
+
+
 def of_nic1(server: ServerUnderTest) -> str:
     return server.sh("ip -4 address show nic1; ip rule show; ip route show table all dev nic1")
 

@@ -8,16 +8,25 @@ from typing import Any
 import pytest
 
 from placewire.agent.contract.entries import Address, Classifier, Queue, Shaper
-from placewire.agent.contract.state import ForeignEntry, TakenOver
+from placewire.agent.contract.state import (
+    ForeignEntry,
+    Ledger,
+    NicFacts,
+    ObservedState,
+    TakenOver,
+)
 from placewire.agent.drivers import interfaces, on_queues, traffic_control
 from placewire.agent.drivers.interfaces import InterfaceView
 from placewire.agent.drivers.on_bridges import made_by_kernel, read_on_bridges, require_alone
 from placewire.agent.drivers.openflow import parse_flows
 from placewire.agent.drivers.switch_view import SwitchView
 from placewire.agent.drivers.traffic_control import Discipline, read_classifiers, read_foreign
+from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.foreign import DISCIPLINES, ON_BRIDGES, ON_QUEUES
-from placewire.agent.reconcile.steps import EntryStep
+from placewire.agent.reconcile.ledger import extended, has_back
+from placewire.agent.reconcile.steps import EntryStep, NicStep
+from tests.agent.states import desired_state
 
 OWN_FILTERS = """\
 filter parent 1: protocol ip pref 20480 u32 chain 0
@@ -330,6 +339,69 @@ def test_an_address_that_another_interface_has_too_takes_no_route_with_it(
            "addr_info": alone["addr_info"]}  # fmt: skip
     a_busy_bridge["ip -j -d address show"] = json.dumps([alone, nic, *others])
     require_alone(Address(interface="pw-nic0", address="10.7.0.1/24"), OWN)
+
+
+# -- a NIC's own routes --------------------------------------------------------------------------
+
+
+def of_nic0(local: str, **flags: Any) -> dict[str, Any]:
+    return {"family": "inet", "local": local, "prefixlen": 24, "scope": "global", **flags}
+
+
+def nic0(said: dict[str, str], addresses: list[dict[str, Any]], *routes: str) -> NicFacts:
+    link = {"ifname": "nic0", "flags": ["UP"], "mtu": 1500, "address": "02:00:00:00:00:01",
+            "addr_info": addresses}  # fmt: skip
+    said["ip -j -d address show"] = json.dumps([link])
+    said["ip -o -4 route show table all"] = "\n".join(f"{route} " for route in routes)
+    (found,) = InterfaceView().nics({}, ())
+    return found
+
+
+SUBNET = "10.7.0.0/24 dev nic0 proto kernel scope link src 10.7.0.1 metric 100"
+GATEWAY = "10.50.0.0/16 via 10.7.0.254 dev nic0 proto static metric 100"
+LOCAL = "local 10.7.0.1 dev nic0 table local proto kernel scope host src 10.7.0.1"
+
+
+def test_a_route_that_the_kernel_does_not_make_by_itself_is_a_nics_own(
+    said: dict[str, str],
+) -> None:
+    flagged = of_nic0("10.7.0.1", noprefixroute=True)
+    assert nic0(said, [flagged], GATEWAY, SUBNET, LOCAL).routes == (SUBNET, GATEWAY)
+    plain = of_nic0("10.7.0.1", metric=100)
+    assert nic0(said, [plain], GATEWAY, SUBNET, LOCAL).routes == (GATEWAY,)
+    # Beside it, those of addresses with which the kernel makes one.
+    peer = of_nic0("10.8.0.1", address="10.8.0.2", prefixlen=32)
+    made = (
+        "10.9.0.0/24 dev nic0 proto kernel scope link src 10.9.0.1",
+        "10.8.0.2 dev nic0 proto kernel scope link src 10.8.0.1",
+    )
+    assert nic0(said, [flagged, of_nic0("10.9.0.1"), peer], *made, SUBNET).routes == (SUBNET,)
+
+
+def test_a_nics_own_subnet_moves_and_comes_back_before_its_gateway(said: dict[str, str]) -> None:
+    facts = nic0(said, [of_nic0("10.7.0.1", noprefixroute=True)], GATEWAY, SUBNET)
+    desired = desired_state(1, nics=("nic0",))
+    (held,) = extended(desired, ObservedState(nics=(facts,)), Ledger()).nics
+    moving = [" ".join(c) for c in interfaces._to_bridge(NicStep("to bridge", "pw-nic0", held))]
+    added = [words for words in moving if words.startswith("ip route add ")]
+    assert added == [f"ip route add {over_bridge(r, 'nic0', 'pw-nic0')}" for r in (SUBNET, GATEWAY)]
+    assert f"ip route del {SUBNET}" in moving
+
+    bare = nic0(said, [])
+    assert not has_back(held, bare)
+    back = [" ".join(c) for c in interfaces._back(NicStep("back", "", held))]
+    assert back[-2:] == [f"ip route add {SUBNET}", f"ip route add {GATEWAY}"]
+    without = facts.model_copy(update={"routes": (GATEWAY,)})
+    assert has_back(held, facts) and not has_back(held, without)
+
+
+def test_a_moved_route_of_the_subnet_is_seen_on_the_bridge(said: dict[str, str]) -> None:
+    moved = over_bridge(SUBNET, "nic0", "pw-nic0")
+    said["ip -o -4 route show table all"] = (
+        f"{moved}\n10.7.0.0/24 dev pw-nic0 proto kernel scope link src 10.7.0.1\n"
+    )
+    assert InterfaceView().foreign_routes("pw-nic0") == ()
+    assert InterfaceView().foreign_routes("pw-nic0", also=[moved]) == (moved,)
 
 
 # -- Open vSwitch ----------------------------------------------------------------------------------

@@ -232,6 +232,20 @@ def test_routes_of_others_are_on_the_bridge_as_long_as_it_is_in_force() -> None:
     assert difference(desired, up.model_copy(update=moved), ledger) == ()
 
 
+def test_the_route_of_a_gateways_subnet_is_moved_before_the_gateways() -> None:
+    subnet = "10.7.0.0/24 dev nic0 proto kernel scope link src 10.7.0.1 metric 100"
+    route = "default via 10.7.0.254 dev nic0 proto static"
+    held = nic("nic0", "10.7.0.1/24", routes=(subnet, route))
+    bare = BARE.model_copy(update={"nics": (held,)})
+    desired = desired_state(1, nics=("nic0",))
+    ledger = extended(desired, bare, Ledger())
+    up = applied(bare, difference(desired, bare, ledger))
+    # Somebody put the gateway's on the NIC anew, and the subnet's was lost with the bridge.
+    up = up.model_copy(update={"nics": (held.model_copy(update={"routes": (route,)}),)})
+    (step,) = (s for s in difference(desired, up, ledger) if isinstance(s, NicStep))
+    assert step.held.routes == (subnet, route)
+
+
 def test_the_plain_state_is_accepted() -> None:
     assert refusals(desired_state(1), BARE, Ledger(), FACTS) == ()
 
