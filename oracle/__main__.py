@@ -16,8 +16,13 @@ from placewire.oracle.snapshot import EXIT_UNREADABLE, UnreadableError, take
 
 EXIT_DIFFERENT = 1
 _EPILOG = """\
-exit codes: 0 done, or nothing differs; 1 something differs; 2 a network or a file cannot be read
+exit codes: 0 done, or nothing differs; 1 something differs; 2 a network or a file cannot be read,
+or the file to write is there already
 """
+
+
+class NotReplacedError(Exception):
+    """The file for a snapshot is there already. The message says what to do."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -30,7 +35,9 @@ def parser() -> argparse.ArgumentParser:
     actions = top.add_subparsers(dest="action", required=True, metavar="ACTION")
     text = "print a snapshot of this server's network, or write it to a file"
     taking = actions.add_parser("take", help=text, description=text)
-    taking.add_argument("--out", type=Path, metavar="FILE", help="write it there")
+    taking.add_argument(
+        "--out", type=Path, metavar="FILE", help="write it there; the file must not be there yet"
+    )
     text = "say what differs between two snapshots; exits with 1 where something does"
     comparing = actions.add_parser("compare", help=text, description=text)
     comparing.add_argument("before", type=Path, metavar="BEFORE", help="a snapshot")
@@ -55,7 +62,7 @@ def main(words: Sequence[str] | None = None) -> int:
         before = _read(arguments.before)
         now = _taken(arguments) if arguments.now is None else _read(arguments.now)
         found = differences(before, now)
-    except (UnreadableError, NotComparableError, OSError) as error:
+    except (UnreadableError, NotComparableError, NotReplacedError, OSError) as error:
         print(f"oracle: {error}", file=sys.stderr)
         return EXIT_UNREADABLE
     print("\n".join(found) if found else "nothing differs")
@@ -75,16 +82,27 @@ def _write(taken: dict[str, Any], out: Path | None) -> None:
     if out is None:
         sys.stdout.write(text)
     else:
-        out.write_text(text)
+        try:
+            file = out.open("x")
+        except FileExistsError:
+            raise NotReplacedError(
+                f"{out} is there already, and is not replaced: name another file"
+            ) from None
+        try:
+            with file:
+                file.write(text)
+        except OSError:
+            out.unlink()  # Half a snapshot would keep the next one out.
+            raise
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
-    except ValueError as error:
-        raise NotComparableError(f"{path}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise NotComparableError(f"{path} is no snapshot, or is damaged: {error}") from error
     if not isinstance(found, dict):
-        raise NotComparableError(f"{path}: is no snapshot")
+        raise NotComparableError(f"{path} is no snapshot")
     return found
 
 

@@ -35,6 +35,12 @@ def _facts(snapshot: Mapping[str, Any], which: str) -> Mapping[str, Mapping[str,
             f"{which} snapshot is none of version {VERSION}: take both with one release of "
             "Placewire"
         )
+    for what, found in facts.items():
+        if not isinstance(found, Mapping):
+            raise NotComparableError(
+                f"{which} snapshot is damaged, its {what!r} is no table: take it anew, or use a "
+                "copy of it"
+            )
     return facts
 
 

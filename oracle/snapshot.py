@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -114,14 +115,12 @@ def _taken() -> dict[str, Any]:
     }
     found = json.loads(_run("tc", "-json", "qdisc", "show") or "[]")
     facts["qdisc"] = qdiscs(found)
-    facts["class"] = _merged(
-        classes(name, _run("tc", "-details", "class", "show", "dev", name))
+    shown = {
+        name: _run("tc", "-details", "class", "show", "dev", name)
         for name in sorted({qdisc["dev"] for qdisc in found if _has_classes(qdisc)})
-    )
-    facts["filter"] = _merged(
-        filters(name, _run("tc", "filter", "show", "dev", name, *place))
-        for name, place in _filter_places(found)
-    )
+    }
+    facts["class"] = _merged(classes(name, text) for name, text in shown.items())
+    facts["filter"] = filters([*_filters_of_qdiscs(found), *_filters_of_classes(shown)])
     facts.update(_open_vswitch())
     return {"version": VERSION, "facts": facts}
 
@@ -254,9 +253,7 @@ def qdiscs(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         value = {"kind": qdisc["kind"], **options}
         if (handle := qdisc.get("handle", "0:")) != "0:" and not _is_chosen(handle):
             value["handle"] = handle
-        if _is_chosen(place.rsplit(maxsplit=1)[-1]):
-            place = "parent that the kernel numbered"
-        pairs.append((f"{qdisc['dev']} {place}", value))
+        pairs.append((f"{qdisc['dev']} {_place(place)}", value))
     return _numbered(pairs)
 
 
@@ -270,35 +267,50 @@ def classes(device: str, text: str) -> dict[str, Any]:
     return _numbered(pairs)
 
 
-def filters(device: str, text: str) -> dict[str, Any]:
-    """text: of `tc filter show`: tc's JSON has not the whole of a u32 filter in every version.
-    A filter is its own key, with how often it is there."""
-    found: dict[str, Any] = {}
-    for block in re.split(r"(?m)^(?=filter )", text):
-        lines = [" ".join(line.split()) for line in block.splitlines() if line.strip()]
-        if not lines:
-            continue
-        whole = re.sub(r" fh [0-9a-f]+:\S*| order \d+| key ht \S+ bkt \S+", "", "; ".join(lines))
-        key = f"{device} {whole}"
-        found[key] = found.get(key, 0) + 1
-    return found
+def filters(found: Iterable[tuple[str, str, str]]) -> dict[str, Any]:
+    """found: (device, place, what `tc filter show` prints there): tc's JSON has not the whole of a
+    u32 filter in every version. A filter is its own key, with how often it is there."""
+    keys: Counter[str] = Counter()
+    for device, place, text in found:
+        for block in re.split(r"(?m)^(?=filter )", text):
+            lines = "; ".join(" ".join(line.split()) for line in block.splitlines() if line.strip())
+            whole = re.sub(r" fh [0-9a-f]+:\S*| order \d+| key ht \S+ bkt \S+", "", lines)
+            keys.update([f"{device} {_place(place)} {whole}"] if whole else [])
+    return dict(keys)
 
 
 def _has_classes(qdisc: Mapping[str, Any]) -> bool:
     return qdisc.get("handle", "0:") != "0:" and qdisc["dev"] not in _OWN_DEVICES
 
 
-def _filter_places(found: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Sequence[str]]]:
-    """The devices, and the places on each where filters may be."""
-    for qdisc in found:
-        if not _has_classes(qdisc):
-            continue
-        if qdisc["kind"] in ("ingress", "clsact"):
-            yield qdisc["dev"], ["ingress"]
-            if qdisc["kind"] == "clsact":
-                yield qdisc["dev"], ["egress"]
-        else:
-            yield qdisc["dev"], ["parent", qdisc["handle"]]
+def _filters_of_qdiscs(found: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
+    """(device, place, what `tc filter show` prints) of each qdisc."""
+    receiving = {"ingress": ["ingress"], "clsact": ["ingress", "egress"]}
+    for qdisc in filter(_has_classes, found):
+        device = qdisc["dev"]
+        for place in receiving.get(qdisc["kind"], [f"parent {qdisc['handle']}"]):
+            yield device, place, _run("tc", "filter", "show", "dev", device, *place.split())
+
+
+def _filters_of_classes(shown: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """The same of each class. shown: by device, what `tc class show` printed. One process asks for
+    all of a device, as there may be hundreds: for a class, and then for the filters on it."""
+    for device, text in shown.items():
+        names = [line.split()[2] for line in text.splitlines() if line.startswith("class ")]
+        asked = "".join(
+            f"class show dev {device} classid {name}\nfilter show dev {device} parent {name}\n"
+            for name in names
+        )
+        printed = _run("tc", "-batch", "-", stdin=asked) if names else ""
+        for part in re.split(r"(?m)^class \S+ ", printed)[1:]:
+            first, _, on_it = part.partition("\n")
+            yield device, f"parent {first.split()[0]}", on_it
+
+
+def _place(place: str) -> str:
+    """The place of a qdisc or a filter, without a number that the kernel chose."""
+    chosen = _is_chosen(place.rsplit(maxsplit=1)[-1])
+    return "parent that the kernel numbered" if chosen else place
 
 
 def _is_chosen(handle: str) -> bool:
@@ -446,10 +458,12 @@ def _vsctl(*words: str) -> str:
     return _run("ovs-vsctl", "--timeout=10", "--format=json", *words)
 
 
-def _run(*words: str) -> str:
+def _run(*words: str, stdin: str = "") -> str:
     """Raises FileNotFoundError where the program is not there, else UnreadableError."""
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
+        done = subprocess.run(
+            words, input=stdin, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS
+        )
     except subprocess.TimeoutExpired as error:
         raise UnreadableError(f"`{' '.join(words)}` gave no answer in {error.timeout} s") from None
     if done.returncode != 0:

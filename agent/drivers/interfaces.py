@@ -145,10 +145,8 @@ class InterfaceView:
         if not any(entry.get("noprefixroute") for entry in entries):
             return self.foreign_routes(nic)
         made = {_made_with(entry) for entry in entries if not entry.get("noprefixroute")}
-        lines = (line for line in self._routes if _is_over(line, nic))
-        return self.foreign_routes(
-            nic, also=[line for line in lines if _identified(line) not in made]
-        )
+        unmade = [line for line in self._routes if _identified(line) not in made]
+        return self.foreign_routes(nic, also=unmade)
 
     def nics(
         self, bridge_of_port: Mapping[str, str], internal: Collection[str]

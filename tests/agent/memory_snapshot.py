@@ -24,9 +24,7 @@ def snapshot(server: MemoryServer, without: Collection[str] = ()) -> dict[str, A
     facts: Facts = {
         "link": {name: {"MAC": link.mac, "up": link.up} for name, link in links.items()},
         "address": {
-            f"{name} {address}": dict.fromkeys(
-                ["noprefixroute"] if address in link.without_route else [], True
-            )
+            f"{name} {address}": {"noprefixroute": True} if address in link.without_route else {}
             for name, link in links.items()
             for address in link.addresses
             if address not in link.theirs

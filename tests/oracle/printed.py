@@ -55,6 +55,11 @@ filter parent 1: protocol ip pref 20481 u32 chain 0 fh 800::801 order 2049 key h
 flowid 1:4 not_in_hw
   match 0a070003/ffffffff at 16
 """
+# Where the place is asked for by name, tc does not print it.
+CLASS_FILTER = """\
+filter protocol ip pref 10 u32 chain 0 fh 800::800 order 2048 key ht 800 bkt 0 flowid 1:3 not_in_hw
+  match 0a420003/ffffffff at 16
+"""
 FLOWS = """\
  cookie=0x5057000000000000, priority=20480,ip,in_port=LOCAL,nw_dst=10.7.0.2 actions=set_queue:2,\
 NORMAL

@@ -39,7 +39,10 @@ CHANGES = (
      "class nic0 htb 1:3: was "),
     ("tc filter add dev nic0 parent 1: protocol ip pref 10 u32 match ip dst 10.66.0.3/32 "
      "flowid 1:3", "tc filter del dev nic0 parent 1: protocol ip pref 10",
-     "filter nic0 filter protocol ip pref 10 u32 "),
+     "filter nic0 parent 1: filter protocol ip pref 10 u32 "),
+    ("tc filter add dev nic0 parent 1:3 protocol ip pref 11 u32 match ip dst 10.66.0.3/32 "
+     "flowid 1:4", "tc filter del dev nic0 parent 1:3 protocol ip pref 11",
+     "filter nic0 parent 1:3 filter protocol ip pref 11 u32 "),
     ("tc qdisc add dev nic1 root handle 5: htb", "tc qdisc del dev nic1 root",
      "qdisc nic1 root: "),
     (f"{_SWITCH} add-port br0 op0 -- set interface op0 type=internal",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from placewire.oracle import snapshot
 from placewire.oracle.differences import differences
 from placewire.oracle.namespace import SOURCE
 from tests.oracle.printed import (
+    CLASS_FILTER,
     CLASSES,
     FILTERS,
     FLOWS,
@@ -146,7 +149,7 @@ def test_qdiscs_classes_and_filters_are_told() -> None:
     ) -> snapshot.Facts:
         return {
             "qdisc": snapshot.qdiscs(qdiscs), "class": snapshot.classes("nic0", classes),
-            "filter": snapshot.filters("nic0", filters),
+            "filter": snapshot.filters([("nic0", "parent 1:", filters)]),
         }  # fmt: skip
 
     assert compared(facts(), facts(QDISCS[:1]))[0].startswith("qdisc nic0 root: was kind htb")
@@ -161,6 +164,54 @@ def test_qdiscs_classes_and_filters_are_told() -> None:
     (told,) = compared(facts(), facts(filters=FILTERS.partition("filter parent 1: protocol ip pref "
                               "20481 u32 chain 0 fh 800::801")[0]))  # fmt: skip
     assert "match 0a070003/ffffffff at 16" in told and told.endswith("is gone")
+
+
+def tc_of_classes(filter_at: str) -> Callable[..., str]:
+    """Answers as tc does, of a NIC with an HTB, on one of whose classes is a filter."""
+    shown = {
+        "tc -json qdisc show": json.dumps(QDISCS[:2]),
+        "tc -details class show dev nic0": CLASSES,
+        **{f"class show dev nic0 classid {line.split()[2]}": f"{line}\n"
+           for line in CLASSES.splitlines()},
+        f"filter show dev nic0 parent {filter_at}": CLASS_FILTER,
+        f"tc filter show dev nic0 parent {filter_at}": CLASS_FILTER,
+    }  # fmt: skip
+
+    def run(*words: str, stdin: str = "") -> str:
+        if words[0] == "ovs-vsctl":
+            raise FileNotFoundError
+        if words == ("tc", "-batch", "-"):
+            return "".join(shown.get(line, "") for line in stdin.splitlines()).strip()
+        return shown.get(" ".join(words), "" if words[0] == "tc" else "[]")
+
+    return run
+
+
+def test_filters_on_classes_are_told_with_their_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "_SYSCTLS", tmp_path)
+
+    def taken(filter_at: str) -> dict[str, Any]:
+        monkeypatch.setattr(snapshot, "_run", tc_of_classes(filter_at))
+        return snapshot.take()
+
+    (told,) = differences(taken("nowhere"), taken("1:fffe"))
+    assert told.startswith(
+        "filter nic0 parent 1:fffe filter protocol ip pref 10 u32 chain 0 flowid"
+    )
+    assert told.endswith("match 0a420003/ffffffff at 16: was not there, is 1")
+    gone, come = differences(taken("1:1"), taken("1:3"))
+    assert "nic0 parent 1:1 " in gone and gone.endswith("is gone")
+    assert "nic0 parent 1:3 " in come and "was not there" in come
+
+
+def test_a_filter_is_told_apart_by_the_qdisc_that_it_is_on() -> None:
+    def facts(place: str) -> snapshot.Facts:
+        return {"filter": snapshot.filters([("nic0", place, CLASS_FILTER)])}
+
+    assert len(compared(facts("parent 1:"), facts("parent 10:"))) == 2
+    assert compared(facts("parent 8001:"), facts("parent 8002:")) == []
 
 
 def switch(**replaced: str) -> snapshot.Facts:
