@@ -19,7 +19,7 @@ from placewire.agent.contract.state import (
     Refusal,
     refuse,
 )
-from placewire.agent.reconcile.ledger import has_back, hosts, interface_of, is_of
+from placewire.agent.reconcile.ledger import has_back, hosts, is_of
 from placewire.agent.reconcile.validate import ServerFacts, refusals_to_take
 
 
@@ -69,7 +69,7 @@ def without_nics(desired: DesiredState, nics: Collection[str]) -> DesiredState:
         update={
             "bridges": tuple(b for b in desired.bridges if b.nic not in nics),
             "addresses": tuple(a for a in desired.addresses if a.interface not in bridges),
-            "sysctls": tuple(s for s in desired.sysctls if interface_of(s.name) not in gone),
+            "sysctls": tuple(s for s in desired.sysctls if s.interface not in gone),
             "shapers": tuple(s for s in desired.shapers if s.nic not in nics),
             "queues": tuple(q for q in desired.queues if q.nic not in nics),
             "flows": tuple(f for f in desired.flows if f.bridge not in bridges),

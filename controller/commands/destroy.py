@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
                 "removed: " + ", ".join(f"{server} {count}" for server, count in counts.items())
                 + " changes; every server is as it was before Placewire, and was read back"
             )  # fmt: skip
-        for line in dropped_servers(plan, tools, but=servers):
+        for line in await dropped_servers(plan, tools, but=servers):
             tools.show.say(line)
         return 0
 

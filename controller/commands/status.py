@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
         observations = await observed(tools.agents, plan)
         found = await read_back(tools.agents, observations)
         job = job_status(plan, tools.launcher, tools.journal)
-        dropped = dropped_servers(plan, tools)
+        dropped = await dropped_servers(plan, tools)
         left = None if tools.journal.change_lock.holder() else left_open(tools.journal, plan.name)
         leases = {server: one.lease for server, one in observations.items() if one is not None}
         stands = decision_in_force(plan.name, tools.journal.decisions(), leases)

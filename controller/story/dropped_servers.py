@@ -9,21 +9,28 @@ from placewire.controller.plan.plan import Plan
 from placewire.controller.story.tools import Tools
 
 
-def dropped_servers(plan: Plan, tools: Tools, *, but: Collection[str] = ()) -> list[str]:
+# An agent that runs dials in within this time.
+_DIAL_SECONDS = 1.0
+
+
+async def dropped_servers(plan: Plan, tools: Tools, *, but: Collection[str] = ()) -> list[str]:
     """A sentence for each, by what its agent said when it dialled in; of agents that do not dial
     in, by what the journal has, as far as it can be read. but: servers that were destroyed since.
+    Waits a moment for those that the journal names, as the plan's servers may have dialled first.
     """
     servers = {*(server.name for server in plan.cluster.servers), *but}
+    try:
+        kept = tools.journal.holding(plan.name)
+    except JournalFailed:
+        kept = frozenset()
+    await tools.agents.missing([*(kept - servers)], _DIAL_SECONDS)
     said = {server: hello.lease for server, hello in tools.agents.hello.items()}
     having = {s for s, lease in said.items() if not lease.is_idle and lease.plan_name == plan.name}
-    try:
-        silent = tools.journal.holding(plan.name) - said.keys()
-    except JournalFailed:
-        silent = frozenset()
     remedy = "`controller destroy PLAN --server {server}` takes it away"
     found = dict.fromkeys(having - servers, "still has this network")
     found |= dict.fromkeys(
-        silent - servers, "kept this network, and its agent has not dialled in to say otherwise"
+        kept - said.keys() - servers,
+        "kept this network, and its agent has not dialled in to say otherwise",
     )
     return [
         f"server {server} is no longer in the plan and {what}; {remedy.format(server=server)}"

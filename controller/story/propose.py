@@ -37,7 +37,7 @@ async def propose(request: ApplyRequest, tools: Tools) -> Proposal:
             show.say(doubt)
         previewed = await preview(tools.agents, desired)
     show.changes(previewed)
-    for line in dropped_servers(plan, tools):
+    for line in await dropped_servers(plan, tools):
         show.say(line)
     return Proposal(decision, desired, previewed)
 

@@ -100,7 +100,7 @@ def test_routes_of_others_with_our_protocol_are_seen_where_they_may_be_lost(
     """They go with a NIC's address, and so are moved and put back with it. A table's name may hide
     one of our numbers."""
     monkeypatch.setattr(interfaces, "run", lambda command: ROUTES)
-    assert interfaces.read_foreign_routes() == ROUTES.splitlines()[:3]
-    assert interfaces.read_foreign_routes("-6") == sorted(
+    assert interfaces.read_routes() == ROUTES.splitlines()[:3]
+    assert interfaces.read_routes("-6") == sorted(
         ROUTES.splitlines(), key=lambda line: " via " in line
     ), "ours are IPv4 only"

@@ -157,24 +157,45 @@ def test_without_a_journal_servers_that_keep_different_decisions_are_named(
 # -- servers that were taken out of the plan -------------------------------------------------------
 
 
+def named(plan: Plan, of: Tools, but: Sequence[str] = ()) -> list[str]:
+    return asyncio.run(dropped_servers(plan, of, but=but))
+
+
 def test_a_server_that_was_taken_out_of_the_plan_is_named_until_it_is_destroyed(
     cluster: Cluster,
 ) -> None:
-    assert dropped_servers(PLAN, tools(cluster)) == []
+    assert named(PLAN, tools(cluster)) == []
     remedy = "`controller destroy PLAN --server s3` takes it away"
     still = [f"server s3 is no longer in the plan and still has this network; {remedy}"]
-    assert dropped_servers(SMALLER, tools(cluster)) == still
+    assert named(SMALLER, tools(cluster)) == still
     asyncio.run(destroyed(SMALLER, ["s1", "s2"], tools(cluster)))
-    assert dropped_servers(SMALLER, tools(cluster)) == still, "destroying the plan leaves it there"
+    assert named(SMALLER, tools(cluster)) == still, "destroying the plan leaves it there"
     away = cluster.keepers.pop("s3")
-    (line,) = dropped_servers(SMALLER, tools(cluster))
+    (line,) = named(SMALLER, tools(cluster))
     assert "kept this network, and its agent has not dialled in" in line and remedy in line
     cluster.keepers["s3"] = away
-    assert dropped_servers(SMALLER, tools(cluster), but=["s3"]) == []
+    assert named(SMALLER, tools(cluster), but=["s3"]) == []
     asyncio.run(destroyed(SMALLER, ["s3"], tools(cluster)))
-    assert dropped_servers(SMALLER, tools(cluster)) == [] and cluster.in_force() == {""}
+    assert named(SMALLER, tools(cluster)) == [] and cluster.in_force() == {""}
     del cluster.keepers["s3"]
-    assert dropped_servers(SMALLER, tools(cluster)) == [], "and the journal knows it"
+    assert named(SMALLER, tools(cluster)) == [], "and the journal knows it"
+
+
+def test_a_server_that_was_taken_out_of_the_plan_may_dial_in_after_the_others(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = cluster.keepers.pop("s3")
+
+    async def missing(
+        agents: Observed, servers: Sequence[str], timeout_seconds: float
+    ) -> list[str]:
+        assert list(servers) == ["s3"] and timeout_seconds == 1.0
+        cluster.keepers["s3"] = last
+        return []
+
+    monkeypatch.setattr(Observed, "missing", missing)
+    (line,) = named(SMALLER, tools(cluster))
+    assert "still has this network" in line
 
 
 def test_a_destroy_of_some_servers_leaves_the_decision_in_force(cluster: Cluster) -> None:

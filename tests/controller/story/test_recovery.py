@@ -66,8 +66,11 @@ class MemoryAgents:
     def hello(self) -> Mapping[str, Any]:
         return self._keepers  # of a hello, only the lease is read
 
+    async def missing(self, servers: Sequence[str], timeout_seconds: float) -> list[str]:
+        return [server for server in servers if server not in self._keepers]
+
     async def wait_for(self, servers: Sequence[str], timeout_seconds: float) -> None:
-        if missing := [server for server in servers if server not in self._keepers]:
+        if missing := await self.missing(servers, timeout_seconds):
             raise AgentUnreachable(missing)
 
     async def ask_all(
