@@ -8,7 +8,6 @@ from placewire.controller.errors import JournalFailed
 from placewire.controller.plan.plan import Plan
 from placewire.controller.story.tools import Tools
 
-
 # An agent that runs dials in within this time.
 _DIAL_SECONDS = 1.0
 
