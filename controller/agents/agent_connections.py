@@ -120,9 +120,9 @@ class Conversation:
         the next one: an open poll is no proof, because a server that lost power leaves one open."""
         if self.silent_seconds() > _PROOF_SECONDS:
             return False
-        before, deadline = self.polls, time.monotonic() + _PROOF_SECONDS
+        before, deadline = self.polls, self.clock.seconds() + _PROOF_SECONDS
         self.news.set()
-        while self.polls == before and time.monotonic() < deadline:
+        while self.polls == before and self.clock.seconds() < deadline:
             await asyncio.sleep(0.01)
         return self.polls != before
 
@@ -150,14 +150,12 @@ class _Spoken(BaseModel):
 
 class AgentConnections:
     """conversations: by server. arrival: set whenever an agent says hello. clock: the caller must
-    run it while this serves. began: when this was made, by time.monotonic(). refused_connections:
-    notes every refusal."""
+    run it while this serves. refused_connections: notes every refusal."""
 
     def __init__(self, authority: Authority, refused_connections: RefusedConnections) -> None:
         self._authority, self._refused_connections = authority, refused_connections
         self.conversations: dict[str, Conversation] = {}
         self.arrival, self.clock = asyncio.Event(), ListeningClock()
-        self.began = time.monotonic()
         self._closing = False
 
     def application(self) -> web.Application:

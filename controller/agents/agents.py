@@ -159,8 +159,10 @@ class Agents:
 
     async def _require_one_each(self, servers: Iterable[str]) -> None:
         """Raises AgentProblem where two agents say that they are the same server. Waits first,
-        because the second may dial a moment after the first."""
-        await asyncio.sleep(self._link.began + _ALL_DIAL_SECONDS - time.monotonic())
+        because the second may dial a moment after the first, and be heard later still where this
+        process is held up."""
+        while (remaining := _ALL_DIAL_SECONDS - self._link.clock.seconds()) > 0:
+            await asyncio.sleep(remaining)
         for server in servers:
             if (both := self.rivals.get(server)) is not None:
                 raise AgentProblem(
