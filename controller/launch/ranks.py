@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -34,11 +35,14 @@ from placewire.job.contract.specification import (
 # Before its first event a rank captures its model, which takes a busy machine a minute or two.
 SILENCE_SECONDS = 300.0
 TERMINATE_SECONDS = 3.0
-_KILL_SECONDS = 3.0
+# A killed rank ends when a processor is free for that.
+_KILL_SECONDS = 15.0
 # When a rank dies, its peers fail because of it; so much time shows which was first, and why.
 _BLAME_SECONDS = 0.5
 _DRAIN_SECONDS = 1.0
 _TELL_SECONDS = 2.0
+# A wait is so many short ones, of which one alone passes while this process is held up.
+_WAITS = 10
 
 OnRankLine = Callable[[int, str, bool], None]
 
@@ -131,7 +135,7 @@ class _Job:
                 if reader.done():
                     reader.result()
             if any(rank.has_failed for rank in self._ranks):
-                await asyncio.wait(running, timeout=_BLAME_SECONDS)
+                await _wait(running, _BLAME_SECONDS)
                 break
             silent = time.monotonic() - self._heard
             if silent > silence_seconds:
@@ -163,7 +167,7 @@ class _Job:
         status = await rank.process.wait()
         rank.exited_seconds = time.monotonic()
         # A process of the user's own may keep a pipe open; the job must not wait for it.
-        await asyncio.wait(rank.readers, timeout=_DRAIN_SECONDS)
+        await _wait(rank.readers, _DRAIN_SECONDS)
         return status
 
     async def _read_output(self, rank: _Followed) -> None:
@@ -189,6 +193,15 @@ class _Job:
     def _printed(self, rank: _Followed, line: bytes, *, is_error: bool) -> None:
         rank.tail.append(line.decode(errors="replace").rstrip())
         self._on_line(rank.process.rank, rank.tail[-1], is_error)
+
+
+async def _wait(tasks: Sequence[asyncio.Task[Any]], seconds: float) -> None:
+    """Returns when all are done, or after so many seconds. Where this process is held up meanwhile,
+    there is time left to see what came: a rank's last words, or another rank's end."""
+    for _ in range(_WAITS):
+        _, running = await asyncio.wait(tasks, timeout=seconds / _WAITS)
+        if not running:
+            return
 
 
 def _event_of(spec: ProgramSpec, line: bytes) -> RankEvent | None:

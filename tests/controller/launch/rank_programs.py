@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 from placewire.job.contract.specification import RankSpec
 
@@ -51,6 +52,13 @@ for k in range(600):
     with open(sys.argv[0] + f".{rank}", "a") as marks: marks.write("x")
     time.sleep(0.1)
 """
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def kill_once_two_ranks_are_heard(controller: str) -> None:
