@@ -28,6 +28,8 @@ MARK_FILE = "placewire-run"
 IS_ROOT = 77
 _KIND = re.compile("[a-z0-9-]{1,40}")
 _END_SECONDS = 3
+# A killed process ends when a processor is free for that; one that waits for a disk may not.
+_KILL_SECONDS = 10
 _BETWEEN = "--"
 
 RANK = "rank"
@@ -155,10 +157,10 @@ def ending(left: Sequence[LeftRun]) -> str:
         'kill -s "$1" -- "-$g" 2>&-; done; done; }; '
         "alive() { for s in $t; do ps -o stat=,pid= -s $s; done | "
         "sed -n '/^Z/!s/^[^ ]* *//p'; }; "
-        f"{which}; signal TERM; k=0; "
-        f'while [ -n "$(alive)" ] && [ $k -lt {_END_SECONDS * 10} ]; do '
-        "sleep 0.1; k=$((k+1)); done; "
-        'if [ -n "$(alive)" ]; then signal KILL; sleep 0.3; fi; '
+        'end() { signal "$1"; k=0; while [ -n "$(alive)" ] && [ $k -lt "$2" ]; do '
+        "sleep 0.1; k=$((k+1)); done; }; "
+        f"{which}; end TERM {_END_SECONDS * 10}; "
+        f'if [ -n "$(alive)" ]; then end KILL {_KILL_SECONDS * 10}; fi; '
         f"{removals}; alive"
     )
 

@@ -38,7 +38,7 @@ GOES_ON = """
 import signal, sys, time
 if "stubborn" in sys.argv: signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("runs", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -126,7 +126,7 @@ def test_only_a_marked_folder_is_removed_with_its_run(
     launcher.end_left([RunningProgram("s1", 1, left.seconds, left.run.identifier)])
     assert not folder.exists()
     assert (venv / "python").exists() and other.exists(), "and a run that is no rank is not touched"
-    assert server.started[0].wait(5) is not None and server.started[1].poll() is None
+    assert server.started[0].wait(60) is not None and server.started[1].poll() is None
 
 
 def test_a_folder_that_was_not_made_for_the_run_stays(server: HereServer, tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_who_copies_a_rank_s_environment_is_left_alone(server: HereServer, tmp_p
     text = Path(f"/proc/{left.pid}/environ").read_bytes().split(b"\0")
     environment = dict(one.split(b"=", 1) for one in text if b"=" in one)
     assert environment[b"PLACEWIRE_RUN"].endswith(folder.encode())
-    command = ["/bin/sh", "-c", "echo; sleep 60; true"]
+    command = ["/bin/sh", "-c", "echo; sleep 600; true"]
     with (
         subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as shell,
         subprocess.Popen(
@@ -176,7 +176,7 @@ def test_who_copies_a_rank_s_environment_is_left_alone(server: HereServer, tmp_p
             runs = [one for one in found(server.run(finding())[1]) if one.folder == folder]
             assert [one.session for one in runs] == [left.session]
             server.run(ending(runs))
-            assert server.started[0].wait(5) is not None
+            assert server.started[0].wait(60) is not None
             assert shell.poll() is None and alone.poll() is None
         finally:
             shell.kill()
@@ -190,7 +190,7 @@ def test_a_rank_whose_leader_was_killed_is_found_and_ended(
     folder = server.begin(program, Run("rank"), Path(sys.executable), "stubborn")
     (left,) = (one for one in found(server.run(finding())[1]) if one.folder == folder)
     os.kill(left.session, signal.SIGKILL)
-    server.started[0].wait(5)
+    server.started[0].wait(60)
     (again,) = (one for one in found(server.run(finding())[1]) if one.folder == folder)
     assert again.pid == left.pid and Path(folder).exists()
     status, said, complaint = server.run(ending([again]))
@@ -201,7 +201,7 @@ def test_a_rank_whose_leader_was_killed_is_found_and_ended(
 
 def test_a_session_that_is_somebody_else_s_by_now_is_not_signalled(server: HereServer) -> None:
     """A run that has ended since it was found, and whose session's number is used again."""
-    with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as other:
         try:
             run = Run("rank")
             text = f"{other.pid} 1 {other.pid} 3 S\n--\n/proc/{other.pid}/environ:PLACEWIRE_RUN="
