@@ -34,7 +34,9 @@ def remove(record: LabRecord, progress: Callable[[str], None]) -> None:
     """To be called under the lock. Passes over what is gone already."""
     for sysctl in record.sysctls:
         put_back(sysctl)
-    left = [f"process {pid}" for pid in end(processes_of(record))]
+    # A daemon may have started a program after it was looked for; now no daemon is left.
+    remaining = end(processes_of(record)) or end(processes_of(record))
+    left = [f"process {pid}" for pid in remaining]
     for process in record.processes:
         with suppress(ChildProcessError):  # agents are children of whoever made the lab
             os.waitpid(process.pid, os.WNOHANG)

@@ -13,7 +13,8 @@ from placewire.controller.lab.record import LabRecord, ProcessRecord
 from placewire.controller.lab.system import MARKER, NAMESPACE_DIRECTORY
 
 _TERM_SECONDS = 1.5
-_KILL_SECONDS = 3.0
+# A killed process ends when a processor is free for that.
+_KILL_SECONDS = 15.0
 _PROC = Path("/proc")
 
 

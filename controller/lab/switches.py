@@ -22,7 +22,7 @@ _SEND_BUFFER = "/proc/sys/net/core/wmem_default"
 # machine's default of 208 kB; the others then drop packets while tc shows no drop at all.
 SEND_BUFFER_BYTES = 8 * 2**20
 _SETTLE_BRIDGE = "pw-settle"
-_SEND_SECONDS = 5.0
+_SEND_SECONDS = 30.0
 
 
 def run_directory(lab: str, server: str) -> Path:
