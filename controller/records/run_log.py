@@ -80,4 +80,9 @@ def run_log(folder: Path, plan_name: str) -> Iterator[RunLog]:
 
 def runs_of(folder: Path, plan_name: str) -> list[Path]:
     """Oldest first."""
-    return sorted((folder / plan_name).glob("*.log"), key=lambda path: path.stat().st_mtime_ns)
+
+    def age(path: Path) -> tuple[int, int, str]:
+        # Within a tick of the kernel's clock, the number in the name tells which is later.
+        return path.stat().st_mtime_ns, len(path.name), path.name
+
+    return sorted((folder / plan_name).glob("*.log"), key=age)

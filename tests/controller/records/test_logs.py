@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -77,6 +78,15 @@ def test_nobody_else_reads_them_and_old_ones_go(state: Path) -> None:
     assert len(kept) == 20 and all("one more" in path.read_text() for path in kept)
     assert stat.S_IMODE(kept[0].stat().st_mode) == 0o600
     assert stat.S_IMODE(kept[0].parent.stat().st_mode) == 0o700
+
+
+def test_runs_of_one_moment_are_told_apart_by_their_numbers(tmp_path: Path) -> None:
+    for name in (f"2026-01-02T03-04-05{f'-{n}' if n > 1 else ''}.log" for n in range(12, 0, -1)):
+        file = tmp_path / "small" / name
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+        os.utime(file, (1.0, 1.0))
+    assert [path.stem[20:] for path in runs_of(tmp_path, "small")] == ["", *map(str, range(2, 13))]
 
 
 def test_a_full_disk_loses_lines_and_ends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
