@@ -4,8 +4,12 @@ As a program it is the agents of a cluster, in one process:
 
     python memory_agents.py        with Members on the first line of standard input
 
-then a line `SERVER leaves REQUEST SECONDS`: when it next gets that request, it loses its controller
-for so long; it does what it was asked, and nobody hears of it until then.
+then lines:
+
+    SERVER leaves REQUEST UNTIL    when it next gets that request, it loses its controller: for so
+                                   many seconds, or until another server gets the request UNTIL;
+                                   it does what it was asked, and nobody hears of it until then
+    SERVER returns                 now
 """
 
 from __future__ import annotations
@@ -13,9 +17,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -131,8 +136,10 @@ class MemoryAgent:
         facts = ServerFacts(member.server, "netdev", (3, 1), frozenset({MANAGEMENT}), management)
         network = MemoryNetwork(self.server, NoFaults())
         self.keeper = Keeper(network, DiskStore(self.folder), lambda: facts, read_back_seconds=0)
-        self._leaving: dict[str, float] = {}
+        self._leaving: dict[str, str] = {}
         self._gone_until = 0.0
+        self.returns_with = ""
+        self.on_request: Callable[[str], None] = lambda request: None
         self._service = Service(
             member.server,
             self.keeper,
@@ -146,25 +153,24 @@ class MemoryAgent:
         self._link = ControllerConnection(self.config, self._service, self._hello)
         answer = self._service.answer
         self._service.answer = lambda body: self._answer(answer, body)  # type: ignore[method-assign]
-        linked = asyncio.create_task(self._link.run())
+        linked: asyncio.Task[None] | None = None
         try:
             while True:
                 self.keeper.tick()
-                if self._gone_until:
-                    linked.cancel()
-                    with contextlib.suppress(asyncio.CancelledError):
-                        await linked
-                    await asyncio.sleep(self._gone_until - time.monotonic())
-                    self._gone_until = 0.0
+                if time.monotonic() < self._gone_until:
+                    await _ended(linked)
+                    linked = None
+                elif linked is None:
                     linked = asyncio.create_task(self._link.run())
                 await asyncio.sleep(_LOOK_SECONDS)
         finally:
-            linked.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await linked
+            await _ended(linked)
 
-    def leave(self, request: str, seconds: float) -> None:
-        self._leaving[request] = seconds
+    def leave(self, request: str, until: str) -> None:
+        self._leaving[request] = until
+
+    def come_back(self) -> None:
+        self._gone_until, self.returns_with = 0.0, ""
 
     def picture(self) -> Any:
         """All that a message could change."""
@@ -178,9 +184,13 @@ class MemoryAgent:
         )
 
     async def _answer(self, answer: Any, body: Any) -> Any:
-        seconds = self._leaving.pop(body.get("request"), None)
-        if seconds is not None:
-            self._gone_until = time.monotonic() + seconds
+        self.on_request(request := body.get("request"))
+        until = self._leaving.pop(request, None)
+        if until is not None:
+            try:
+                self._gone_until = time.monotonic() + float(until)
+            except ValueError:
+                self._gone_until, self.returns_with = math.inf, until
             await asyncio.sleep(_LOOK_SECONDS * 3)
         return await answer(body)
 
@@ -210,6 +220,13 @@ class MemoryAgent:
         )
 
 
+async def _ended(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
 def told(members: Sequence[Member]) -> str:
     """The first line that the program is given."""
     return json.dumps([asdict(member) for member in members]) + "\n"
@@ -217,14 +234,22 @@ def told(members: Sequence[Member]) -> str:
 
 async def _serve(members: Sequence[Member], lines: asyncio.StreamReader) -> None:
     agents: Mapping[str, MemoryAgent] = {m.folder: MemoryAgent(m) for m in members}
+
+    def on_request(request: str) -> None:
+        for one in agents.values():
+            if one.returns_with == request:
+                one.come_back()
+
+    for one in agents.values():
+        one.on_request = on_request
     async with asyncio.TaskGroup() as group:
         running = [group.create_task(agent.run()) for agent in agents.values()]
         print("ready", flush=True)
         while line := await lines.readline():
-            server, _, request, seconds = line.decode().split()
+            server, what, *more = line.decode().split()
             for one in agents.values():
                 if one.member.server == server:
-                    one.leave(request, float(seconds))
+                    one.leave(*more) if what == "leaves" else one.come_back()
             print("ready", flush=True)
         for task in running:
             task.cancel()

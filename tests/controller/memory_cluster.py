@@ -5,6 +5,7 @@ Its agents are one process, its `controller` commands one each; what they have o
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import socket
@@ -26,8 +27,16 @@ from tests.controller.memory_agents import Member, told
 from tests.controller.plans import plan_document
 from tests.paths import ROOT
 
-# Agents in memory dial again at once.
-_QUICK = {"placewire.controller.agents.agents._ALL_DIAL_SECONDS": 0.1}
+SILENCE = "placewire.controller.agents.agents.SILENCE_SECONDS"
+# Agents in memory dial again at once; on a busy machine their process may be held up for long.
+_HERE = {"placewire.controller.agents.agents._ALL_DIAL_SECONDS": 0.1, SILENCE: 60.0}
+_PATIENT = """
+import sys
+import placewire.controller.agents.agents as agents
+from placewire.controller.cli import main
+agents.SILENCE_SECONDS = 60.0
+main(sys.argv[1:])
+"""
 
 
 def free_port() -> int:
@@ -79,9 +88,12 @@ class MemoryCluster:
             self._tell_agents(told(self.members))
             yield
 
-    def leave(self, server: str, request: str, seconds: float) -> None:
-        """Its agent, when it is next asked that."""
-        self._tell_agents(f"{server} leaves {request} {seconds}\n")
+    def leave(self, server: str, request: str, until: float | str = math.inf) -> None:
+        """Its agent, when it is next asked that. until: the seconds, or what another is asked."""
+        self._tell_agents(f"{server} leaves {request} {until}\n")
+
+    def come_back(self, server: str) -> None:
+        self._tell_agents(f"{server} returns\n")
 
     def plan(self, name: str = "plan", rate: str = "50Mbit", **network: Any) -> Path:
         """A script's, kept: deciding on it takes no time."""
@@ -96,13 +108,13 @@ class MemoryCluster:
     def run(self, command: str, *arguments: str | Path, **order: Any) -> Done:
         """order: of forked_commands_process.py."""
         assert self._commands is not None
-        order["patches"] = {**_QUICK, **order.get("patches", {})}
+        order["patches"] = {**_HERE, **order.get("patches", {})}
         return self._commands.run(self._words(command, *arguments), **order)
 
     def start(self, command: str, *arguments: str | Path) -> subprocess.Popen[str]:
-        """A process that goes on beside this one."""
+        """A process that goes on beside this one, with patient agents."""
         return subprocess.Popen(
-            [sys.executable, "-m", "placewire.controller.cli", *self._words(command, *arguments)],
+            [sys.executable, "-c", _PATIENT, *self._words(command, *arguments)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             cwd=ROOT, env={**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"},
         )  # fmt: skip
