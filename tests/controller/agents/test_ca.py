@@ -33,11 +33,11 @@ async def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -
     async with listener:
         port = listener.sockets[0].getsockname()[1]
         reader, writer = await asyncio.wait_for(
-            asyncio.open_connection("127.0.0.1", port, ssl=client, server_hostname=name), 5
+            asyncio.open_connection("127.0.0.1", port, ssl=client, server_hostname=name), 60
         )
         try:
             # In TLS 1.3 a client learns only by reading that it was turned away.
-            if await asyncio.wait_for(reader.readline(), 5) != b"welcome\n":
+            if await asyncio.wait_for(reader.readline(), 60) != b"welcome\n":
                 raise ConnectionResetError("turned away")
         finally:
             writer.close()
