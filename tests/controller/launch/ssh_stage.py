@@ -40,7 +40,7 @@ class Stage:
         self.launcher = launcher_of(login, str(self.file))
         self.seen: list[RankEvent] = []
 
-    async def run(self, count: int = 2, silence_seconds: float = 20) -> list[RankEvent]:
+    async def run(self, count: int = 2, silence_seconds: float = 60) -> list[RankEvent]:
         return await run_ranks(
             self.launcher, self.specs(count), self.seen.append, silence_seconds=silence_seconds
         )

@@ -131,7 +131,7 @@ def _is_locked() -> bool:
 
 def _await_banner(inside: Sequence[str], address: str, port: int) -> None:
     look = f"exec 3<>/dev/tcp/{address}/{port} && head -c 4 <&3 | grep -q SSH-"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while subprocess.run([*inside, "bash", "-c", look], capture_output=True).returncode:
         assert time.monotonic() < deadline, "sshd does not answer"
         time.sleep(0.1)

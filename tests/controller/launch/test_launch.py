@@ -67,7 +67,7 @@ class Stage:
         self.seen: list[RankEvent] = []
         self.printed: list[tuple[int, str, bool]] = []
 
-    async def run(self, count: int = 2, silence_seconds: float = 20) -> list[RankEvent]:
+    async def run(self, count: int = 2, silence_seconds: float = 60) -> list[RankEvent]:
         return await run_ranks(
             self.launcher,
             specs(count),
@@ -130,18 +130,20 @@ async def test_a_killed_rank_is_named_and_its_peers_are_ended(lab: Lab, tmp_path
     source = f"""
 print("working", file=sys.stderr, flush=True)
 if rank == 1:
-    open({str(flag)!r}, "w").close(); os.kill(os.getpid(), signal.SIGKILL)
+    open({str(flag)!r} + ".part", "w").write(str(os.getpid()))
+    os.rename({str(flag)!r} + ".part", {str(flag)!r}); os.kill(os.getpid(), signal.SIGKILL)
 if rank == 0:
     while not os.path.exists({str(flag)!r}): time.sleep(0.01)
+    while os.path.exists("/proc/" + open({str(flag)!r}).read()): time.sleep(0.01)
     say(event="failed", what="peer lost"); sys.exit(1)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-time.sleep(60)
+time.sleep(600)
 """
     stage = Stage(lab, tmp_path, source)
     started = time.monotonic()
     with pytest.raises(JobFailed) as failure:
         await stage.run(count=3)
-    assert time.monotonic() - started < 10, "even a rank that ignores SIGTERM"
+    assert time.monotonic() - started < 60, "even a rank that ignores SIGTERM"
     assert failure.value.exit_code == 7
     assert failure.value.where == "s2"
     assert "rank 1 was killed by SIGKILL" in failure.value.what
@@ -189,16 +191,20 @@ step(0); time.sleep(60)
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
         await work
-    assert stage.left() == []
+    async with asyncio.timeout(30):
+        while stage.left():  # What a rank started is killed with it, and dies a moment later.
+            await asyncio.sleep(0.02)
 
 
 async def test_an_interrupt_while_ranks_are_ended_leaves_none(lab: Lab, tmp_path: Path) -> None:
     """The ranks handle SIGTERM, and go on."""
-    source = """
+    flag = tmp_path / "handled"
+    source = f"""
 signal.signal(signal.SIGTERM, lambda *_: step(1))
 if rank == 1:
-    time.sleep(1); sys.exit(1)
-step(0)
+    while not os.path.exists({str(flag)!r}): time.sleep(0.01)
+    sys.exit(1)
+step(0); open({str(flag)!r}, "w").close()
 while True: time.sleep(60)
 """
     stage = Stage(lab, tmp_path, source)
@@ -276,13 +282,12 @@ async def test_ranks_outlive_the_controller_until_their_time_is_over(
     # Counted since ranks last heard the controller, which is some time before the kill.
     kill_a_controller(lab, stage, held_seconds=8)
     killed, before = time.monotonic(), steps_of(stage)
-    await asyncio.sleep(1)
     assert len(stage.left()) == 2
-    assert all(now > then + 3 for now, then in zip(steps_of(stage), before, strict=True))
     assert [rank.server for rank in stage.launcher.left()] == ["s1", "s2"]
-    while stage.left() and time.monotonic() < killed + 20:
+    while stage.left() and time.monotonic() < killed + 60:
         await asyncio.sleep(0.05)
     assert stage.left() == [] and time.monotonic() > killed + 1.5
+    assert all(now > then + 3 for now, then in zip(steps_of(stage), before, strict=True))
 
 
 async def test_ranks_that_are_left_are_found_and_ended(lab: Lab, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def folders(login: Login) -> set[str]:
     return {path.name for path in Keys(login.key.parent).temporary.glob("placewire-*")}
 
 
-async def gone(stage: Stage, seconds: float = 5) -> bool:
+async def gone(stage: Stage, seconds: float = 60) -> bool:
     """Whether all of its processes end soon."""
     until = time.monotonic() + seconds
     while stage.left() and time.monotonic() < until:
@@ -196,11 +196,10 @@ async def test_ranks_outlive_the_controller_until_their_time_is_over(
     # The controller repeats its promise every two seconds, so that some seconds of it are left.
     stage = kill_a_controller(login, tmp_path, held_seconds=10)
     killed = time.monotonic()
-    await asyncio.sleep(1)
     assert len([line for line in stage.left() if " -c " not in line]) == 2
-    assert await gone(stage, 20) and time.monotonic() > killed + 1.5
+    assert await gone(stage) and time.monotonic() > killed + 1.5
     while folders(login) != before:
-        assert time.monotonic() < killed + 30
+        assert time.monotonic() < killed + 90
         await asyncio.sleep(0.05)
 
 
@@ -213,14 +212,14 @@ async def test_what_is_left_is_found_and_ended(login: Login) -> None:
         rank=0,
     )
     later = launcher_of(login, "-m", "http.server")
-    until = time.monotonic() + 20
-    while not (left := later.left()):
+    until = time.monotonic() + 60
+    while len(left := later.left()) < 2:
         assert time.monotonic() < until
         await asyncio.sleep(0.1)
     # Both servers of this test are this machine.
     assert {rank.server for rank in other.left()} == {"s2"}, "its own are not left"
     assert {(rank.server, rank.pid) for rank in left} == {(s, left[0].pid) for s in ("s1", "s2")}
-    assert later.busy("s1") and 0 <= left[0].seconds < 30
+    assert later.busy("s1") and 0 <= left[0].seconds < 90
     await asyncio.to_thread(later.end_left, left)
     assert later.left() == () and await program.wait() == -signal.SIGTERM
 
