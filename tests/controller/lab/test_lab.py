@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -81,15 +81,15 @@ def test_a_machine_wide_value_is_put_back_only_where_it_is_still_ours(tmp_path: 
 
 
 def test_a_pid_of_another_process_is_not_taken_for_ours() -> None:
-    with subprocess.Popen(["sleep", "30"]) as sleeper:
+    with subprocess.Popen(["sleep", "600"]) as sleeper:
         try:
-            ours = describe(sleeper.pid, ["sleep", "30"])
-            deadline = time.monotonic() + 2
+            ours = describe(sleeper.pid, ["sleep", "600"])
+            deadline = time.monotonic() + 60
             while not is_alive(ours) and time.monotonic() < deadline:
                 time.sleep(0.01)  # not executed yet
             assert is_alive(ours)
             assert not is_alive(ours.model_copy(update={"start_ticks": ours.start_ticks - 1}))
-            assert not is_alive(ours.model_copy(update={"argv": ("sleep", "31")}))
+            assert not is_alive(ours.model_copy(update={"argv": ("sleep", "601")}))
         finally:
             sleeper.kill()
 
@@ -140,17 +140,17 @@ def iperf3(
     servers, clients = [], []
     try:
         for port, (_, to) in enumerate(pairs, start=5201):
-            argv = ["timeout", "10", "iperf3", "-s", "-1", "-J", "-p", str(port)]
+            argv = ["timeout", "60", "iperf3", "-s", "-1", "-J", "-p", str(port)]
             command = lab.inside_server(f"s{to}", argv)
             servers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
         for port, (_, to) in enumerate(pairs, start=5201):
             wait_for(partial(listens, lab, f"s{to}", port), f"iperf3 at port {port}")
         for port, (source, to) in enumerate(pairs, start=5201):
-            argv = ["timeout", "10", "iperf3", "-c", f"10.7.{rail}.{to}", "-p", str(port)]
+            argv = ["timeout", "60", "iperf3", "-c", f"10.7.{rail}.{to}", "-p", str(port)]
             argv += ["-t", "3", "-J", "--get-server-output", "-b", f"{at_most:.0f}"]
             command = lab.inside_server(f"s{source}", argv)
             clients.append(subprocess.Popen(command, stdout=subprocess.PIPE))
-        answers = [client.communicate(timeout=15)[0] for client in clients]
+        answers = [client.communicate(timeout=90)[0] for client in clients]
     finally:
         for process in [*servers, *clients]:
             process.kill()
@@ -161,42 +161,54 @@ def iperf3(
 
 
 def undisturbed(
-    lab: Lab, pairs: list[tuple[int, int]], least: float, rail: int = 0, at_most: float = 0.0
+    lab: Lab,
+    pairs: list[tuple[int, int]],
+    good: Callable[[list[float]], bool],
+    rail: int = 0,
+    at_most: float = 0.0,
 ) -> list[float]:
-    """Measures up to three times, until the slowest pair is above least: a busy machine only lowers
-    rates, so one good run shows what the network does."""
-    for _ in range(3):
+    """Measures up to five times, until the rates are good. A busy machine lowers rates; and raises
+    them where a receiver was held up in the first second, and reads what waited in the others. So
+    one good run shows what the network does."""
+    for _ in range(5):
         rates = iperf3(lab, pairs, rail, at_most)
-        if min(rates) > least:
+        if good(rates):
             break
     return rates
+
+
+def within(least: float, most: float) -> Callable[[list[float]], bool]:
+    """Whether each rate is between these parts of a NIC's."""
+    return lambda rates: all(least * RATE < rate < most * RATE for rate in rates)
 
 
 @pytest.mark.network
 @pytest.mark.lab
 def test_a_nic_sends_and_receives_at_its_rate_and_no_more(lab: Lab) -> None:
-    (alone,) = undisturbed(lab, [(1, 2)], 0.92 * RATE)
-    assert 0.92 * RATE < alone < 0.97 * RATE, "1448 of 1514 bytes are payload"
+    alone = undisturbed(lab, [(1, 2)], within(0.92, 0.97))
+    assert within(0.92, 0.97)(alone), f"{alone}: 1448 of 1514 bytes are payload"
     # Not so fast that a queue grows: one direction's acknowledgements would wait in it behind the
     # other's data, and one direction could starve the other. A NIC that shared its rate between
     # the directions would give half.
-    both = undisturbed(lab, [(1, 2), (2, 1)], 0.7 * RATE, at_most=0.8 * RATE)
-    assert all(0.7 * RATE < rate < 0.9 * RATE for rate in both), both
+    both = undisturbed(lab, [(1, 2), (2, 1)], within(0.7, 0.9), at_most=0.8 * RATE)
+    assert within(0.7, 0.9)(both), both
 
 
 @pytest.mark.network
 @pytest.mark.lab
 def test_a_rail_of_large_frames_carries_more_at_the_same_rate(lab: Lab) -> None:
-    (alone,) = undisturbed(lab, [(1, 2)], 0.97 * RATE, rail=1)
-    assert 0.97 * RATE < alone < RATE, "8948 of 9014 bytes are payload, 0.993"
+    alone = undisturbed(lab, [(1, 2)], within(0.97, 1.0), rail=1)
+    assert within(0.97, 1.0)(alone), f"{alone}: 8948 of 9014 bytes are payload, 0.993"
 
 
 @pytest.mark.network
 @pytest.mark.lab
 def test_two_senders_share_the_receiver_s_rate(lab: Lab) -> None:
-    rates = undisturbed(lab, [(1, 3), (2, 3)], 0.2 * RATE)
-    assert 0.85 * RATE < sum(rates) < 0.97 * RATE, rates
-    assert min(rates) > 0.2 * RATE, rates
+    def share(rates: list[float]) -> bool:
+        return within(0.85, 0.97)([sum(rates)]) and min(rates) > 0.2 * RATE
+
+    rates = undisturbed(lab, [(1, 3), (2, 3)], share)
+    assert share(rates), rates
 
 
 @pytest.mark.network
@@ -230,8 +242,8 @@ from placewire.controller.agents.authority import Authority
 async def main():
     authority = Authority.load(Path(sys.argv[1]) / "ca")
     async with Agents.listening("0.0.0.0", 7440, authority) as agents:
-        await agents.wait_for(sys.argv[2:], timeout_seconds=10)
-        found = await agents.ask_all(dict.fromkeys(sys.argv[2:], Observe()), Observation, 10)
+        await agents.wait_for(sys.argv[2:], timeout_seconds=60)
+        found = await agents.ask_all(dict.fromkeys(sys.argv[2:], Observe()), Observation, 60)
     print(*(nic.name + nic.addresses[0] for o in found.values() for nic in o.state.nics
             if nic.name == "nic0"))
 
@@ -245,7 +257,7 @@ def test_its_agents_dial_the_controller_and_see_their_nics(lab: Lab) -> None:
     names = [server.name for server in lab.record.servers]
     state = str(lab.state_directory)
     argv = lab.inside_controller([sys.executable, "-c", LISTEN, state, *names])
-    said = subprocess.check_output(argv, env=lab.environment, timeout=30, text=True)
+    said = subprocess.check_output(argv, env=lab.environment, timeout=150, text=True)
     assert said.split() == ["nic010.7.0.1/24", "nic010.7.0.2/24", "nic010.7.0.3/24"]
 
 

@@ -18,6 +18,7 @@ from placewire.controller.lab import record as records
 from placewire.controller.lab.processes import describe, start_ticks
 from placewire.controller.lab.record import Recorder
 from placewire.controller.lab.system import MARKER
+from tests.agent.server_under_test import wait_for
 from tests.controller.plans import plan, plan_document
 
 pytestmark = [pytest.mark.network, pytest.mark.lab]
@@ -115,7 +116,7 @@ lab_up(plans.plan(test_lab_removal.document({name!r})))
 @pytest.mark.parametrize("where", CRASHES.values(), ids=CRASHES.keys())
 def test_down_after_a_kill_in_the_middle_of_up(where: str) -> None:
     script = CRASH.format(path=sys.path, where=where, name=NAME)
-    done = subprocess.run([sys.executable, "-c", script], timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], timeout=300)
     assert done.returncode == -9
     with pytest.raises(PlacewireError, match=f"half-made.*\n.*controller lab down {NAME}"):
         find_lab(NAME)
@@ -166,16 +167,23 @@ def test_a_namespace_of_that_name_is_refused_and_left_alone() -> None:
         subprocess.run(["ip", "netns", "delete", foreign], check=True)
 
 
+def network_of(pid: int) -> int:
+    """The namespace that the process is in."""
+    return Path(f"/proc/{pid}/ns/net").stat().st_ino
+
+
 def test_processes_that_are_not_the_lab_s_are_left_alone() -> None:
     """One runs in the lab's namespace, like a shell; one has a pid that the record names."""
     lab = lab_up(plan(document()))
     said: list[str] = []
     with (
-        subprocess.Popen(lab.inside_server("s1", ["sleep", "60"])) as shell,
-        subprocess.Popen(["sleep", "60"]) as innocent,
+        subprocess.Popen(lab.inside_server("s1", ["sleep", "600"])) as shell,
+        subprocess.Popen(["sleep", "600"]) as innocent,
     ):
         try:
-            stale = describe(innocent.pid, ["sleep", "60"])
+            space = (Path("/run/netns") / lab.namespace("s1")).stat().st_ino
+            wait_for(lambda: network_of(shell.pid) == space, "a shell inside")
+            stale = describe(innocent.pid, ["sleep", "600"])
             stale = stale.model_copy(update={"start_ticks": stale.start_ticks - 1})
             file = lab.directory / "lab.json"
             processes = (*lab.record.processes, stale)
