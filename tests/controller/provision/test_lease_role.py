@@ -44,7 +44,7 @@ def role_on(
     file.write_text(yaml.safe_dump(play))
     return subprocess.run(
         [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "localhost,", str(file)],
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=600,
         env={**os.environ, "ANSIBLE_LOCALHOST_WARNING": "false", "ANSIBLE_PYTHON_INTERPRETER":
              sys.executable, "ANSIBLE_HOME": str(folder),
              "PATH": f"{programs}:{os.environ['PATH']}"},

@@ -29,11 +29,11 @@ from placewire.agent.contract.state import LeaseState
 from placewire.agent.main import load_config
 from placewire.agent.main import main as agent_main
 from placewire.agent.service import Service
+from placewire.controller.agents.agents import Agents
 from placewire.controller.agents.authority import Authority
 from placewire.controller.agents.refused_connections import RefusedConnections
 from placewire.controller.cli import main
 from placewire.controller.errors import UsageError
-from placewire.controller.provision import provisioning
 from placewire.controller.provision.inventory import (
     CONFIG,
     STATE_DIR,
@@ -416,10 +416,11 @@ async def test_a_token_reaches_the_agent_and_nothing_that_is_told_or_kept(tmp_pa
 
 async def test_cancelled_it_begins_no_other_task(tmp_path: Path) -> None:
     """The task that is under way ends by itself, as on a server."""
-    began, later = tmp_path / "began", tmp_path / "later"
+    began, goes_on, later = (tmp_path / name for name in ("began", "goes-on", "later"))
     own = on_this_machine(
         tmp_path,
-        f"case $1 in certificate) touch {began}; sleep 3; exit 1;; *) touch {later};; esac",
+        f"case $1 in certificate) touch {began}; for k in $(seq 600); do "
+        f"[ -e {goes_on} ] && exit 1; sleep 0.1; done;; *) touch {later};; esac",
     )
     (tmp_path / "s1.token").write_text("pw1.s1.feed.secret")
     variables = {
@@ -436,7 +437,8 @@ async def test_cancelled_it_begins_no_other_task(tmp_path: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     playbooks = subprocess.run(["pgrep", "-f", f"ansible-playbook.*{own}"], capture_output=True)
-    await asyncio.sleep(4)
+    goes_on.touch()
+    await asyncio.sleep(2)
     assert not later.exists(), playbooks.stdout
 
 
@@ -536,7 +538,15 @@ async def test_who_has_no_certificate_enrols_and_dials_in(tmp_path: Path, comes_
 async def test_who_is_turned_away_while_agents_are_awaited_is_told_and_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(provisioning, "_DIAL_SECONDS", 2.0)
+    usual = Agents.wait_for
+
+    async def until_one_was(agents: Agents, servers: Sequence[str], timeout_seconds: float) -> None:
+        async with asyncio.timeout(60):
+            while not agents._refused_connections.told:
+                await asyncio.sleep(0.01)
+        await usual(agents, servers, timeout_seconds=0.1)
+
+    monkeypatch.setattr(Agents, "wait_for", until_one_was)
     port, file = free_port(), tmp_path / "refused.jsonl"
     site = Site(
         plan(), ["s1"], Authority.load(tmp_path / "ca"), ("127.0.0.1", port),

@@ -60,7 +60,7 @@ def test_no_column_is_lost_at_long_names_and_fast_nics() -> None:
         assert "".join(cells).startswith(whole), "folded, and every character of it there"
 
 
-def test_drift_is_told_with_what_became_of_it() -> None:
+def test_drift_is_told_with_what_became_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def told(**fields: Any) -> str:
         show = Show()
         show.console.file = io.StringIO()
@@ -70,6 +70,7 @@ def test_drift_is_told_with_what_became_of_it() -> None:
         return show.console.file.getvalue()
 
     now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
     assert "changed" not in told(policy="heal")
     healed = told(policy="heal", drifts=3, heals=2, last_heal_unix=now, notes=("[rule] 5 differs",))
     assert "others changed what is in force 3 times; put back 2, last 0 s ago\n" in healed
