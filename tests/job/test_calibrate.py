@@ -25,7 +25,7 @@ from placewire.optimizer.cluster import Nic
 from placewire.optimizer.cluster_plan.payload import payload_fraction
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
 from placewire.optimizer.placement import Placement
-from tests.job.ranks import end, start_ranks
+from tests.job.ranks import LONGEST_SECONDS, end, start_ranks
 from tests.measured import until
 from tests.placements import cluster_of, placement_of
 
@@ -162,7 +162,7 @@ def calibrate(
         **options,
     )
     try:
-        codes = [rank.finish(60) for rank in ranks]
+        codes = [rank.finish(LONGEST_SECONDS) for rank in ranks]
     finally:
         end(ranks)
     assert codes == [0] * len(ranks), [(rank.events, rank.errors[-2000:]) for rank in ranks]
