@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,10 @@ def test_a_path_that_other_work_disturbed_is_left_out_and_ends_no_job() -> None:
         master_tcp_port=1, rail_interfaces=(), placement_file="", steps=0,
     )  # fmt: skip
     disturbed = trips(0.0004, 40e6) | {SIZES[0]: [3.0, 0.1]}
-    measured = {("s2/0", ("a",)): disturbed, ("s2/0", ("b",)): trips(0.0004, 40e6)}
+    measured: dict[tuple[str, tuple[str, ...]], dict[int, Sequence[float]]] = {
+        ("s2/0", ("a",)): {**disturbed},
+        ("s2/0", ("b",)): {**trips(0.0004, 40e6)},
+    }
     (path,) = _paths(spec, measured)
     assert path.rails == ("b",) and path.bits_per_second == pytest.approx(40e6)
 

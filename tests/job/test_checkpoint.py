@@ -420,7 +420,7 @@ def together(*acts: Callable[[Any], object]) -> list[Any]:
         gloo: Any = ProcessGroupGloo
         options = gloo._Options()
         options._devices = [gloo.create_device(hostname="127.0.0.1")]
-        options._timeout = timedelta(seconds=60)
+        options._timeout = timedelta(seconds=600)
         try:
             results[number] = act(gloo(store, number, len(acts), options))
         except JobError as error:
