@@ -439,7 +439,7 @@ def test_an_interrupt_restores_though_what_read_the_output_ended_first(
     document = cluster.document()
     document["job"]["steps"] = 500
     process = cluster.start("apply", str(cluster.plan(document, "long")), "--yes")
-    watchdog = threading.Timer(120, process.kill)
+    watchdog = threading.Timer(600, process.kill)
     watchdog.start()
     try:
         assert process.stdout is not None
