@@ -354,7 +354,7 @@ def test_a_server_that_goes_halfway_is_named_and_all_is_undone(
         os.kill(pid, signal.SIGKILL)
         back.append(threading.Timer(7.0, start_agent, (lab, "s2", config)))
         back[0].start()
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + 10
         while cluster.processes("iperf3", "s2"):
             assert time.monotonic() < deadline, "one that waits would hold its port"
             time.sleep(0.02)
