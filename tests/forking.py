@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 _PROGRAM = Path(__file__).with_name("forking_process.py")
@@ -105,7 +106,9 @@ class Forked:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            # Its keeper may know that it has ended, and not have told it yet.
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def communicate(self, timeout: float | None = None) -> tuple[bytes, bytes]:
         """Returns the unread output and the errors of a program that has ended. Raises

@@ -36,7 +36,7 @@ def completed(line: str, folder: Path) -> set[str]:
         file.chmod(0o755)
     done = subprocess.run(
         ["bash", "-c", _TAB % {"python": sys.executable}, "bash", line],
-        capture_output=True, text=True, cwd=ROOT, timeout=60,
+        capture_output=True, text=True, cwd=ROOT, timeout=300,
         env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

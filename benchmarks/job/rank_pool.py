@@ -108,7 +108,7 @@ class RankPool:
         steps: int,
         rails: Sequence[str] = ("a",),
         mutation: Callable[[], None] | None = None,
-        limit_seconds: float = 120.0,
+        limit_seconds: float = 600.0,
         **options: Any,
     ) -> Trained:
         """Trains with new ranks from the initial parameters. mutation: called in every rank before

@@ -17,11 +17,14 @@ from placewire.optimizer.allocation import Allocation
 from placewire.optimizer.network.script_allocation import load_allocation
 from placewire.optimizer.placement import load_placement
 
+# An agent that runs dials in within this time.
+_PRESENT_SECONDS = 3.0
+
 
 async def observed(agents: Agents, plan: Plan) -> dict[str, Observation | None]:
     """By server of the plan; None where its agent does not dial in, or does not answer."""
     servers = [server.name for server in plan.cluster.servers]
-    missing = await agents.missing(servers, timeout_seconds=3)
+    missing = await agents.missing(servers, timeout_seconds=_PRESENT_SECONDS)
     observations: dict[str, Observation | None] = dict.fromkeys(servers)
     try:
         present = {server: Observe() for server in servers if server not in missing}

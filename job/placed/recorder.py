@@ -73,19 +73,18 @@ class Recorder:
         transport.report_to(self)
         return _WatchedTransport(transport, self)
 
-    def begin(self, step: int) -> None:
-        """To be called right after the step's barrier."""
+    def begin(self, step: int, at: float) -> None:
+        """at: when the step's barrier opened."""
         trace = self._spec.trace
         recorded = self._spec.steps if trace is None else self._spec.steps - trace.steps
         self.on = step >= recorded
         self.weighing = trace is not None and trace.workspace and step == recorded - 1
-        self._step, self._barriers[step] = step, time.perf_counter()
+        self._step, self._barriers[step] = step, at
 
-    def end(self) -> None:
-        """To be called when all of the step's messages are complete."""
+    def end(self, at: float) -> None:
+        """at: when all of the step's messages were complete."""
         if self.on:
-            took = time.perf_counter() - self._barriers[self._step]
-            self._step_seconds[self._step] = took
+            self._step_seconds[self._step] = at - self._barriers[self._step]
         self.on = self.weighing = False
 
     def operator(self, identifier: str, started: float, finished: float) -> None:

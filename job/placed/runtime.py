@@ -220,11 +220,12 @@ def _run_steps(
             data = program.load(step)
             transport.begin_step()
             start = time.perf_counter()
-            program.recorder.begin(step)
+            program.recorder.begin(step, start)
             loss = program.run(data)
             transport.end_step()
-            seconds = time.perf_counter() - start
-            program.recorder.end()
+            finish = time.perf_counter()
+            seconds = finish - start
+            program.recorder.end(finish)
             value = None if loss is None else float(loss)
             if value is not None and not math.isfinite(value):
                 value = None  # A step that diverges is the user's matter; the training goes on.

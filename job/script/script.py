@@ -40,6 +40,9 @@ TELL_SECONDS = 10.0
 _POLL_SECONDS = 0.1
 # Time for a process to react to SIGTERM; the launcher waits 3 s for this program.
 _END_SECONDS = 2.0
+# What the processes printed is there to its end once they are gone; reading it takes a busy machine
+# a while. Only a stranger that holds the pipe open is waited for that long.
+_READ_SECONDS = 30.0
 _INTERRUPTIONS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -74,8 +77,9 @@ def run_script(spec: ScriptSpec, events: Events) -> int:
             events.emit(Failed(rank=spec.rank, what=failure))
     finally:
         _end(started)
+        until = time.monotonic() + _READ_SECONDS
         for reader in readers:
-            reader.join(timeout=_END_SECONDS)
+            reader.join(timeout=max(0.0, until - time.monotonic()))
     last = rails.carried(spec.rank, time.monotonic() - began)
     events.emit(last)
     if failure is not None:

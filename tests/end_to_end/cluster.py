@@ -156,7 +156,7 @@ class TestCluster:
         self,
         *arguments: str,
         on_line: Callable[[str, Process], None] = lambda line, process: None,
-        timeout_seconds: float = 180,
+        timeout_seconds: float = 600,
     ) -> Finished:
         done = self._run(*arguments, on_line=on_line, timeout_seconds=timeout_seconds)
         until = time.monotonic() + OTHERS_SECONDS

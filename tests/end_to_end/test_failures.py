@@ -84,8 +84,10 @@ def test_a_killed_rank_ends_the_job_and_the_report_names_it(
     assert report["failure"]["server"] == killed[0][0]
     assert f"rank {report['failure']['rank']} was killed by SIGKILL" in report["failure"]["what"]
     assert report["failure"]["what"] in done.output
-    assert report["checkpoint"]["step"] == last_step(folder) == 8
-    assert "last checkpoint: after 8 steps" in done.output
+    # On a busy machine ranks may save once more before one is killed.
+    reached = report["checkpoint"]["step"]
+    assert reached == last_step(folder) >= 8
+    assert f"last checkpoint: after {reached} steps" in done.output
 
 
 def start_agent(cluster: TestCluster, server: str) -> subprocess.Popen[bytes]:
@@ -109,18 +111,17 @@ def test_a_killed_controller_leaves_the_job_running_for_its_lease(
     cluster: TestCluster, untouched: None, folder: Path
 ) -> None:
     plan = training(cluster, folder, steps=4000)
-    before = cluster.snapshots()
-    done = cluster.run(
-        "apply", plan, "--yes", on_line=once("checkpoint after 12 steps", lambda p: p.kill())
-    )
+    before, reached = cluster.snapshots(), last_step(folder)
+    saved = f"checkpoint after {reached + 4} steps"
+    done = cluster.run("apply", plan, "--yes", on_line=once(saved, lambda p: p.kill()))
     killed = time.monotonic()
     assert done.code == -signal.SIGKILL
-    assert "resumed after 8 steps" in done.output
+    assert f"resumed after {reached} steps" in done.output
     status = cluster.run("status", plan)
     assert status.code == 0, status.told
     assert status.output.count("a rank runs on") == len(cluster.ranks()) > 1, status.told
     assert "its controller is gone" in status.output
-    while last_step(folder) <= 12:
+    while last_step(folder) <= reached + 4:
         assert time.monotonic() < killed + 20, "it did not go on"
         time.sleep(0.1)
     assert cluster.snapshots() != before

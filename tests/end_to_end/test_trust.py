@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import secrets
 import signal
 import subprocess
@@ -33,8 +34,14 @@ from tests.paths import ROOT
 pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.slow]
 
 KILLED_APPLIES, KILLED_DESTROYS = 6, 4
+PATIENCE_SECONDS = 60.0
 # Each server has one agent here, so that commands need not wait for a second one of its name.
-AT_ONCE = {"placewire.controller.agents.agents._ALL_DIAL_SECONDS": 0.0}
+# All agents run, and each is waited for until it has dialled in, however late it gets a processor.
+AT_ONCE = {
+    "placewire.controller.agents.agents._ALL_DIAL_SECONDS": 0.0,
+    "placewire.controller.change.in_force._PRESENT_SECONDS": PATIENCE_SECONDS,
+    "placewire.controller.story.recovery._PRESENT_SECONDS": PATIENCE_SECONDS,
+}
 ENROLMENT = "10.9.0.254:7441"
 # These run the user's code, and so have the job's variables.
 PROGRAMS_OF_THE_JOB = ("placewire.job", PROFILE_PROGRAM[-1], STALENESS_PROGRAM[-1])
@@ -179,19 +186,26 @@ class Watched:
 
 
 def start_agent(lab: Lab, server: str, config: Path) -> None:
-    """Starts the agent as its unit would; appends to the log of the agent before."""
+    """Starts the agent as its unit would; appends to the log of the agent before. Returns when it
+    dials, because a command waits for it for a few seconds only."""
     program = [sys.executable, "-m", "placewire.agent.main", "run", "--config", str(config)]
-    with (lab.directory / server / "agent.log").open("ab") as log:
+    file = lab.directory / server / "agent.log"
+    before = file.stat().st_size
+    with file.open("ab") as log:
         subprocess.Popen(
             lab.inside_server(server, program), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             cwd=ROOT, env=lab.environment, start_new_session=True,
         )  # fmt: skip
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not re.search(rb"no controller answers|connected to", file.read_bytes()[before:]):
+        assert time.monotonic() < deadline, file.read_text()[-2000:]
+        time.sleep(0.05)
 
 
 def end_agent(cluster: TestCluster, server: str) -> None:
     for pid in cluster.processes("placewire.agent.main", server):
         os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while cluster.processes("placewire.agent.main", server) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert cluster.processes("placewire.agent.main", server) == []
@@ -333,7 +347,7 @@ def test_a_server_that_goes_halfway_is_named_and_all_is_undone(
     back: list[threading.Timer] = []
 
     def kill(process: Process) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not cluster.processes("iperf3", "s2") and time.monotonic() < deadline:
             time.sleep(0.02)
         (pid,) = cluster.processes("placewire.agent.main", "s2")

@@ -44,7 +44,7 @@ class MailboxTransport:
     def receive(self, message: RankMessage) -> torch.Tensor:
         box = self.box
         arrived = box.turn.wait_for(
-            lambda: message.index in box.pending or message.index in box.copied, timeout=20
+            lambda: message.index in box.pending or message.index in box.copied, timeout=300
         )
         assert arrived, f"nobody sent {message.producer}"
         self._copy(message)

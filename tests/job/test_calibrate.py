@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.job.namespaces import Namespaces
+from placewire.job.calibration.calibrate import _paths
 from placewire.job.calibration.exchanges import (
     SMALL_BYTES,
     calibrating_devices,
@@ -19,13 +21,18 @@ from placewire.job.calibration.exchanges import (
     paths_from,
 )
 from placewire.job.calibration.path_fit import fit_path
-from placewire.job.contract.specification import Calibrated, MeasuredPath, RailInterface
+from placewire.job.contract.specification import (
+    Calibrated,
+    MeasuredPath,
+    RailInterface,
+    RankSpec,
+)
 from placewire.job.messages.rank_messages import rank_messages
 from placewire.optimizer.cluster import Nic
 from placewire.optimizer.cluster_plan.payload import payload_fraction
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
 from placewire.optimizer.placement import Placement
-from tests.job.ranks import end, start_ranks
+from tests.job.ranks import LONGEST_SECONDS, end, start_ranks
 from tests.measured import until
 from tests.placements import cluster_of, placement_of
 
@@ -71,6 +78,20 @@ def test_noise_and_a_disturbed_message_change_little() -> None:
 def test_what_did_not_take_longer_has_no_rate() -> None:
     with pytest.raises(ValueError, match="of 50000 bytes took no longer"):
         fit_path({64: [0.001], 25_000: [0.01], 50_000: [0.01]})
+
+
+def test_a_path_that_other_work_disturbed_is_left_out_and_ends_no_job() -> None:
+    spec = RankSpec(
+        kind="calibrate", rank=0, world_size=2, device="s1/0", master_address="127.0.0.1",
+        master_tcp_port=1, rail_interfaces=(), placement_file="", steps=0,
+    )  # fmt: skip
+    disturbed = trips(0.0004, 40e6) | {SIZES[0]: [3.0, 0.1]}
+    measured: dict[tuple[str, tuple[str, ...]], dict[int, Sequence[float]]] = {
+        ("s2/0", ("a",)): {**disturbed},
+        ("s2/0", ("b",)): {**trips(0.0004, 40e6)},
+    }
+    (path,) = _paths(spec, measured)
+    assert path.rails == ("b",) and path.bits_per_second == pytest.approx(40e6)
 
 
 def placement(servers: int, rails: tuple[str, ...] = ("a", "b")) -> Placement:
@@ -162,7 +183,7 @@ def calibrate(
         **options,
     )
     try:
-        codes = [rank.finish(60) for rank in ranks]
+        codes = [rank.finish(LONGEST_SECONDS) for rank in ranks]
     finally:
         end(ranks)
     assert codes == [0] * len(ranks), [(rank.events, rank.errors[-2000:]) for rank in ranks]

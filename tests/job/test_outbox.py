@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+import placewire.job.transport.outbox
 from placewire.job.errors import JobError
 from placewire.job.messages.cutting import Part
 from placewire.job.messages.rank_messages import RankMessage
@@ -17,7 +18,7 @@ from placewire.job.messages.send_queues import InOrder, RailQueue, UrgentFirst, 
 from placewire.job.transport.outbox import Outbox
 from placewire.job.transport.transport import lost
 
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 120
 
 
 class Handed:
@@ -169,13 +170,31 @@ def test_a_send_that_cannot_begin_fails_at_once(outbox: Outbox, network: Network
         send(broken, message(0, 1, 1))
 
 
-def test_what_waits_for_tokens_leaves_when_its_time_has_come(network: Network) -> None:
+class Clock:
+    """Replaces the module `time`, and stands still until the test says so."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    perf_counter = monotonic
+
+
+def test_what_waits_for_tokens_leaves_when_its_time_has_come(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing else happens, so that only the clock makes room."""
+    clock = Clock()
+    monkeypatch.setattr(placewire.job.transport.outbox, "time", clock)
     outbox = Outbox(network.post, {"a": UrgentFirst(2000.0, 100)}, lost, network.lost.set)
     send(outbox, message(0, 1, 2))
     other = RankMessage(1, "q", 0, 100, 2, "s3/0", True, (Part(0, 77, 0, 100),), ("a",), 2)
     send(outbox, other)
+    clock.now += 0.099
+    send(outbox, message(2, 3, 1))
     assert network.tags == [0, 1]
+    clock.now += 0.002
     network.wait_for(3)
     assert network.tags == [0, 1, 77]
     network.end()

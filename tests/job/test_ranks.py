@@ -25,7 +25,7 @@ from placewire.optimizer.graph.operator_graph import (
     build_graph,
 )
 from placewire.optimizer.placement import Placement
-from tests.job.ranks import Rank, end, run_ranks, start_ranks
+from tests.job.ranks import LONGEST_SECONDS, Rank, end, run_ranks, start_ranks
 from tests.paths import ROOT
 from tests.placements import cluster_of, placement_of, random_devices
 
@@ -121,7 +121,7 @@ def test_ranks_with_other_rails_are_refused(tmp_path: Path) -> None:
     )
     ranks = start_ranks(placement, tmp_path, **options, last={"rail_interfaces": more})
     try:
-        assert [rank.finish(20) for rank in ranks] == [1, 1]
+        assert [rank.finish(LONGEST_SECONDS) for rank in ranks] == [1, 1]
         assert "interfaces on rails a,b, rank 0 on a" in ranks[0].failed.what
     finally:
         end(ranks)
@@ -136,7 +136,7 @@ def test_a_killed_peer_ends_the_other(tmp_path: Path, victim: int) -> None:
         ranks[victim].process.kill()
         killed = time.monotonic()
         other = ranks[1 - victim]
-        assert other.finish(10) == 1
+        assert other.finish(LONGEST_SECONDS) == 1
         assert time.monotonic() - killed < 10
         assert "lost a peer" in other.failed.what
     finally:
@@ -152,7 +152,7 @@ def test_a_frozen_peer_is_named_by_those_who_live(tmp_path: Path, stuck: int) ->
         wait_for_steps(ranks[0], 1)
         os.kill(ranks[stuck].process.pid, signal.SIGSTOP)
         other = ranks[1 - stuck]
-        assert other.finish(25) == 1
+        assert other.finish(LONGEST_SECONDS) == 1
         assert f"rank {stuck} is lost" in other.failed.what and other.failed.lost_rank == stuck
     finally:
         end(ranks)
@@ -160,7 +160,7 @@ def test_a_frozen_peer_is_named_by_those_who_live(tmp_path: Path, stuck: int) ->
 
 @pytest.mark.slow
 def test_a_slow_operator_is_no_lost_rank(tmp_path: Path) -> None:
-    """It takes far longer than a rank may be silent, but its rank is not silent."""
+    """It takes longer than a rank may be silent, but its rank is not silent."""
     rows = [OperatorRow(id=i, type="x", seconds={"cpu": 8.0 if i == "p" else 0.01}) for i in "pq"]
     graph = build_graph(rows, [TensorRow("p", ("q",), 1 << 10)])
     save_graph(graph, tmp_path / "graph.json")
@@ -170,7 +170,7 @@ def test_a_slow_operator_is_no_lost_rank(tmp_path: Path) -> None:
         "graph_file": str(tmp_path / "graph.json"),
         "steps": 1,
     }
-    ranks = run_ranks(placement, tmp_path, **options, loss_seconds=4)
+    ranks = run_ranks(placement, tmp_path, **options, loss_seconds=6)
     assert ranks[1].step_seconds[0] > 7
 
 
@@ -182,7 +182,7 @@ def test_sigterm_ends_a_rank_that_waits(tmp_path: Path) -> None:
         os.kill(ranks[1].process.pid, signal.SIGSTOP)  # rank 0 will wait for its message
         time.sleep(0.5)
         ranks[0].process.terminate()
-        assert ranks[0].finish(5) == 128 + signal.SIGTERM
+        assert ranks[0].finish(LONGEST_SECONDS) == 128 + signal.SIGTERM
         assert ranks[0].failed.what == "stopped by SIGTERM"
     finally:
         end(ranks)
@@ -194,7 +194,7 @@ def test_another_structure_is_refused_by_all(graph: OperatorGraph, tmp_path: Pat
     placement = spread(graph, 2, 1, ("a",))
     ranks = start_ranks(placement, tmp_path, **HARD, last={"batch": 5})
     try:
-        assert [rank.finish(40) for rank in ranks] == [1, 1]
+        assert [rank.finish(LONGEST_SECONDS) for rank in ranks] == [1, 1]
         assert "this server's capture has structure" in ranks[1].failed.what
         assert "same on every server" in ranks[1].failed.remedy
         assert not any(isinstance(event, Started) for event in ranks[1].events)
@@ -212,7 +212,7 @@ def test_what_a_model_prints_is_no_event(tmp_path: Path) -> None:
         build_graph([OperatorRow("p", "x", {"cpu": 0.1})], []), cluster_of(1), {"p": "s1/0"}
     )
     (rank,) = start_ranks(alone, tmp_path, kind="placed", model="talkative:training_step", steps=1)
-    assert rank.finish(30) == 1
+    assert rank.finish(LONGEST_SECONDS) == 1
     assert len(rank.events) == 1
     assert "talkative.py:3" in rank.failed.what and "no data here" in rank.failed.what
     assert "hello from the model" in rank.errors
@@ -223,6 +223,6 @@ def test_a_wrong_specification_is_refused(tmp_path: Path) -> None:
     file.write_text('{"kind": "placed", "surprise": 1}')
     done = subprocess.run(
         [sys.executable, "-m", "placewire.job", str(file)],
-        cwd=ROOT, capture_output=True, text=True, timeout=30,
+        cwd=ROOT, capture_output=True, text=True, timeout=LONGEST_SECONDS,
     )  # fmt: skip
     assert done.returncode == 2 and done.stdout == "" and "surprise" in done.stderr

@@ -64,6 +64,14 @@ def finish(process: subprocess.Popen[bytes]) -> tuple[int, list[Any], list[str]]
     return process.returncode, events, [line for line in lines if not line.startswith("{")]
 
 
+def await_end(pid: int) -> None:
+    """Waits for a process that was killed: a busy machine lets it end late."""
+    deadline = time.monotonic() + 120
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_a_process_is_told_what_torchrun_would_tell_it() -> None:
     of = spec(Path("x.py"), rank=1, world_size=3, processes=2)
     found = script_environment(of, 1, {"PATH": "/bin", "RANK": "9"})
@@ -164,7 +172,7 @@ def test_nothing_that_a_process_started_outlives_the_program(tmp_path: Path) -> 
     )
     code, events, _ = finish(start(spec(script), tmp_path))
     assert code == 0 and any(isinstance(event, Finished) for event in events)
-    assert not Path(f"/proc/{told.read_text()}").exists()
+    await_end(int(told.read_text()))
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
@@ -176,15 +184,13 @@ def test_whoever_ends_it_ends_its_processes(tmp_path: Path, how: signal.Signals)
     )
     process = start(spec(script), tmp_path)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not told.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         pid = int(told.read_text())
         process.send_signal(how)
         code, events, _ = finish(process)
-        while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not Path(f"/proc/{pid}").exists()
+        await_end(pid)
         if how == signal.SIGTERM:
             assert code == 128 + how
             assert any(isinstance(e, Failed) and "SIGTERM" in e.what for e in events)

@@ -60,7 +60,10 @@ async def calibrate(
     rows = calibrated_rows(placement, events)
     left_out = sum(event.left_out for event in events if isinstance(event, Calibrated))
     if left_out:
-        say(f"{left_out} of {left_out + len(rows)} paths were too slow to be measured in time")
+        say(
+            f"{left_out} of {left_out + len(rows)} paths were too slow, or too much disturbed by "
+            "other work, to be measured in time"
+        )
     if rows:
         setup_seconds = keep(plan, rows, cache)
         say(f"setting up a message takes {format_seconds(setup_seconds)}, the median of all paths")

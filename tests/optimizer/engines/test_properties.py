@@ -15,7 +15,7 @@ from placewire.optimizer.bounds.memory_limits import refuse_impossible
 from placewire.optimizer.check.check import check
 from placewire.optimizer.engines.engine import ENGINES
 from placewire.optimizer.engines.place import place
-from placewire.optimizer.engines.refusals import EngineRefusedError
+from placewire.optimizer.engines.refusals import EngineRefusedError, OutOfTimeError
 from placewire.optimizer.graph.operator_graph import (
     OperatorRow,
     TensorRow,
@@ -24,10 +24,7 @@ from placewire.optimizer.graph.operator_graph import (
 )
 from placewire.optimizer.network.nics import widest_rates
 from placewire.optimizer.problem import InfeasibleError, SolveSettings
-from placewire.optimizer.published.formulations.errors import (
-    FormulationTooLargeError,
-    NoIncumbentError,
-)
+from placewire.optimizer.published.formulations.errors import FormulationTooLargeError
 from placewire.optimizer.reductions.chain import reduce_by_name
 from placewire.optimizer.reductions.reduction import REDUCTIONS
 from placewire.optimizer.reductions.refusals import ReductionRefusedError
@@ -67,14 +64,16 @@ def test_answers_of_published_formulations_pass_the_check(engine):
         # Most clusters drawn are not what the papers describe: half get equal servers instead.
         if len(problem.graph.ids) % 2:
             problem = replace(problem, cluster=cluster(2, (8e6,), types=["cpu", "cpu"]))
-        settings = SolveSettings(gap=0.05, time_limit_seconds=2.0)
+        # A program ends when it is solved; learning takes all of its time.
+        learns = engine in ("hsdag", "placeto")
+        settings = SolveSettings(gap=0.05, time_limit_seconds=2.0 if learns else 120.0)
         try:
             placement = place(problem, engine, settings)
         except (
             EngineRefusedError,
             FormulationTooLargeError,
             InfeasibleError,
-            NoIncumbentError,
+            OutOfTimeError,
         ):
             return
         assert check(problem.graph, placement) == ()

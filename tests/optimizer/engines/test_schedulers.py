@@ -91,7 +91,7 @@ def test_either_gives_a_placement_that_passes_the_check(data):
     problem = data.draw(small_problems())
     engine = data.draw(st.sampled_from(["m-etf", "heft", "single"]))
     for scheduler in ("list", "fifo"):
-        chosen = SolveSettings(scheduler=scheduler, time_limit_seconds=30.0)
+        chosen = SolveSettings(scheduler=scheduler, time_limit_seconds=600.0)
         placement = place(problem, engine, chosen)
         assert check(problem.graph, placement) == ()
 

@@ -44,7 +44,7 @@ def files(tmp_path):
 
 def compare(files, *extra: str) -> int:
     graph_file, cluster_file, out = (str(file) for file in files)
-    shape = ["--cluster", cluster_file, "--time-limit", "5", "--out", out]
+    shape = ["--cluster", cluster_file, "--time-limit", "60", "--out", out]
     return main(["compare", graph_file, *shape, *extra])
 
 

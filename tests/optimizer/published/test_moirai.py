@@ -28,7 +28,7 @@ from placewire.optimizer.simulation.simulate import simulate
 from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster
 from tests.optimizer.published.published_cases import SECOND, printed
 
-EXACT = SolveSettings(gap=0.0, time_limit_seconds=60.0)
+EXACT = SolveSettings(gap=0.0, time_limit_seconds=600.0)
 # highs and gurobi solve the paper's program with its large numbers, cp-sat (auto) its intervals.
 SOLVERS = ("highs", "gurobi", "cp-sat")
 MEGABYTE = 10**6

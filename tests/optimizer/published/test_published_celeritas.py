@@ -26,7 +26,7 @@ from tests.optimizer.published.published_cases import (
     start_of,
 )
 
-SETTINGS = SolveSettings(time_limit_seconds=30.0)
+SETTINGS = SolveSettings(time_limit_seconds=600.0)
 FEW = settings(max_examples=40, deadline=None)
 
 

@@ -28,7 +28,7 @@ from placewire.optimizer.published.engines.shared.deadline import deadline
 from placewire.optimizer.published.engines.shared.guided_load_balancing import balanced
 from tests.optimizer.published.published_cases import SECOND, alike, printed, small_problems
 
-SETTINGS = SolveSettings(time_limit_seconds=30.0)
+SETTINGS = SolveSettings(time_limit_seconds=600.0)
 FEW = settings(max_examples=40, deadline=None)
 
 

@@ -30,7 +30,7 @@ from tests.optimizer.published.published_cases import (
     small_problems,
 )
 
-SETTINGS = SolveSettings(time_limit_seconds=30.0)
+SETTINGS = SolveSettings(time_limit_seconds=600.0)
 FEW = settings(max_examples=40, deadline=None)
 
 

@@ -43,10 +43,10 @@ def test_every_published_graph_is_reduced_or_refused_in_seconds(name: str) -> No
                 reduce_by_name(problem, name)
             continue
         reduce_by_name(problem, name)  # compiled by now
-        began = time.perf_counter()
+        began = time.process_time()
         small, _, _ = reduce_by_name(problem, name)
         # A bound against quadratic loops, not a measurement.
-        assert time.perf_counter() - began < 20, found.name
+        assert time.process_time() - began < 20, found.name
         assert small.graph.operator_count <= found.graph.operator_count
 
 
