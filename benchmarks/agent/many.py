@@ -21,7 +21,7 @@ from placewire.controller.change.change import NetworkChange, preview
 from placewire.controller.records.journal import Journal
 from tests.agent.states import desired_state
 from tests.agent.world import plan as state_of
-from tests.job.ranks import free_port
+from tests.free_port import free_port
 
 COUNT, PROCESSES, DROPPING = 500, 4, 100
 IDLE_SECONDS, DIAL_SECONDS = 20.0, 180.0

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from placewire.controller.agents.authority import Authority
 from tests.controller.forked_commands import Commands, Done, ask, commands, program
 from tests.controller.memory_agents import Member, told
 from tests.controller.plans import plan_document
+from tests.free_port import free_port
 from tests.paths import ROOT
 
 SILENCE = "placewire.controller.agents.agents.SILENCE_SECONDS"
@@ -37,13 +37,6 @@ from placewire.controller.cli import main
 agents.SILENCE_SECONDS = 60.0
 main(sys.argv[1:])
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class MemoryCluster:

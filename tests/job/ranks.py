@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
-import random
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +22,7 @@ from placewire.job.contract.specification import (
 )
 from placewire.optimizer.placement import Placement, save_placement
 from tests.forking import Forked, Forking
+from tests.free_port import free_port
 from tests.paths import ROOT
 
 # Far above what is needed: the machine may be busy with other work.
@@ -173,14 +171,3 @@ def end(ranks: list[Rank]) -> None:
         if rank.process.poll() is None:
             rank.process.kill()
             rank.process.communicate()
-
-
-def free_port() -> int:
-    """Returns a port that is still free when a rank has started and listens: below those that the
-    kernel gives to whoever asks for any, and drawn without the seed that other tests share."""
-    lowest_of_kernel = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    while True:
-        port = random.SystemRandom().randrange(10_000, max(lowest_of_kernel, 20_000))
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("", port))
-            return port

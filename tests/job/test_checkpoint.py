@@ -40,9 +40,10 @@ from placewire.optimizer.capture.protocol import load_training_step
 from placewire.optimizer.capture.step import CapturedStep, capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.placement import Placement
+from tests.free_port import free_port
 from tests.job.lazy_network import Mailbox, MailboxTransport, run_step
 from tests.job.lazy_training import with_own_values
-from tests.job.ranks import LONGEST_SECONDS, end, free_port, run_ranks, start_ranks
+from tests.job.ranks import LONGEST_SECONDS, end, run_ranks, start_ranks
 from tests.placements import cluster_of, placement_of, random_devices
 
 HARD = "tests.models.hard:training_step"

@@ -13,6 +13,7 @@ from placewire.job.transport.backend import backend_notes, transport_of
 from placewire.job.transport.nccl_environment import nccl_environment
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
 from placewire.optimizer.placement import Placement
+from tests.free_port import free_port
 from tests.placements import cluster_of, placement_of
 
 
@@ -124,13 +125,7 @@ def test_nccl_is_initialised_and_steps_pass_on_one_device() -> None:
 def test_messages_pass_both_ways_between_two_devices() -> None:
     from torch import multiprocessing
 
-    multiprocessing.spawn(_exchange, args=(_free_port(),), nprocs=2)  # type: ignore[attr-defined]
-
-
-def _free_port() -> int:
-    from tests.job.ranks import free_port
-
-    return free_port()
+    multiprocessing.spawn(_exchange, args=(free_port(),), nprocs=2)  # type: ignore[attr-defined]
 
 
 def _exchange(rank: int, port: int) -> None:

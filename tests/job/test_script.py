@@ -24,7 +24,7 @@ from placewire.job.contract.specification import (
     parse_rank_event,
 )
 from placewire.job.script.script import script_environment
-from tests.job.ranks import free_port
+from tests.free_port import free_port
 from tests.paths import ROOT
 
 

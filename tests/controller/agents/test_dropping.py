@@ -22,7 +22,7 @@ from placewire.agent.service import Service
 from placewire.controller.agents.agents import Agents
 from placewire.controller.agents.authority import Authority
 from placewire.controller.records.journal import Journal
-from tests.controller.launch.sshd import free_port
+from tests.free_port import free_port
 
 pytestmark = pytest.mark.timed
 

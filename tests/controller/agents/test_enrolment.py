@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import socket
 import ssl
 import stat
 import subprocess
@@ -43,19 +42,13 @@ from placewire.controller.agents.revocations import Bearer
 from placewire.controller.cli import main, parser
 from placewire.controller.errors import UsageError
 from tests.controller.plans import capabilities
+from tests.free_port import free_port
 from tests.paths import ROOT
 
 LIFETIME_SECONDS = 3600.0
 LEASE = LeaseState(phase="idle", generation=0, highest_generation=0)
 LISTENS_SECONDS = 120.0
 PATIENCE_SECONDS = 60.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Site:

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.controller.memory_cluster import SILENCE, MemoryCluster, free_port
+from tests.controller.memory_cluster import SILENCE, MemoryCluster
+from tests.free_port import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timed]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import getpass
 import os
-import socket
 import stat
 import subprocess
 import time
@@ -135,9 +134,3 @@ def _await_banner(inside: Sequence[str], address: str, port: int) -> None:
     while subprocess.run([*inside, "bash", "-c", look], capture_output=True).returncode:
         assert time.monotonic() < deadline, "sshd does not answer"
         time.sleep(0.1)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -26,8 +26,9 @@ from placewire.controller.records.journal import Journal
 from placewire.job.contract.specification import Finished, StepDone
 from tests.controller.launch.rank_programs import GOES_ON, kill_once_two_ranks_are_heard
 from tests.controller.launch.ssh_stage import ADDRESS, PRIVATE, Stage, around, launcher_of
-from tests.controller.launch.sshd import Keys, free_port, make_keys, running_sshd
+from tests.controller.launch.sshd import Keys, make_keys, running_sshd
 from tests.controller.plans import plan
+from tests.free_port import free_port
 from tests.paths import ROOT
 
 pytestmark = pytest.mark.network

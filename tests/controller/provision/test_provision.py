@@ -57,8 +57,8 @@ from placewire.controller.provision.progress import (
     read_event,
 )
 from placewire.controller.provision.provisioning import Site, install
-from tests.controller.launch.sshd import free_port
 from tests.controller.plans import capabilities, plan, plan_document
+from tests.free_port import free_port
 from tests.paths import ROOT
 
 LEASE = LeaseState(phase="idle", generation=0)
