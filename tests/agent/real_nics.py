@@ -42,7 +42,8 @@ class Nic:
         return self._loss is not None
 
     def take_away(self, loss: Loss) -> None:
-        before = self.is_in_ledger() and not self.addresses()
+        taken = any(taken.nic == NIC for taken in self._kept().ledger.nics)
+        before = taken and not self.addresses()
         if loss is Loss.MOVED:
             self._server.sh(f"ip link set {NIC} netns {self._server.peer} name {_AWAY}")
         elif loss is Loss.RENAMED:
@@ -69,7 +70,9 @@ class Nic:
             self._configure()
 
     def is_in_ledger(self) -> bool:
-        return any(taken.nic == NIC for taken in self._kept().ledger.nics)
+        """Whether it is written down what the NIC held, or that it is owed that."""
+        ledger = self._kept().ledger
+        return any(taken.nic == NIC for taken in (*ledger.nics, *ledger.owed))
 
     def addresses(self) -> list[str]:
         """IPv4 addresses of the NIC that has the name now."""
