@@ -37,7 +37,7 @@ LEFT_OUT: Mapping[str, str] = {
     "net.core.wmem_default": "it is the whole machine's, and labs on it raise it for a moment",
     "ovs-netdev and ovs-system": "they are Open vSwitch's own devices and come and go with it",
 }
-_TIMEOUT_SECONDS = 20
+_TIMEOUT_SECONDS = 60
 _ATTEMPTS = 3
 _PAUSE_SECONDS = 0.2
 _FOREVER = 0xFFFFFFFF
@@ -455,7 +455,7 @@ def _ip(*words: str) -> str:
 
 
 def _vsctl(*words: str) -> str:
-    return _run("ovs-vsctl", "--timeout=10", "--format=json", *words)
+    return _run("ovs-vsctl", "--timeout=30", "--format=json", *words)
 
 
 def _run(*words: str, stdin: str = "") -> str:

@@ -30,7 +30,7 @@ def agent_command(server: ServerUnderTest, *words: str) -> subprocess.CompletedP
     return subprocess.run(
         ["ip", "netns", "exec", server.namespace, sys.executable, "-m", "placewire.agent.main",
          *words, "--config", config_file(server)],
-        capture_output=True, text=True, timeout=30 * PATIENCE,
+        capture_output=True, text=True, timeout=60 * PATIENCE,
     )  # fmt: skip
 
 
@@ -48,4 +48,4 @@ def readable_python() -> tuple[str, str]:
 
 def end(process: subprocess.Popen[bytes], number: int) -> int:
     process.send_signal(number)
-    return process.wait(10 * PATIENCE)
+    return process.wait(60 * PATIENCE)

@@ -91,13 +91,14 @@ class ControllerDouble:
         ready = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True)
         self._thread.start()
-        assert ready.wait(10)
+        assert ready.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         assert self._thread is not None
-        self._thread.join(5)
+        self._thread.join(60)
+        assert not self._thread.is_alive(), "else its port stays taken"
 
     def send(self, request: Frozen | dict[str, Any]) -> str:
         """Returns the id of the request."""
@@ -107,7 +108,7 @@ class ControllerDouble:
         self._waiting.append({"id": identifier, "body": body})
         return identifier
 
-    def ask(self, request: Frozen | dict[str, Any], seconds: float = 20) -> Any:
+    def ask(self, request: Frozen | dict[str, Any], seconds: float = 60) -> Any:
         """Returns the reply as JSON."""
         identifier = self.send(request)
         return wait_for(lambda: self.replies.get(identifier), str(request)[:80], seconds)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.messages import Observation, Previewed, ReadBackResult
 from placewire.agent.contract.state import ApplyReport, DesiredState, LeaseState
 from placewire.agent.drivers.server import Server
-from placewire.agent.keep.keeper import Keeper
+from placewire.agent.keep.keeper import READ_BACK_SECONDS, Keeper
+from placewire.agent.reconcile.steps import Step
 from placewire.agent.store import DiskStore
 from placewire.agent.wiring import build_keeper, server_facts
 
@@ -25,15 +27,31 @@ def stage(config: AgentConfig, desired: DesiredState, lease_seconds: float = 60)
 
 
 def stage_impatiently(config: AgentConfig, desired: DesiredState) -> ApplyReport:
-    """For tests in which the read-back never becomes as wanted."""
+    """For tests in which the read-back never becomes as wanted. What undoes the state is waited for
+    as long as ever."""
     server = Server(config)
     store = DiskStore(Path(config.state_dir))
     impatient = Keeper(server, store, server_facts(config, server), read_back_seconds=0.5)
+    apply = server.apply
+
+    def apply_and_undo(steps: Sequence[Step], plan_name: str) -> None:
+        server.apply = undo  # type: ignore[method-assign]
+        apply(steps, plan_name)
+
+    def undo(steps: Sequence[Step], plan_name: str) -> None:
+        impatient._context.read_back_seconds = READ_BACK_SECONDS
+        apply(steps, plan_name)
+
+    server.apply = apply_and_undo  # type: ignore[method-assign]
     return impatient.stage(desired, 60)
 
 
 def commit(config: AgentConfig, generation: int, lease_seconds: float | None = None) -> LeaseState:
     return keeper(config).commit(generation, lease_seconds)
+
+
+def renew(config: AgentConfig, generation: int, lease_seconds: float) -> LeaseState:
+    return keeper(config).renew(generation, lease_seconds)
 
 
 def restore(config: AgentConfig, generation: int) -> ApplyReport:
@@ -68,7 +86,7 @@ def reaches(address: str, source: str = "") -> bool:
     """Whether an address answers: a closed TCP port that refuses shows that the way there and back
     works."""
     with socket.socket() as probe:
-        probe.settimeout(2)
+        probe.settimeout(30)  # A lost packet is sent again; only a hang takes so long.
         probe.bind((source, 0))
         try:
             probe.connect((address, 9))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import select
 import signal
 import socket
 import struct
@@ -41,12 +42,12 @@ class Probe:
     def end(self) -> Answered:
         self._pipe.send(None)
         try:
-            sent, answered = self._pipe.recv()
+            sent, answered, ended = self._pipe.recv()
         finally:
             self._process.join(5)
             self._process.kill()
             self._pipe.close()
-        until = time.monotonic() - ON_ITS_WAY_SECONDS
+        until = ended - ON_ITS_WAY_SECONDS
         counted = [number for number, when in sent.items() if when < until]
         gaps = [later - before for before, later in pairwise(sorted(answered.values()))]
         lost = sum(number not in answered for number in counted)
@@ -54,7 +55,7 @@ class Probe:
 
 
 def _probe(namespace: str, address: str, pipe: Connection) -> None:
-    """Sends back when each request was sent and answered, by its number."""
+    """Sends back when each request was sent and answered, by its number, and when it ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     enter_namespace(namespace)
     sent: dict[int, float] = {}
@@ -71,7 +72,12 @@ def _probe(namespace: str, address: str, pipe: Connection) -> None:
             number = _receive(raw, address, identifier)
             if number is not None:
                 answered.setdefault(number, time.monotonic())
-    pipe.send((sent, answered))
+        ended = time.monotonic()
+        # What came while this process was held up.
+        while select.select([raw], [], [], 0)[0]:
+            if (number := _receive(raw, address, identifier)) is not None:
+                answered.setdefault(number, time.monotonic())
+    pipe.send((sent, answered, ended))
     os._exit(0)
 
 

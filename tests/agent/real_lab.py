@@ -78,7 +78,7 @@ class ControllerProcess:
 
     def _ask(self, *words: Any) -> Any:
         self._pipe.send(words)
-        if not self._pipe.poll(20):
+        if not self._pipe.poll(60):
             raise AssertionError(f"the controller's double does not answer {words[0]}")
         return self._pipe.recv()
 
@@ -178,7 +178,7 @@ class RealLab:
 
     def restart_agent(self) -> None:
         self.agent.send_signal(signal.SIGTERM)
-        self.agent.wait(15)
+        self.agent.wait(60)
         self.agent = self._start_agent()
 
     def close(self) -> None:
@@ -225,5 +225,5 @@ def real_lab() -> Iterator[RealLab]:
         lab = RealLab(server)
         clearing.callback(lab.close)
         log = server.directory / "agent.log"
-        wait_for(lambda: "connected to" in log.read_text(), "the agent", 20)
+        wait_for(lambda: "connected to" in log.read_text(), "the agent")
         yield lab

@@ -26,7 +26,7 @@ from tests.agent.datapath import DATAPATH, PATIENCE
 
 _SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 _CLONE_NEWNET = 0x40000000
-_VSCTL = "ovs-vsctl --timeout=10 --db=unix:$OVS_RUNDIR/db.sock"
+_VSCTL = "ovs-vsctl --timeout=30 --db=unix:$OVS_RUNDIR/db.sock"
 _SHOWN = {
     "links": "ip -j -d link show; ",
     "addresses": "ip -4 address show; ",
@@ -78,14 +78,14 @@ class ServerUnderTest:
     def sh(self, command: str, *, peer: bool = False, check: bool = True) -> str:
         done = subprocess.run(
             ["ip", "netns", "exec", self.peer if peer else self.namespace, "sh", "-c", command],
-            capture_output=True, text=True, timeout=20 * PATIENCE, env=self.environment,
+            capture_output=True, text=True, timeout=60 * PATIENCE, env=self.environment,
         )  # fmt: skip
         if check and done.returncode != 0:
             raise AssertionError(f"{command}: {done.stderr or done.stdout}")
         return done.stdout
 
     def vsctl(self, command: str) -> str:
-        return self.sh(f"ovs-vsctl --timeout=10 --db=unix:{self.directory}/db.sock {command}")
+        return self.sh(f"ovs-vsctl --timeout=30 --db=unix:{self.directory}/db.sock {command}")
 
     def popen(self, *command: str, peer: bool = False, **options: Any) -> subprocess.Popen[bytes]:
         """Starts a process that ends with the server."""
@@ -110,7 +110,7 @@ class ServerUnderTest:
             try:
                 ok, value = ours.recv()
             except EOFError as error:
-                child.join(5)
+                child.join(60 * PATIENCE)
                 raise AssertionError(f"{function} died: exit {child.exitcode}") from error
         finally:
             if child.is_alive():
@@ -243,8 +243,9 @@ def take_down(server: ServerUnderTest) -> None:
         subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 10.0) -> Any:
-    """The first true value that the function returns."""
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+    """The first true value that the function returns. seconds: only bounds a hang, on a machine on
+    which any process may be held up."""
     seconds *= PATIENCE
     deadline = time.monotonic() + seconds
     while not (value := condition()):

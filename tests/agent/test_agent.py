@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -107,15 +108,27 @@ def test_what_is_not_understood_is_refused_and_the_rest_goes_on(
     assert replies[good]["result"]["lease"]["phase"] == "idle"
 
 
+@contextmanager
+def stopped_switch(server: ServerUnderTest) -> Iterator[None]:
+    """For a while Open vSwitch takes nothing in, so that no change can end."""
+    switch = int((server.directory / "vswitchd.pid").read_text())
+    os.kill(switch, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(switch, signal.SIGCONT)
+
+
 def test_renewing_works_while_a_change_is_under_way(
     server: ServerUnderTest, controller: ControllerDouble
 ) -> None:
     start_agent(server)
     controller.wait_for_agent()
-    staging = controller.send(stage())
-    counting = controller.send(ReadCounters(interfaces=("lo",)))
-    wait_for(lambda: counting in controller.replies, "the counters")
-    assert staging not in controller.replies
+    with stopped_switch(server):
+        staging = controller.send(stage())
+        counting = controller.send(ReadCounters(interfaces=("lo",)))
+        wait_for(lambda: counting in controller.replies, "the counters")
+        assert staging not in controller.replies
     wait_for(lambda: staging in controller.replies, "the stage")
 
 
@@ -125,9 +138,9 @@ def test_the_lease_ends_without_a_controller(server: ServerUnderTest) -> None:
     with ControllerDouble(server) as controller:
         agent = start_agent(server)
         controller.wait_for_agent()
-        assert controller.ask(stage(lease_seconds=2.5))["result"]["succeeded"]
-    assert server.snapshot() != before
-    wait_for(lambda: phase_on_disk(server) == "idle", "the restore", 8)
+        report = controller.ask(stage(lease_seconds=2.5))["result"]
+        assert report["succeeded"] and report["changes"]
+    wait_for(lambda: phase_on_disk(server) == "idle", "the restore")
     assert server.snapshot() == before
     assert agent.poll() is None
     with ControllerDouble(server) as controller:
@@ -145,14 +158,16 @@ def test_a_lease_that_ends_while_the_database_is_away_ends_after_it(
     before = server.snapshot()
     agent = start_agent(server)
     controller.wait_for_agent()
-    assert controller.ask(stage(lease_seconds=2))["result"]["succeeded"]
+    assert controller.ask(stage())["result"]["succeeded"]
     _stop_database(server)
+    # Only now, so that it cannot end before the database is away.
+    assert controller.ask(Renew(generation=1, lease_seconds=0.5))["result"]["phase"] == "staged"
     log = server.directory / "agent.log"
-    wait_for(lambda: phase_on_disk(server) == "failed", "the attempt", 15)
+    wait_for(lambda: phase_on_disk(server) == "failed", "the attempt")
     asked = controller.ask(Observe())
     assert "ovsdb-server" in asked["refusal"]["what"], asked
     start_database(server)
-    wait_for(lambda: phase_on_disk(server) == "idle", "the restore", 20)
+    wait_for(lambda: phase_on_disk(server) == "idle", "the restore")
     assert agent.poll() is None, log.read_text()
     assert server.snapshot() == before
 
@@ -184,9 +199,9 @@ def test_what_could_not_be_made_whole_at_the_start_is_later(
     _stop_database(server)
     agent = start_agent(server)
     log = server.directory / "agent.log"
-    wait_for(lambda: "keeps trying" in log.read_text(), "the attempt", 15)
+    wait_for(lambda: "keeps trying" in log.read_text(), "the attempt")
     start_database(server)
-    wait_for(lambda: server.snapshot() == whole, "what is in force", 20)
+    wait_for(lambda: server.snapshot() == whole, "what is in force")
     assert agent.poll() is None
 
 
@@ -201,8 +216,9 @@ def test_a_committed_state_survives_the_agent(
     during = server.snapshot()
     assert end(agent, signal.SIGTERM) == 0
     assert server.snapshot() == during
+    greeted = len(controller.hellos)
     again = start_agent(server)
-    assert controller.wait_for_agent(2)["lease"]["phase"] == "committed"
+    assert controller.wait_for_agent(greeted + 1)["lease"]["phase"] == "committed"
     assert end(again, signal.SIGKILL) == -signal.SIGKILL
     assert server.snapshot() == during
 
@@ -222,11 +238,13 @@ def test_killed_while_staged_the_next_agent_ends_the_lease(
     before = server.snapshot()
     agent = start_agent(server)
     controller.wait_for_agent()
-    controller.ask(stage(lease_seconds=3))
+    controller.ask(stage())
     end(agent, signal.SIGKILL)
     assert server.snapshot() != before
+    # Only now, so that it cannot end while the first agent lives.
+    assert server.inside(keeping.renew, server.config, 1, 1).phase == "staged"
     start_agent(server)
-    wait_for(lambda: phase_on_disk(server) == "idle", "the restore", 12)
+    wait_for(lambda: phase_on_disk(server) == "idle", "the restore")
     assert server.snapshot() == before
 
 
@@ -239,18 +257,15 @@ def test_killed_in_the_middle_of_a_change(
     before = server.snapshot()
     agent = start_agent(server)
     controller.wait_for_agent()
-    switch = int((server.directory / "vswitchd.pid").read_text())
-    os.kill(switch, signal.SIGSTOP)
-    try:
+    with stopped_switch(server):
         controller.send(stage(lease_seconds=3600))
         wait_for(lambda: phase_on_disk(server) == "applying", "the change")
         wait_for(lambda: "pw-nic0" in server.vsctl("list-br"), "the change in the database")
         end(agent, signal.SIGKILL)
-    finally:
-        os.kill(switch, signal.SIGCONT)
     assert phase_on_disk(server) == "applying"
+    greeted = len(controller.hellos)
     start_agent(server)
-    assert controller.wait_for_agent(2)["lease"]["phase"] == "idle"
+    assert controller.wait_for_agent(greeted + 1)["lease"]["phase"] == "idle"
     assert server.snapshot() == before
 
 

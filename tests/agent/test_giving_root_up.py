@@ -70,7 +70,7 @@ def give_up_as_root(folder: Path) -> subprocess.CompletedProcess[str]:
         [python, "-m", "placewire.agent.main", "restore", "--config", "agent.json",
          "--give-up=nic0"],
         cwd=own, env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=180,
     )  # fmt: skip
 
 

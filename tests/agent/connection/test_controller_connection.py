@@ -37,7 +37,7 @@ async def test_it_ends_though_its_dialling_ended_in_that_moment(
     # The connection attempt has its outcome now; the task that waits for it does not know it yet.
     await asyncio.sleep(0)
     running.cancel()
-    await asyncio.wait([running], timeout=5)
+    await asyncio.wait([running], timeout=60)
     assert running.cancelled()
 
 
@@ -65,8 +65,8 @@ async def test_a_certificate_that_cannot_be_loaded_is_named_and_waited_for(
     assert not dialled.is_set() and not running.done()
     brought = ssl.create_default_context()
     monkeypatch.setattr(controller_connection, "tls_context", lambda _: brought)
-    await asyncio.wait_for(dialled.wait(), 10)
+    await asyncio.wait_for(dialled.wait(), 60)
     running.cancel()
-    await asyncio.wait([running], timeout=5)
+    await asyncio.wait([running], timeout=60)
     assert running.cancelled()
     assert caplog.text.count("no controller can be reached") == 1, "told once, not at each attempt"

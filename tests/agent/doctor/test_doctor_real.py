@@ -15,7 +15,7 @@ from placewire.agent.store import COPY_FILE, STATE_FILE
 from tests.agent import keeping
 from tests.agent.agent_process import agent_command
 from tests.agent.controller_double import write_certificates
-from tests.agent.server_under_test import ServerUnderTest
+from tests.agent.server_under_test import ServerUnderTest, wait_for
 from tests.agent.states import desired_state
 
 pytestmark = pytest.mark.network
@@ -56,7 +56,9 @@ def test_what_is_planted_is_found_and_nothing_is_changed(
     server.vsctl("add-br pw-other -- set Bridge pw-other datapath_type=netdev")
     server.sh(f"nft '{NFTABLES}'")
     shutil.copy("/bin/sleep", tmp_path / "NetworkManager")
-    server.popen(str(tmp_path / "NetworkManager"), "60")
+    theirs = server.popen(str(tmp_path / "NetworkManager"), "600")
+    name = Path(f"/proc/{theirs.pid}/comm")
+    wait_for(lambda: name.read_text().strip() == "NetworkManager", "the program to run")
     before = server.snapshot()
     document = examined(server)
     assert server.snapshot() == before
@@ -76,7 +78,7 @@ def test_what_is_planted_is_found_and_nothing_is_changed(
 
     (server.directory / "agent.key").unlink()
     server.processes[0].terminate()  # ovsdb-server
-    server.processes[0].wait(10)
+    server.processes[0].wait(60)
     document = examined(server)
     assert document["exit_code"] == 2
     errors = {where for where, _ in places(document, "error")}

@@ -72,12 +72,12 @@ def test_neighbours_find_the_server_before_during_and_after(server: ServerUnderT
     assert known_to_peer() == mac("nic0")
     server.inside(keeping.stage, server.config, desired_state())
     assert (mac("pw-nic0") == mac("nic0")) == (DATAPATH == "system")
-    wait_for(lambda: known_to_peer() == mac("pw-nic0"), "the peer to be told", 1)
+    wait_for(lambda: known_to_peer() == mac("pw-nic0"), "the peer to be told")
     assert server.inside(keeping.reaches, "10.7.0.2")
     assert server.inside(keeping.reaches, "10.7.1.3", "10.7.1.1")
     assert server.inside(keeping.reaches, "10.7.1.1", peer=True)
     server.inside(keeping.destroy, server.config)
-    wait_for(lambda: known_to_peer() == mac("nic0"), "the peer to be told", 1)
+    wait_for(lambda: known_to_peer() == mac("nic0"), "the peer to be told")
     assert server.inside(keeping.reaches, "10.7.0.1", peer=True)
 
 
@@ -640,7 +640,7 @@ def test_a_switch_that_made_its_interfaces_anew_comes_back_whole(server: ServerU
     server.inside(keeping.commit, server.config, 1)
     server.sh("ovs-appctl -t $OVS_RUNDIR/ovs-vswitchd.$(cat $OVS_RUNDIR/vswitchd.pid).ctl "
               "exit --cleanup")  # fmt: skip
-    server.processes[1].wait(10)
+    server.processes[1].wait(60)
     start_vswitchd(server)
     wait_for(lambda: "pw-nic1" in server.sh("ip link"), "bridges")
     assert "172.16.0.0/16" not in server.sh("ip route"), "else this shows nothing"

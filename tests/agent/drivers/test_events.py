@@ -203,7 +203,7 @@ def test_it_is_listened_while_something_is_in_force_and_never_in_the_way(
         return sum(thread.name == "ovsdb events" for thread in threading.enumerate())
 
     async def until(holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not holds():
                 await asyncio.sleep(0.01)
 

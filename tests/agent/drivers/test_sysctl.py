@@ -71,7 +71,7 @@ def test_the_interface_with_a_dot_is_set_and_no_other() -> None:
         ["unshare", "--net", sys.executable, "-c", IN_THE_NAMESPACE],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -39,7 +39,7 @@ def test_what_a_killed_switch_left_goes_with_the_rest() -> None:
         lab.kill_switch()
         lab.ask(Destroy(plan_name=PLAN))
         lab.repair()
-        wait_for(lambda: lab.kept.lease.phase == "idle", "the end of all that is ours", 30)
+        wait_for(lambda: lab.kept.lease.phase == "idle", "the end of all that is ours")
         assert _interfaces(lab.server) == before
         lab.ask(Stage(desired=desired_state(2), lease_seconds=30))
         assert lab.kept.lease.phase == "staged", lab.kept.lease.detail

@@ -13,7 +13,7 @@ from placewire.agent.contract.state import Refusal
 from placewire.agent.drivers.server import Server
 from placewire.agent.reconcile.steps import EntryStep
 from tests.agent import keeping
-from tests.agent.server_under_test import ServerUnderTest
+from tests.agent.server_under_test import ServerUnderTest, wait_for
 from tests.agent.states import desired_state
 
 pytestmark = pytest.mark.network
@@ -224,7 +224,7 @@ def test_what_the_kernel_and_open_vswitch_make_themselves_is_in_nobodys_way(
     before = server.snapshot()
     server.inside(keeping.stage, server.config, desired_state(1))
     server.sh(_V6 + "ip link set pw-nic0 down; ip link set pw-nic0 up; sleep 0.2")
-    assert "fe80" in server.sh("ip -6 address show pw-nic0"), "else this shows nothing"
+    wait_for(lambda: "fe80" in server.sh("ip -6 address show pw-nic0"), "what the kernel makes")
     assert server.inside(keeping.observe, server.config).state.foreign == ()
     assert server.inside(keeping.restore, server.config, 1).succeeded
     assert server.snapshot() == before

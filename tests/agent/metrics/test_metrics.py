@@ -13,6 +13,7 @@ import pytest
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.state import DesiredState, DriftState, LeaseState
 from placewire.agent.drivers.queue_counters import QueueCounters
+from placewire.agent.metrics import metrics_server
 from placewire.agent.metrics.metrics import Known, exposition
 from placewire.agent.metrics.metrics_server import REQUEST_BYTES, MetricsServer
 from placewire.agent.reconcile.effects import EffectError
@@ -84,6 +85,12 @@ def test_what_a_name_may_hold_breaks_no_line() -> None:
 
 
 # -- the socket ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No request here is slow, but the whole test may be held up."""
+    monkeypatch.setattr(metrics_server, "REQUEST_SECONDS", 120.0)
 
 
 def config(directory: Path, tcp_port: int | None = None) -> AgentConfig:
@@ -158,11 +165,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
 
 
 def test_a_loopback_port_is_opened_where_it_is_asked_for(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-
-    async def run() -> bytes:
+    async def run(port: int) -> bytes:
         server = MetricsServer(config(tmp_path, port), lambda: "x 1\n")
         await server.start()
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -172,7 +175,10 @@ def test_a_loopback_port_is_opened_where_it_is_asked_for(tmp_path: Path) -> None
         await server.close()
         return answer
 
-    assert asyncio.run(run()).endswith(b"x 1\n")
+    with socket.socket() as held:  # Else another program could get the port meanwhile.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        assert asyncio.run(run(held.getsockname()[1])).endswith(b"x 1\n")
 
 
 @pytest.mark.parametrize("place", ["no/m.sock", "file", "file/m.sock", "a" * 120])

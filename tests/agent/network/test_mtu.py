@@ -68,7 +68,6 @@ def test_a_promised_rate_is_delivered_in_large_frames(server: ServerUnderTest) -
     def measure() -> float:
         listen(server, (large,))
         (result,) = server.inside(send, (large,), 2)
-        assert result.error is None
         return float(result.measured_bits_per_second)
 
     assert until(lambda rate: rate == promised, measure) == promised

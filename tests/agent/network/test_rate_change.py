@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from placewire.agent.contract.state import DesiredState
 from tests.agent import keeping
 from tests.agent.server_under_test import ServerUnderTest, wait_for
 from tests.agent.states import desired_state
+from tests.measured import until
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -96,24 +99,39 @@ def resets(server: ServerUnderTest) -> list[str]:
 
 
 def test_nothing_is_lost_while_one_rate_changes(server: ServerUnderTest) -> None:
+    """A receiver or a switch that gets no processor for a moment loses packets, too, and what it
+    delays may end too early: then it is looked again. What a change loses is lost each time."""
     stage(server, desired_state(1))
     know_each_other(server)
+    generations = itertools.count(2)
+    assert until(lambda wrong: not wrong, lambda: what_goes_wrong(server, generations)) == []
+
+
+def what_goes_wrong(server: ServerUnderTest, generations: Iterator[int]) -> list[str]:
+    """Changes one rate twice while all pairs send, and says what they noticed."""
     running = [start(server, number) for number in range(len(TRANSFERS))]
     time.sleep(1)
     before, resets_before = through_queue_0(server), resets(server)
-    for generation, rate in ((2, 6_000_000), (3, 18_000_000)):
-        assert stage(server, with_rate(generation, rate)) == ["nic0 queue 2"]
+    for rate in (6_000_000, 18_000_000):
+        assert stage(server, with_rate(next(generations), rate)) == ["nic0 queue 2"]
         assert f"rate {rate // 1_000_000}Mbit" in server.sh("tc class show dev nic0")
         time.sleep(1)
-    assert all(client.poll() is None for client, _ in running), "they ran all the while"
-    assert through_queue_0(server) == before, "nothing passed through queue 0"
-    assert resets(server) == resets_before
+    wrong = []
+    if any(client.poll() is not None for client, _ in running):
+        wrong.append("they did not run all the while")
+    if (after := through_queue_0(server)) != before:
+        wrong.append(f"packets through queue 0: {before}, then {after}")
+    if (resets_after := resets(server)) != resets_before:
+        wrong.append(f"resets: {resets_before}, then {resets_after}")
     for (destination, udp_rate), (client, said) in zip(TRANSFERS, running, strict=True):
-        client.wait(20)
+        client.wait(60)
         report: dict[str, Any] = json.loads(said.read_text())
-        assert "error" not in report, (destination, report["error"])
-        if udp_rate:
+        if "error" in report:
+            wrong.append(f"{destination}: {report['error']}")
+        elif udp_rate:
             total = report["end"]["sum"]
-            assert total["lost_packets"] == 0 < total["packets"], (destination, total)
-        else:
-            assert report["end"]["sum_received"]["bytes"] > 500_000, destination
+            if not total["lost_packets"] == 0 < total["packets"]:
+                wrong.append(f"{destination}: {total}")
+        elif report["end"]["sum_received"]["bytes"] <= 500_000:
+            wrong.append(f"{destination}: {report['end']['sum_received']}")
+    return wrong

@@ -23,8 +23,8 @@ from tests.agent.states import desired_state
 
 pytestmark = pytest.mark.network
 
-# Far below the period: only an event can have told.
-SOON_SECONDS = PERIOD_SECONDS / 5
+# Far below the period, which begins anew with each look: only an event can have told.
+SOON_SECONDS = PERIOD_SECONDS / 2
 
 
 @pytest.fixture
@@ -70,7 +70,8 @@ def flows(server: ServerUnderTest) -> list[str]:
 
 
 def audited(server: ServerUnderTest, event: str) -> list[str]:
-    lines = (Path(server.config.state_dir) / "audit.jsonl").read_text().splitlines()
+    text = (Path(server.config.state_dir) / "audit.jsonl").read_text()
+    lines = text[: text.rfind("\n") + 1].splitlines()  # The agent may just be writing the last one.
     records = [record for line in lines if (record := json.loads(line))["event"] == event]
     return [record["change"]["key"] for record in records if "change" in record]
 
@@ -127,11 +128,12 @@ def test_what_others_change_is_put_back(
                          "external_ids:placewire-queue=2").strip()  # fmt: skip
     server.vsctl(f"set queue {queue} other_config:max-rate=1000000")
     found = healed(controller, 5)
-    assert found["drift"]["drifts"] == 5 and not found["drift"]["notes"]
+    # A look may fall between the two changes of the fourth edit, which then are two drifts.
+    assert found["drift"]["drifts"] in (5, 6) and not found["drift"]["notes"]
     after = server.snapshot()
     assert {key for key in before if before[key] != after[key]} <= {"filters"}
     assert set(audited(server, "heal")) >= {"pw-nic0 to 10.7.0.2", "18001 from 10.7.1.1/32"}
-    assert parse(metrics(server))["placewire_heals_total", frozenset()] == 5
+    assert parse(metrics(server))["placewire_heals_total", frozenset()] == found["drift"]["heals"]
     server.inside(send_datagrams, "10.7.1.3")
     wait_for(lambda: sent_bytes(server)["nic1 to s3"] > 5 * 1000, "what was sent")
     assert len(sent_bytes(server)) == 8 and not sent_bytes(server)["nic1 to s2"]
@@ -171,7 +173,8 @@ def test_what_others_change_is_only_told_where_the_plan_says_so(
     keys = {change["key"] for change in found["deviations"]}
     assert keys >= {"pw-nic0 to 10.7.0.2", "18001 from 10.7.1.1/32", "nic0 queue 2"}
     assert any("nic0 queue 2: rate" in problem for problem in found["problems"])
-    assert set(audited(server, "drift")) >= keys - {"nic0"}
+    # A look may fall between these changes; then the next one notes the rest.
+    wait_for(lambda: set(audited(server, "drift")) >= keys - {"nic0"}, "the audit", SOON_SECONDS)
     assert server.snapshot() == edited and flows(server) == there
 
 
