@@ -22,6 +22,7 @@ from placewire.optimizer.graph.operator_graph import (
 from placewire.optimizer.profile.recorded import deviation, with_recorded
 from placewire.optimizer.profile.rough import held_bytes, roughly
 from placewire.optimizer.trace.document import Span, Trace, TracedDevice, trace_to_json
+from placewire.optimizer.trace.trace_file import Detail
 
 MLP = "placewire.examples.models.mlp:training_step"
 
@@ -42,7 +43,7 @@ SMALL = {
 }
 
 
-def span(name: str, start: float, seconds: float, workspace: int, row: str = "compute") -> Span:
+def span(name: str, start: float, seconds: float, workspace: Detail, row: str = "compute") -> Span:
     return Span(7, row, name, start, start + seconds, {"workspace_bytes": workspace})
 
 
