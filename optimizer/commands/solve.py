@@ -189,7 +189,7 @@ def _placed(
     if options.sharing == "auto":
         from placewire.optimizer.engines.best_sharing import place_under_best_sharing
 
-        return place_under_best_sharing(problem, get_args(SharingName), *how)
+        return place_under_best_sharing(problem, get_args(SharingName), *how, tell=say)
     from placewire.optimizer.engines.place import place
 
     placement = place(replace(problem, sharing=options.sharing), *how)

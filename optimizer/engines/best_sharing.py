@@ -8,12 +8,13 @@ sharings too, and where it beats their own, their search goes on from it.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from placewire.optimizer.engines.place import place
+from placewire.optimizer.engines.refusals import BrokenRuleError
 from placewire.optimizer.engines.scoring import score
 from placewire.optimizer.engines.solution import TIE, Progress, Report, Solution
 from placewire.optimizer.names import SharingName
@@ -36,17 +37,19 @@ def place_under_best_sharing(
     settings: SolveSettings,
     reduction: str = "auto",
     progress: Report | None = None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> tuple[Placement, tuple[Placement, ...]]:
     """(the best placement, one for each sharing in the given order). Steps that differ by less than
     TIE are equal, and the first sharing wins; the problem's own sharing is ignored.
 
     The time limit, or the moves, are for all sharings together. A sharing without a placement
-    within the memories is left out. Raises ValueError where no sharing is given, InfeasibleError
-    where none has a placement.
+    within the memories is left out, and so is an answer that breaks a rule, of which `tell` gets a
+    line. Raises ValueError where no sharing is given; where none has a placement, BrokenRuleError
+    if an answer broke a rule, else InfeasibleError.
     """
     if not sharings:
         raise ValueError("name at least one sharing")
-    report = _Offset(progress)
+    run = _Searches(problem, engine, _Offset(progress), tell)
     searches = engine == "auto" and len(sharings) > 1
     crossing, proof = (_CROSSING_PART, _PROOF_PART) if searches else (0.0, 0.0)
     if searches:
@@ -56,54 +59,81 @@ def place_under_best_sharing(
     failed: InfeasibleError | None = None
     for sharing in dict.fromkeys(sharings):
         try:
-            shared = replace(problem, sharing=sharing)
-            found[sharing] = place(shared, engine, part, reduction, report.next())
+            placement = run.search(sharing, part, reduction)
         except InfeasibleError as error:
             failed = error
-    if failed is not None and not found:
-        raise failed
+            continue
+        if placement is not None:
+            found[sharing] = placement
+    if not found and (cause := next(iter(run.broken), failed)) is not None:
+        raise cause
     if crossing:
         part = settings.part(crossing / len(sharings))
-        found = {sharing: _crossed(problem, sharing, found, part, report) for sharing in found}
+        found = {sharing: _crossed(run, sharing, found, part) for sharing in found}
     every = tuple(found.values())
     least = min(placement.step_seconds for placement in every)
     best = next(p for p in every if p.step_seconds <= least * (1 + TIE))
     if searches and settings.moves is None:
         part = replace(settings.part(proof), certify=1.0)
-        proven = _proven(problem, best, part, report)
+        proven = _proven(run, best, part)
         every = tuple(proven if p is best else p for p in every)
         best = proven
     return best, every
 
 
-def _proven(
-    problem: Problem, best: Placement, settings: SolveSettings, report: _Offset
-) -> Placement:
+@dataclass
+class _Searches:
+    """Searches of one problem under several sharings. broken: the answers that broke a rule."""
+
+    problem: Problem
+    engine: str
+    report: _Offset
+    tell: Callable[[str], None]
+    broken: list[BrokenRuleError] = field(default_factory=list)
+
+    def search(
+        self,
+        sharing: SharingName,
+        settings: SolveSettings,
+        reduction: str,
+        starts: Sequence[Solution] = (),
+    ) -> Placement | None:
+        """None where the answer broke a rule, which is told: another search's answer may hold."""
+        shared = replace(self.problem, sharing=sharing)
+        try:
+            return place(shared, self.engine, settings, reduction, self.report.next(), starts)
+        except BrokenRuleError as error:
+            self.tell(f"sharing {sharing}: {error}")
+            self.broken.append(error)
+            return None
+
+
+def _proven(run: _Searches, best: Placement, settings: SolveSettings) -> Placement:
     """The same placement, or one as good, with the strongest bound that the time allows."""
-    shared = replace(problem, sharing=best.sharing)
-    starts = [solution_of(problem, best)]
-    proven = place(shared, "auto", settings, "none", report.next(), starts)
-    return proven if proven.step_seconds <= best.step_seconds * (1 + 1e-9) else best
+    starts = [solution_of(run.problem, best)]
+    proven = run.search(best.sharing, settings, "none", starts)
+    if proven is None or proven.step_seconds > best.step_seconds * (1 + 1e-9):
+        return best
+    return proven
 
 
 def _crossed(
-    problem: Problem,
+    run: _Searches,
     sharing: SharingName,
     found: dict[SharingName, Placement],
     settings: SolveSettings,
-    report: _Offset,
 ) -> Placement:
     """The sharing's own placement, or a better one that was found from another sharing's."""
-    own, shared = found[sharing], replace(problem, sharing=sharing)
+    own, shared = found[sharing], replace(run.problem, sharing=sharing)
     others = (placement for other, placement in found.items() if other != sharing)
-    tried = [score(shared, solution_of(problem, placement)) for placement in others]
+    tried = [score(shared, solution_of(run.problem, placement)) for placement in others]
     limit = own.step_seconds * (1 - _WORTH_IT)
     better = [one for one in tried if one.excess == 0.0 and one.step_seconds < limit]
     if not better:
         return own
     starts = [one.solution for one in sorted(better, key=lambda one: one.step_seconds)]
-    grown = place(shared, "auto", settings, "none", report.next(), starts)
-    return grown if grown.step_seconds < own.step_seconds else own
+    grown = run.search(sharing, settings, "none", starts)
+    return own if grown is None or grown.step_seconds >= own.step_seconds else grown
 
 
 def solution_of(problem: Problem, placement: Placement) -> Solution:

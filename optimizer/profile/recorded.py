@@ -14,8 +14,9 @@ import numpy as np
 
 from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
+from placewire.optimizer.graph.rows import MOST_BYTES
 from placewire.optimizer.profile.rough import held_bytes
-from placewire.optimizer.trace.document import COMPUTE, WORKSPACE, Trace
+from placewire.optimizer.trace.document import COMPUTE, WORKSPACE, Span, Trace
 
 # Operators for values that exist before a step begins: they take no time, though a rank reads them.
 _RESIDENT = ("parameter", "buffer", "input")
@@ -36,18 +37,24 @@ def with_recorded(graph: OperatorGraph, traces: Sequence[Trace]) -> OperatorGrap
     """Returns the graph, of one device type, with the median of each operator's recorded times and
     its recorded workspace. traces: of all ranks, with workspace.
 
-    Raises GraphError where a trace is of another graph, or no trace has an operator.
+    Raises GraphError where a trace is of another graph, times what is no operator of it, states a
+    time or workspace that cannot be, or no trace has an operator.
     """
     if len(graph.device_types) != 1:
         raise GraphError(f"the graph has {len(graph.device_types)} device types; it must have one")
     took: dict[str, list[float]] = defaultdict(list)
     workspace = np.zeros(graph.operator_count, dtype=np.int64)
+    most_bytes = MOST_BYTES // max(graph.operator_count, 1)
     for trace in traces:
         if trace.structure_hash != graph.structure_hash:
             raise GraphError("a trace is of another graph")
-        for span in (s for d in trace.devices for s in d.spans if s.row == COMPUTE):
-            took[span.name].append(span.finish_seconds - span.start_seconds)
-            workspace[graph.index_of[span.name]] = int(span.details.get(WORKSPACE, 0))
+        for device in trace.devices:
+            for span in (s for s in device.spans if s.row == COMPUTE):
+                where = f"the trace of rank {device.rank} ({device.device})"
+                if span.name not in graph.index_of:
+                    raise GraphError(f"{where} times {span.name!r}, which is no operator")
+                took[span.name].append(_seconds(span, where))
+                workspace[graph.index_of[span.name]] = _workspace_bytes(span, where, most_bytes)
     seconds = np.zeros(graph.operator_count)
     for i, identifier in enumerate(graph.ids):
         if graph.types[i] in _RESIDENT:
@@ -59,6 +66,22 @@ def with_recorded(graph: OperatorGraph, traces: Sequence[Trace]) -> OperatorGrap
     timed = graph.with_seconds({graph.device_types[0]: seconds})
     notes = {**graph.notes, "samples": max(map(len, took.values()), default=0)}
     return replace(timed, workspace_bytes=workspace, notes=notes)
+
+
+def _seconds(span: Span, where: str) -> float:
+    if span.finish_seconds < span.start_seconds:
+        raise GraphError(f"{where} has operator {span.name!r} end before it starts")
+    return span.finish_seconds - span.start_seconds
+
+
+def _workspace_bytes(span: Span, where: str, most: int) -> int:
+    found = span.details.get(WORKSPACE, 0)
+    if not isinstance(found, int) or not 0 <= found <= most:
+        raise GraphError(
+            f"{where} gives operator {span.name!r} {WORKSPACE} {found!r}, expected a whole number "
+            f"from 0 to {most}"
+        )
+    return found
 
 
 def deviation_lines(estimated: OperatorGraph, measured: OperatorGraph) -> list[str]:

@@ -19,7 +19,8 @@ class SharingRules:
     """has_pair_rates: a placement records rates of pairs. undisturbed: the rate of each pair where
     transfers never meet. shares: how the transfers under way share the NICs; None where each pair
     has its recorded rate. are_even: the recorded rates are an even split. orders_messages: the send
-    order decides which message is sent first.
+    order decides which message is sent first. limits_every_receiver: recorded rates stay within
+    what a receiver's NIC carries under the model `thesis` too.
     """
 
     has_pair_rates: bool
@@ -27,12 +28,15 @@ class SharingRules:
     shares: Callable[[Placement], fairness.Shares] | None = None
     are_even: bool = False
     orders_messages: bool = False
+    limits_every_receiver: bool = False
 
 
 RULES: Mapping[SharingName, SharingRules] = {
     "strict": SharingRules(True, network.recorded_rates),
     "even": SharingRules(True, network.recorded_rates, are_even=True),
-    "guarantee": SharingRules(True, network.ceilings, fairness.MinimumsWithLending),
+    "guarantee": SharingRules(
+        True, network.ceilings, fairness.MinimumsWithLending, limits_every_receiver=True
+    ),
     "job": SharingRules(
         False, network.widest_rates, fairness.MostUrgentFirst, orders_messages=True
     ),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from placewire.optimizer.check.recompute.facts import Facts, servers_of
-from placewire.optimizer.check.recompute.network import PairKey, widest_rates
 from placewire.optimizer.check.recompute.sharings import rules_of
 from placewire.optimizer.check.rules.violation import RELATIVE_TOLERANCE, Violation
 from placewire.optimizer.network.transfers import CUT_THRESHOLD_BYTES
-from placewire.optimizer.placement import Message
+from placewire.optimizer.placement import Message, Placement
+
+# By how much two computations of the same rate may differ.
+_ROUNDING = 1e-12
 
 
 def colocation_violations(facts: Facts) -> Iterator[Violation]:
@@ -31,7 +33,7 @@ def message_violations(facts: Facts) -> Iterator[Violation]:
         yield Violation(f"an output of {name!r} is needed there and never sent", device)
     if len(placement.messages) != len(facts.message):
         yield Violation("a tensor is sent twice to one device", "messages")
-    rails = _rails_of_pairs(facts)
+    rates_of = _rates_of_pairs(facts)
     for (e, device), message in facts.message.items():
         where = f"message of {message.producer!r} to {device}"
         if (e, device) not in needed:
@@ -40,24 +42,22 @@ def message_violations(facts: Facts) -> Iterator[Violation]:
             yield Violation(f"its producer does not run on {message.source}", where)
         if message.bytes != lists.size[e]:
             yield Violation(f"says {message.bytes} bytes, the tensor has {lists.size[e]}", where)
-        for what in _share_mistakes(facts, message, rails):
+        for what in _share_mistakes(facts, message, rates_of):
             yield Violation(what, where)
 
 
-def _rails_of_pairs(facts: Facts) -> Mapping[tuple[str, str], set[str]]:
-    """The rails on which each pair of servers may send: by its rates, else by its two NICs."""
-    rates: Mapping[PairKey, float] = facts.rate
-    if not rules_of(facts.placement).has_pair_rates:
-        rates = widest_rates(facts.placement)
-    found: dict[tuple[str, str], set[str]] = {}
-    for (source, target, rail), rate in rates.items():
+def _rates_of_pairs(facts: Facts) -> Mapping[tuple[str, str], Mapping[str, float]]:
+    """The rates in force on the rails on which each pair of servers may send."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    in_force = rules_of(facts.placement).undisturbed(facts.placement)
+    for (source, target, rail), rate in in_force.items():
         if rate > 0:
-            found.setdefault((source, target), set()).add(rail)
+            found.setdefault((source, target), {})[rail] = rate
     return found
 
 
 def _share_mistakes(
-    facts: Facts, message: Message, rails: Mapping[tuple[str, str], set[str]]
+    facts: Facts, message: Message, rates_of: Mapping[tuple[str, str], Mapping[str, float]]
 ) -> Iterator[str]:
     ends = servers_of(message)
     if not facts.on_nics(message):
@@ -67,15 +67,50 @@ def _share_mistakes(
         return
     if not abs(sum(message.rails.values()) - 1.0) <= RELATIVE_TOLERANCE:
         yield f"its shares sum to {sum(message.rails.values())}, not to 1"
-    usable = rails.get(ends, set())
-    used = {rail: share for rail, share in message.rails.items() if share != 0}
+    rates = rates_of.get(ends, {})
     for rail, share in message.rails.items():
         if share < 0 or any((end, rail) not in facts.nics for end in ends):
             yield f"share {share} on rail {rail!r}, which both servers must have"
-        elif rail in used and rail not in usable:
+        elif share != 0 and rail not in rates:
             yield f"uses rail {rail!r}, on which its pair has no rate"
-    if facts.placement.backend == "nccl" and facts.placement.model != "thesis":
-        wanted = len(usable) if message.bytes >= CUT_THRESHOLD_BYTES else 1
-        equal = all(abs(x - 1 / wanted) <= RELATIVE_TOLERANCE for x in used.values())
-        if len(used) != wanted or not equal:
-            yield f"shares {dict(message.rails)}, nccl cuts it equally over {wanted} of its rails"
+    if rates:
+        yield from _cut_mistakes(facts.placement, message, rates)
+
+
+def _cut_mistakes(
+    placement: Placement, message: Message, rates: Mapping[str, float]
+) -> Iterator[str]:
+    """Checks that the message is cut as the transport does it at these rates of its pair's rails.
+
+    The model `thesis` has one rate for each pair: there nothing is small, and NCCL is as gloo.
+    """
+    contended = placement.model != "thesis"
+    if contended and message.bytes < CUT_THRESHOLD_BYTES:
+        rails = _fastest(placement, rates)
+        allowed = [{rail: 1.0} for rail in rails]
+        how = f"so few bytes travel on the fastest of its rails alone, {rails[0]!r}"
+    elif contended and placement.backend == "nccl":
+        allowed = [dict.fromkeys(rates, 1 / len(rates))]
+        how = f"nccl cuts it equally over {len(rates)} of its rails"
+    else:
+        allowed = [{rail: rate / sum(rates.values()) for rail, rate in rates.items()}]
+        how = f"it is cut in proportion to its pair's rates, {allowed[0]}"
+    if not any(_are_equal(message.rails, shares) for shares in allowed):
+        yield f"shares {dict(message.rails)}, {how}"
+
+
+def _fastest(placement: Placement, rates: Mapping[str, float]) -> list[str]:
+    """The fastest rail, the first in the cluster's order of those with the same rate; and those
+    that are slower by so little that it may be rounding."""
+    first: dict[float, str] = {}
+    for rail in placement.cluster.rails:
+        first.setdefault(rates.get(rail, 0.0), rail)
+    most = max(first)
+    return [first[rate] for rate in sorted(first, reverse=True) if rate >= most * (1 - _ROUNDING)]
+
+
+def _are_equal(found: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
+    rails = {*found, *wanted}
+    return all(
+        abs(found.get(rail, 0.0) - wanted.get(rail, 0.0)) <= RELATIVE_TOLERANCE for rail in rails
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 from placewire.optimizer.check.recompute.sharings import rules_of
 from placewire.optimizer.check.rules.violation import Violation
@@ -59,6 +60,23 @@ def order_violations(graph: OperatorGraph, placement: Placement) -> Iterator[Vio
             yield Violation("is placed here and missing in the order", f"order.{device}.{name}")
     for device in sorted(set(placed) - set(placement.order)):
         yield Violation("has operators and no order", f"order.{device}")
+    if placement.model == "thesis":
+        yield from _sort_violations(graph, placement)
+
+
+def _sort_violations(graph: OperatorGraph, placement: Placement) -> Iterator[Violation]:
+    """Under `thesis` each device follows the recorded sort: its bounds hold for no other order."""
+    position = dict(zip(graph.ids, graph.position.tolist(), strict=True))
+    for device, names in placement.order.items():
+        known = [name for name in names if name in position]
+        for earlier, later in pairwise(known):
+            if position[later] < position[earlier]:
+                yield Violation(
+                    f"runs {earlier!r} before {later!r}; under model thesis each device follows "
+                    "the graph's topological order, which has them the other way round",
+                    f"order.{device}",
+                )
+                break
 
 
 def message_name_violations(graph: OperatorGraph, placement: Placement) -> Iterator[Violation]:

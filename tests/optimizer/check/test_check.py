@@ -68,7 +68,7 @@ def changed_message(**update):
         ({"messages": (*GOOD.messages, GOOD.messages[0])}, "sent twice"),
         (changed_message(rails={"a": 0.5, "b": 0.4}), "sum to"),
         (changed_message(rails={"a": 0.5, "z": 0.5}), "both servers must have"),
-        (changed_message(rails={"a": 0.5, "b": 0.5}), "recomputed"),
+        (changed_message(rails={"a": 0.5, "b": 0.5}), "in proportion to its pair's rates"),
         (changed_message(bytes=5), "the tensor has"),
         (changed_message(producer="nobody"), "is no operator"),
         (changed_message(output=3), "has no output 3"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from placewire.optimizer.graph.operator_graph import (
 from placewire.optimizer.profile.recorded import deviation, with_recorded
 from placewire.optimizer.profile.rough import held_bytes, roughly
 from placewire.optimizer.trace.document import Span, Trace, TracedDevice, trace_to_json
+from placewire.optimizer.trace.trace_file import Detail
 
 MLP = "placewire.examples.models.mlp:training_step"
 
@@ -41,7 +43,7 @@ SMALL = {
 }
 
 
-def span(name: str, start: float, seconds: float, workspace: int, row: str = "compute") -> Span:
+def span(name: str, start: float, seconds: float, workspace: Detail, row: str = "compute") -> Span:
     return Span(7, row, name, start, start + seconds, {"workspace_bytes": workspace})
 
 
@@ -82,6 +84,24 @@ def test_what_ranks_recorded_replaces_the_estimate() -> None:
         with_recorded(rough, [first])
     with pytest.raises(GraphError, match="another graph"):
         with_recorded(rough, [replace(first, structure_hash="0")])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        (span("zz", 0.0, 1.0, 0), "times 'zz', which is no operator"),
+        (span("mm", 3.0, -1.0, 0), "has operator 'mm' end before it starts"),
+        (span("mm", 0.0, 1.0, -1), "gives operator 'mm' workspace_bytes -1, expected a"),
+        (span("mm", 0.0, 1.0, 10**30), "gives operator 'mm' workspace_bytes 1000"),
+        (span("mm", 0.0, 1.0, 1e300), "gives operator 'mm' workspace_bytes 1e+300"),
+        (span("mm", 0.0, 1.0, "much"), "gives operator 'mm' workspace_bytes 'much', expected"),
+    ],
+)
+def test_a_trace_with_what_cannot_be_is_refused_by_rank_and_operator(wrong, what) -> None:
+    rough = roughly(SMALL, step(10, (0.0, 0.0), (0, 0)), 10)
+    rest = [span(name, 0.0, 1.0, 0) for name in ("mm", "relu")]
+    with pytest.raises(GraphError, match=re.escape("the trace of rank 0 (s1/0) " + what)):
+        with_recorded(rough, [trace(rough, *rest, wrong)])
 
 
 def test_deviations_are_those_of_table_5() -> None:
