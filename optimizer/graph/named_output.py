@@ -1,5 +1,5 @@
-"""Opens what a user names for a result where nothing may take its place: a device, a pipe, or an open
-file of this process. Root could replace even /dev/null and /dev/stdout by files."""
+"""Opens what a user names for a result where nothing may take its place: a device, a pipe, or an
+open file of this process. Root could replace even /dev/null and /dev/stdout by files."""
 
 from __future__ import annotations
 
