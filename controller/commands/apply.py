@@ -71,6 +71,7 @@ def _keep(report: RunReport, tools: Tools, out: Path | None) -> None:
     file, or to standard error: the run has ended, and nothing can make its report again. The
     command's exit status says how the run ended."""
     from placewire.controller.records.unrecorded import write_elsewhere
+    from placewire.optimizer.graph.named_output import open_stream
 
     text, kept = visible_json(report.model_dump_json(indent=2)) + "\n", False
     try:
@@ -80,16 +81,17 @@ def _keep(report: RunReport, tools: Tools, out: Path | None) -> None:
         _say(f"this run is not in the journal: {error}; `controller history` will not show it")
     if out is not None:
         try:
-            out.write_text(text)
+            with open_stream(out) or out.open("wb") as file:
+                file.write(text.encode())
             kept = True
         except OSError as error:
             _say(f"--out {out}: not written: {error.strerror}")
     if kept:
         return
     folders = (tools.logs / report.plan_name, Path.cwd(), Path(tempfile.gettempdir()))
-    file = write_elsewhere(report.plan_name, text, folders)
-    if file is not None:
-        _say(f"the run's report is in {file}")
+    elsewhere = write_elsewhere(report.plan_name, text, folders)
+    if elsewhere is not None:
+        _say(f"the run's report is in {elsewhere}")
     else:
         _say(f"the run's report can be written nowhere; here it is:\n{text}")
 

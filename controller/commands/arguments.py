@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from placewire.controller.errors import UsageError
+from placewire.optimizer.graph.named_output import NO_OUTPUT, is_stream
 
 
 def add_plan(parser: argparse.ArgumentParser, *, previewed: bool = False) -> None:
@@ -43,7 +44,12 @@ def require_writable(out: Path | None, *, reads: Path | None = None) -> None:
         raise UsageError(f"--out {out}: is the file {reads} itself", remedy="give another name")
     if out.is_dir():
         raise UsageError(f"--out {out}: is a folder", remedy="name a file in it")
-    if not os.access(out.resolve().parent, os.W_OK):
+    if out.exists() and not out.is_file():  # A device or a pipe is written into, and stays.
+        if not is_stream(out.stat().st_mode):
+            raise UsageError(f"--out {out}: {NO_OUTPUT}")
+        if not os.access(out, os.W_OK):
+            raise UsageError(f"--out {out}: cannot be written to")
+    elif not os.access(out.resolve().parent, os.W_OK):
         raise UsageError(f"--out {out}: its folder cannot be written to")
 
 

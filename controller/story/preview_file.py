@@ -25,6 +25,7 @@ from placewire.controller.plan.plan_file import parse_plan
 from placewire.controller.story.proposal import Proposal
 from placewire.frozen import Frozen
 from placewire.optimizer.cluster_plan.documents import DocumentError, read_yaml
+from placewire.optimizer.graph.named_output import open_stream
 
 # A preview of 2000 servers with a hundred changes each has less; of a larger one no whole document
 # is read, so that it is none.
@@ -84,11 +85,14 @@ def preview_of(document: object, plan_file: Path, proposal: Proposal) -> Preview
 
 
 def write_preview(preview: PreviewFile, file: Path) -> None:
-    """Only the file's owner may read it."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as out:
+    """Only the file's owner may read it. What is no file, as /dev/null, stays as it is."""
+    out = open_stream(file)
+    if out is None:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        out = os.fdopen(descriptor, "wb")
         os.fchmod(descriptor, 0o600)
-        out.write(preview.model_dump_json(indent=2) + "\n")
+    with out:
+        out.write(preview.model_dump_json(indent=2).encode() + b"\n")
 
 
 def read_preview(file: Path) -> PreviewFile | None:

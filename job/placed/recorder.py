@@ -18,7 +18,7 @@ from placewire.job.contract.specification import RankSpec
 from placewire.job.errors import JobError
 from placewire.job.messages.rank_messages import RankMessage
 from placewire.job.transport.transport import Transport, Watcher
-from placewire.optimizer.graph.json_file import write_json
+from placewire.optimizer.graph.json_file import packed_json, replace_file
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.trace.document import (
     COMPUTE,
@@ -119,7 +119,8 @@ class Recorder:
             self._spec.rank, self._spec.device, "measured", self._step_seconds, tuple(spans)
         )
         document = trace_to_json(Trace(structure_hash, (device,)))
-        write_json(self._spec.trace.file_of(self._spec.rank), document)
+        file = self._spec.trace.file_of(self._spec.rank)
+        replace_file(file, packed_json(file, document))
 
     def _computed(self) -> Iterator[Span]:
         for step, identifier, started, finished in self._operators:

@@ -9,6 +9,7 @@ from pathlib import Path
 from placewire.optimizer.commands.arguments import EXIT_CODES
 from placewire.optimizer.commands.method_options import add_method_options, options_of, parsed
 from placewire.optimizer.commands.outcome import DONE, InputError, ended, say
+from placewire.optimizer.commands.outputs import refuse_overwriting
 from placewire.optimizer.graph.importer import IMPORTERS
 from placewire.optimizer.registry import BrokenMethodError
 
@@ -37,7 +38,10 @@ def parser(prog: str, given: Sequence[str] | None = None) -> argparse.ArgumentPa
 
 def main(arguments: list[str], prog: str) -> int:
     def run(given: list[str]) -> int:
-        return _import(parsed(parser(prog, given), IMPORTERS, "--format", given))
+        made = parser(prog, given)
+        options = parsed(made, IMPORTERS, "--format", given)
+        refuse_overwriting(made, options, ["out", "cluster_out"])
+        return _import(options)
 
     return ended(run, arguments)
 

@@ -13,6 +13,7 @@ from placewire.optimizer.capture.allocator import prepare_allocator
 from placewire.optimizer.commands.arguments import EXIT_CODES, positive, seconds
 from placewire.optimizer.commands.model_arguments import add_model_arguments, parse_optimizer
 from placewire.optimizer.commands.outcome import DONE, ended, say
+from placewire.optimizer.commands.outputs import refuse_overwriting
 from placewire.optimizer.graph.graph_file import load_graph, save_graph
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
 from placewire.optimizer.names import runs_on
@@ -39,6 +40,7 @@ def main(arguments: list[str] | None = None, prog: str = "optimizer profile") ->
     made = parser(prog)
     options = made.parse_args(arguments)
     _refuse_mixed(made, options)
+    refuse_overwriting(made, options, ["out"])  # A graph (`model`) may get its times in its place.
     return ended(_profile, options)
 
 

@@ -17,6 +17,7 @@ from placewire.optimizer.commands.clusters import (
 )
 from placewire.optimizer.commands.method_options import add_method_options, options_of, parsed
 from placewire.optimizer.commands.outcome import DONE, ended, say, tell
+from placewire.optimizer.commands.outputs import refuse_overwriting
 from placewire.optimizer.commands.progress import ProgressLines
 from placewire.optimizer.engines.engine import ENGINES
 from placewire.optimizer.engines.schedulers import OWN, SCHEDULERS
@@ -67,6 +68,12 @@ def _options(arguments: list[str], prog: str) -> argparse.Namespace:
             if getattr(options, name) is not None:
                 flag = f"--{name.replace('_', '-')}"
                 made.error(f"{flag} needs a single sharing; --sharing auto solves for all of them")
+    each = (
+        []
+        if options.out_each is None
+        else [("out_each", _file_of(one, options.out_each)) for one in get_args(SharingName)]
+    )
+    refuse_overwriting(made, options, ["out", *ENGINES.load(options.engine).output_options], each)
     return options
 
 
@@ -157,7 +164,7 @@ def _solve(options: argparse.Namespace) -> int:
     if options.out_each is not None:
         options.out_each.mkdir(parents=True, exist_ok=True)
         for one in considered:
-            save_placement(one, options.out_each / f"{one.sharing}.json")
+            save_placement(one, _file_of(one.sharing, options.out_each))
     if options.json:
         print(visible_json(placement.model_dump_json()))
         return DONE
@@ -169,6 +176,10 @@ def _solve(options: argparse.Namespace) -> int:
     if options.out is not None:
         print(f"written to {options.out}")
     return DONE
+
+
+def _file_of(sharing: SharingName, folder: Path) -> Path:
+    return folder / f"{sharing}.json"
 
 
 def _placed(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from placewire.optimizer.commands.arguments import EXIT_CODES
 from placewire.optimizer.commands.outcome import DONE, InputError, ended
+from placewire.optimizer.commands.outputs import refuse_overwriting
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
@@ -33,7 +34,10 @@ def parser(prog: str) -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str], prog: str) -> int:
-    return ended(_trace, parser(prog).parse_args(arguments))
+    made = parser(prog)
+    options = made.parse_args(arguments)
+    refuse_overwriting(made, options, ["out"])
+    return ended(_trace, options)
 
 
 def _trace(options: argparse.Namespace) -> int:

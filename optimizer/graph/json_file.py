@@ -9,6 +9,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from placewire.optimizer.graph.named_output import open_stream
 from placewire.optimizer.graph.rows import GraphError
 
 _NO_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
@@ -39,9 +40,22 @@ def _unpacked(path: Path) -> bytes:
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Replaces the file as `replace_file` does; packs it with gzip where the name ends in .gz."""
+    """Replaces the file as `replace_file` does; writes into what `open_stream` opens. Packs with
+    gzip where the name ends in .gz. For a path that a user names: in the folder of somebody else,
+    whose links and pipes must not be followed, `replace_file` is right."""
+    content = packed_json(path, document)
+    stream = open_stream(path)
+    if stream is None:
+        replace_file(path, content)
+    else:
+        with stream:
+            stream.write(content)
+
+
+def packed_json(path: Path, document: Any) -> bytes:
+    """The content of a file of this name: JSON, with gzip where the name ends in .gz."""
     text = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
-    replace_file(path, gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
+    return gzip.compress(text, mtime=0) if path.suffix == ".gz" else text
 
 
 def replace_file(path: Path, content: bytes) -> None:

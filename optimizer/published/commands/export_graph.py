@@ -7,6 +7,7 @@ from pathlib import Path
 
 from placewire.optimizer.commands.arguments import EXIT_CODES
 from placewire.optimizer.commands.outcome import DONE, ended
+from placewire.optimizer.commands.outputs import refuse_overwriting
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
@@ -24,7 +25,10 @@ def parser(prog: str) -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str], prog: str) -> int:
-    return ended(_export, parser(prog).parse_args(arguments))
+    made = parser(prog)
+    options = made.parse_args(arguments)
+    refuse_overwriting(made, options, ["out"])
+    return ended(_export, options)
 
 
 def _export(options: argparse.Namespace) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import stat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,8 +14,10 @@ import yaml
 
 from placewire.agent.contract.messages import Previewed
 from placewire.agent.contract.state import Change, DesiredState, LeaseState
+from placewire.controller.commands.arguments import require_writable
 from placewire.controller.errors import StalePreview, UsageError
 from placewire.controller.story.preview_file import (
+    PreviewFile,
     preview_of,
     read_preview,
     require_as_previewed,
@@ -55,6 +60,34 @@ def test_a_preview_is_read_as_it_was_written_and_is_its_owners(tmp_path: Path) -
     assert read_preview(file) == preview
     assert file.stat().st_mode & 0o777 == 0o600
     assert preview.parsed().name == "small"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a device")
+def test_a_preview_written_into_a_device_changes_nothing_of_it(tmp_path: Path) -> None:
+    """An own device that drops what it is given, as /dev/null does."""
+    device = tmp_path / "null"
+    os.mknod(device, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    device.chmod(0o666)
+    require_writable(device, reads=tmp_path / "plan.yaml")
+    before = device.stat()
+    write_preview(preview_of(plan_document(), ROOT / "small.yaml", proposal(SHOWN)), device)
+    after = device.stat()
+    assert (after.st_mode, after.st_ino) == (before.st_mode, before.st_ino)
+
+
+def test_a_preview_may_go_into_a_pipe_and_into_no_socket(tmp_path: Path) -> None:
+    preview = preview_of(plan_document(), ROOT / "small.yaml", proposal(SHOWN))
+    begin, end = os.pipe()
+    out = Path(f"/dev/fd/{end}")
+    require_writable(out)
+    write_preview(preview, out)
+    os.close(end)
+    with os.fdopen(begin) as read:
+        assert PreviewFile.model_validate_json(read.read()) == preview
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        with pytest.raises(UsageError, match="a socket"):
+            require_writable(tmp_path / "s")
 
 
 def test_the_values_of_variables_are_the_plan_files_own(tmp_path: Path) -> None:

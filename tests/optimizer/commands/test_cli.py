@@ -209,6 +209,46 @@ def test_every_help_names_the_exit_codes_and_explains_every_option(command, caps
             assert explained, f"{line!r} says nothing"
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("solve GRAPH --cluster CLUSTER --out GRAPH", "--out"),
+        ("solve GRAPH --cluster CLUSTER --out CLUSTER", "--out"),
+        ("solve GRAPH --cluster FOLDER/strict.json --sharing auto --out-each FOLDER", "--out-each"),
+        ("trace GRAPH PLACEMENT --out GRAPH", "--out"),
+        ("trace GRAPH PLACEMENT --out LINK", "--out"),
+        ("trace GRAPH PLACEMENT --merge RANK --out RANK", "--out"),
+        ("export GRAPH --out GRAPH", "--out"),
+        ("import --format node-link LINKS --out LINKS", "--out"),
+        ("import --format node-link LINKS --out NEW --cluster-out NEW", "--cluster-out"),
+        ("profile GRAPH --recorded RANK --out RANK", "--out"),
+    ],
+)
+def test_a_file_that_the_command_reads_is_not_replaced(files, tmp_path, capsys, command, said):
+    paths = dict(zip(("GRAPH", "CLUSTER", "PLACEMENT"), map(str, files), strict=True))
+    paths |= {"FOLDER/strict.json": str(tmp_path / "strict.json"), "FOLDER": str(tmp_path)}
+    paths |= {name: str(tmp_path / name) for name in ("LINK", "LINKS", "RANK", "NEW")}
+    assert solve(files) == 0
+    assert main(["export", paths["GRAPH"], "--out", paths["LINKS"]]) == 0
+    assert main(["trace", paths["GRAPH"], paths["PLACEMENT"], "--out", paths["RANK"]]) == 0
+    (tmp_path / "strict.json").write_bytes(files[1].read_bytes())
+    (tmp_path / "LINK").symlink_to(files[0])
+    capsys.readouterr()
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    with pytest.raises(SystemExit) as ended:
+        main([paths.get(word, word) for word in command.split()])
+    assert ended.value.code == 2
+    assert f"error: {said} {tmp_path}" in capsys.readouterr().err
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_a_graph_may_get_times_in_its_place(files, tmp_path):
+    graph, rank = str(files[0]), str(tmp_path / "rank0.json")
+    assert solve(files) == 0
+    assert main(["trace", graph, str(files[2]), "--out", rank]) == 0
+    assert main(["profile", graph, "--recorded", rank, "--out", graph]) == 0
+
+
 def test_an_out_file_that_cannot_be_written_exits_3(tmp_path, capsys):
     out = tmp_path / "missing" / "g.json"
     model = "placewire.examples.models.mlp:training_step"

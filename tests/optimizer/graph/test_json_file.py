@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import threading
 from pathlib import Path
@@ -67,3 +68,59 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         replace_file(tmp_path / "graph.json", b"[1]")
     assert [one.name for one in tmp_path.iterdir()] == ["graph.json"]
+
+
+def null_device(folder: Path) -> Path:
+    """A device of our own that drops what it is given, as /dev/null does."""
+    device = folder / "null"
+    os.mknod(device, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    device.chmod(0o666)
+    return device
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a device")
+def test_a_device_is_written_into_and_stays(tmp_path: Path) -> None:
+    device = null_device(tmp_path)
+    before = device.lstat()
+    for name in (device, tmp_path / "link"):
+        if name != device:
+            name.symlink_to(device)
+        write_json(name, [1])
+        after = device.lstat()
+        assert (after.st_mode, after.st_ino) == (before.st_mode, before.st_ino)
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_a_pipe_gets_what_is_written_and_stays(tmp_path: Path) -> None:
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe, 0o666)
+    before = pipe.lstat()
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    write_within_seconds(pipe, {"a": 1})
+    reader.join(10.0)
+    assert read == [b'{"a":1}']
+    after = pipe.lstat()
+    assert (after.st_mode, after.st_ino) == (before.st_mode, before.st_ino)
+
+
+def test_an_open_file_of_this_process_is_gone_on_with(tmp_path: Path) -> None:
+    """So are /dev/stdout and /dev/fd/3, which are links that root could replace."""
+    with (tmp_path / "shown").open("wb", buffering=0) as shown:
+        link = tmp_path / "stdout"
+        link.symlink_to(f"/proc/self/fd/{shown.fileno()}")
+        shown.write(b"before ")
+        write_json(link, [1])
+        write_json(Path(f"/dev/fd/{shown.fileno()}"), [2])
+        shown.write(b" after")
+    assert link.is_symlink()
+    assert (tmp_path / "shown").read_bytes() == b"before [1][2] after"
+    assert {one.name for one in tmp_path.iterdir()} == {"shown", "stdout"}
+
+
+def test_a_socket_is_refused_and_stays(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        with pytest.raises(OSError, match="a socket"):
+            write_json(tmp_path / "s", [1])
+    assert stat.S_ISSOCK((tmp_path / "s").lstat().st_mode)
