@@ -96,6 +96,10 @@ class Shaper(_Entry):
     max_bits_per_second: Integer
 
 
+# Open vSwitch raises a class's rate to this, whatever was asked.
+LEAST_CLASS_BITS_PER_SECOND = 12_000
+
+
 class Queue(_Entry):
     """One HTB class. burst_bits: how much may go out at once beyond its min (and max) rate."""
 

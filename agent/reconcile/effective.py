@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from placewire.agent.contract.entries import Queue
+from placewire.agent.contract.entries import LEAST_CLASS_BITS_PER_SECOND, Queue
 from placewire.agent.contract.state import DesiredState, EffectiveQueue, ObservedState
 
 # How far a class may be from what was asked: tc counts in whole ticks and bytes.
 RATE_TOLERANCE = 0.01
-# Open vSwitch raises a class's rate to this, whatever was asked.
-LEAST_CLASS_BITS_PER_SECOND = 12_000
 
 
 class Fault(NamedTuple):

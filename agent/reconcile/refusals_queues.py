@@ -10,6 +10,7 @@ from placewire.agent.contract.entries import (
     DEFAULT_QUEUE,
     FLOW_PRIORITY,
     LAST_QUEUE,
+    LEAST_CLASS_BITS_PER_SECOND,
     Queue,
     Shaper,
 )
@@ -84,12 +85,13 @@ def _shaper(shaper: Shaper, queues: list[Queue]) -> Iterator[Refusal]:
     if not any(queue.queue_id == DEFAULT_QUEUE for queue in queues):
         # Open vSwitch would give 12 Kbit/s to everything that no queue claims, SSH among it.
         yield refuse(where, "queue 0 is not defined", "define queue 0 for the rest")
-    promised = sum(queue.min_bits_per_second for queue in queues)
+    promised = sum(max(q.min_bits_per_second, LEAST_CLASS_BITS_PER_SECOND) for q in queues)
     if promised > shaper.max_bits_per_second * (1 + ROUNDING):
         yield refuse(
             where,
-            f"its queues' minimums add up to {promised} of {shaper.max_bits_per_second} bit/s",
-            "promise less",
+            f"its queues' minimums add up to {promised} of {shaper.max_bits_per_second} bit/s, at "
+            f"least {LEAST_CLASS_BITS_PER_SECOND} each, as Open vSwitch has them",
+            "promise less, or to fewer servers",
         )
 
 

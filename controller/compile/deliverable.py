@@ -10,10 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from placewire.agent.contract.capabilities import SOFTWARE_HTB_BITS_PER_SECOND, Capabilities
+from placewire.agent.contract.entries import LEAST_CLASS_BITS_PER_SECOND
 from placewire.agent.contract.state import DesiredState, NicFacts, Refusal
+from placewire.controller.compile.units import wire_rate
 from placewire.controller.plan.plan import Plan
+from placewire.optimizer.allocation import Allocation
+from placewire.optimizer.cluster_plan.checks import nics_of
+from placewire.optimizer.cluster_plan.documents import Mistake
+from placewire.optimizer.network.sharings import SHARINGS
 
 _GIGABIT = 1e9
+_ALIKE = "give weights that are less unlike, leave the pair out, or choose `network.sharing: job`"
+_FASTER = "plan a faster NIC, fewer servers on the rail, or a larger `network.floor`"
 
 
 def refusals(able: Mapping[str, Capabilities]) -> dict[str, Refusal]:
@@ -23,6 +31,38 @@ def refusals(able: Mapping[str, Capabilities]) -> dict[str, Refusal]:
         for server, capabilities in able.items()
         if (refusal := _steering(capabilities)) is not None
     }
+
+
+def rate_mistakes(plan: Plan, allocation: Allocation) -> tuple[Mistake, ...]:
+    """Why no queues can hold the rates. A mistake's path is the pair's stated traffic, or else the
+    rate of the NIC, which has one mistake at most."""
+    stated = plan.job.traffic if plan.job.kind == "torchrun" else {}
+    nics = {(server.name, nic.rail): (path, nic) for path, server, nic in nics_of(plan.cluster)}
+    found: dict[str, str] = {}
+    policy, rated = SHARINGS[allocation.sharing], set()
+    for queue in policy.queues(allocation):
+        path, nic = nics[queue.source, queue.rail]
+        place, remedy = f"{path}.rate", _FASTER
+        whose = f"the job on {queue.source}"
+        if not queue.for_the_job:
+            pair = queue.source, queue.destinations[0]
+            rated.add(pair)
+            whose = " to ".join(pair)
+            if stated:
+                place, remedy = ".".join(("job.traffic", *pair)), _ALIKE
+        if (wire := wire_rate(queue.minimum, nic.mtu_bytes)) < LEAST_CLASS_BITS_PER_SECOND:
+            found.setdefault(
+                place,
+                f"{whose} would get {wire} bit/s on rail {queue.rail}, and Open vSwitch gives no "
+                f"queue less than {LEAST_CLASS_BITS_PER_SECOND} bit/s; {remedy}",
+            )
+    if policy.decides_rates:
+        for source, row in stated.items():
+            for to, weight in row.items():
+                if weight > 0 and (source, to) not in rated:
+                    what = f"{source} to {to} would get no rate; {_ALIKE}"
+                    found[f"job.traffic.{source}.{to}"] = what
+    return tuple(found.items())
 
 
 def doubts(

@@ -8,7 +8,7 @@ from placewire.controller.compile import deliverable
 from placewire.controller.compile.network import compile_network, larger_frames
 from placewire.controller.decide.decide import PlacementDecision, decide
 from placewire.controller.decide.traffic import TrafficDecision, decide_traffic
-from placewire.controller.errors import AgentRefused
+from placewire.controller.errors import AgentRefused, PlanError
 from placewire.controller.plan.job import TorchrunJob
 from placewire.controller.story.dropped_servers import dropped_servers
 from placewire.controller.story.proposal import Proposal
@@ -23,6 +23,8 @@ async def propose(request: ApplyRequest, tools: Tools) -> Proposal:
         await tools.agents.wait_for(servers, timeout_seconds=10)
     with tools.stage("decide"):
         decision = await _decision(request, tools)
+        if mistakes := deliverable.rate_mistakes(plan, decision.allocation):
+            raise PlanError(str(request.plan_file), mistakes)
     show.decision(decision)
     with tools.stage("preview"):
         hello = {server: tools.agents.hello[server] for server in servers}

@@ -15,6 +15,8 @@ def concurrent_rates(usable: FloatArray, traffic: FloatArray) -> FloatArray:
     whose paths are fixed.)
     """
     both = (usable > 0)[:, None, :] & (usable > 0)[None, :, :]
+    # Any finite weights may be given: their sum must be finite, and no factor may overflow.
+    traffic = traffic / (traffic.max(initial=0.0) or 1.0)
     wanted = traffic[:, :, None] * both
     busiest = np.maximum(wanted.sum(axis=1), wanted.sum(axis=0))
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -15,6 +15,7 @@ from typing import Any
 from placewire.agent.contract.entries import (
     BRIDGE_PREFIX,
     FLOW_PRIORITY,
+    LEAST_CLASS_BITS_PER_SECOND,
     RULE_PRIORITIES,
     TABLES,
     Address,
@@ -35,7 +36,6 @@ from placewire.agent.contract.state import (
     ObservedState,
     TakenOver,
 )
-from placewire.agent.reconcile.effective import LEAST_CLASS_BITS_PER_SECOND
 from placewire.agent.reconcile.foreign import (
     DISCIPLINES,
     FILTERS,

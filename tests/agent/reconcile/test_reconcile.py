@@ -275,6 +275,7 @@ def fast(rate: int) -> dict[str, Any]:
         ({"server": "s2"}, "is for server 's2'"),
         (with_queues(queue("nic0", 2, 9, 8, "x")), "not 0 < min <= max"),
         (with_queues(queue("nic0", 2, 49_000_000, 50_000_000, "x")), "minimums add up to"),
+        (with_queues(*(queue("nic0", k, 1, 9, "x") for k in range(2, 5002))), "minimums add up to"),
         (with_queues(queue("nic0", 2, 1, 60_000_000, "x")), "above its NIC's"),
         (with_queues(queue("nic0", 61_440, 1, 2, "x")), "outside 0..61439"),
         (with_queues(queue("nic9", 0, 1, 2, "x")), "its NIC has no shaper"),

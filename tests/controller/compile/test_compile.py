@@ -24,6 +24,7 @@ from placewire.controller.compile.units import burst_bits, wire_rate
 from placewire.optimizer.cluster_plan.payload import payload_capacity, payload_fraction
 from placewire.optimizer.names import SharingName
 from placewire.optimizer.network.job import one_to_one
+from placewire.optimizer.network.script_allocation import allocate, even_traffic
 from placewire.optimizer.placement import Placement
 from tests.controller.plans import capabilities, placement, plan, plan_document
 
@@ -400,6 +401,47 @@ NO_U32 = TrafficControl(known=True, qdiscs=("htb",))
 def test_a_server_that_leads_nothing_into_queues_is_refused(one: Capabilities, what: str) -> None:
     found = deliverable.refusals({"s1": capabilities(), "s2": one})
     assert list(found) == ["s2"] and what in found["s2"].what
+
+
+def _script(traffic: Any, sharing: SharingName = "strict", rate: str = "50Mbit") -> Any:
+    """(the plan of a script, its allocation)"""
+    document = plan_document(rate=rate)
+    document["job"] = {"kind": "torchrun", "script": "examples/ddp.py", "traffic": traffic}
+    document["network"]["sharing"] = sharing
+    of = plan(document)
+    weights = traffic if traffic != "even" else even_traffic(of.payload_cluster)
+    return of, allocate(of.payload_cluster, weights, sharing, of.network.floor)
+
+
+@pytest.mark.parametrize("sharing", ["strict", "guarantee"])
+@pytest.mark.parametrize(
+    ("heavy", "light", "said"),
+    [(1e12, 1.0, "would get 0 bit/s on rail a"), (1e5, 1.0, "bit/s on rail a, and Open vSwitch"),
+     (1e308, 5e-324, "would get no rate")],
+)  # fmt: skip
+def test_traffic_too_unlike_for_queues_is_refused_at_its_place(
+    sharing: SharingName, heavy: float, light: float, said: str
+) -> None:
+    found = deliverable.rate_mistakes(*_script({"s1": {"s2": heavy, "s3": light}}, sharing))
+    assert [path for path, _ in found] == ["job.traffic.s1.s3"]
+    assert said in found[0][1] and "less unlike" in found[0][1]
+    alike = _script({"s1": {"s2": heavy, "s3": heavy / 100}, "s2": {"s1": 0}}, sharing)
+    assert deliverable.rate_mistakes(*alike) == ()
+
+
+@pytest.mark.parametrize("sharing", get_args(SharingName))
+def test_a_nic_too_slow_for_queues_is_refused_at_its_rate(sharing: SharingName) -> None:
+    found = dict(deliverable.rate_mistakes(*_script("even", sharing, "10kbit")))
+    nics = {f"cluster.servers[{s}].nics[{k}].rate" for s in range(3) for k in range(2)}
+    assert found.keys() == (set() if sharing == "unshaped" else nics)
+    assert deliverable.rate_mistakes(*_script("even", sharing, "2Mbit")) == ()
+
+
+def test_a_placed_job_s_rate_below_all_queues_is_refused_at_its_nic() -> None:
+    rates = (("s1", "s2", "a", 1e6), ("s1", "s2", "b", 11_000.0), ("s2", "s3", "a", 13_000.0))
+    found = dict(deliverable.rate_mistakes(plan(), placement(plan(), rates)))
+    assert list(found) == ["cluster.servers[0].nics[1].rate"]
+    assert "s1 to s2 would get 11501 bit/s on rail b" in found["cluster.servers[0].nics[1].rate"]
 
 
 def test_what_may_not_hold_is_said_and_not_refused() -> None:

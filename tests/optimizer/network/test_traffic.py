@@ -24,6 +24,14 @@ def test_the_worked_example() -> None:
     assert rates[1:].sum() == 0
 
 
+@pytest.mark.parametrize("weight", [1e308, 1.0, 5e-324])
+def test_weights_of_any_size_mean_their_proportions(weight: float) -> None:
+    """The sum of the first ones is infinite, and so is what a NIC carries over the last ones."""
+    weights = np.array([[0.0, weight, weight], [weight, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    rates = concurrent_rates(np.full((3, 1), 8e9), weights)[:, :, 0]
+    assert rates.tolist() == [[0.0, 4e9, 4e9], [4e9, 0.0, 0.0], [0.0, 0.0, 0.0]]
+
+
 @given(
     usable=arrays(float, (4, 2), elements=st.sampled_from([0.0, 1.0, 2.5, 10.0])),
     weights=arrays(float, (4, 4), elements=st.floats(0, 100)),
