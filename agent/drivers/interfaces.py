@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
@@ -18,7 +17,7 @@ from placewire.agent.contract.entries import PROTOCOL, TABLES, Address, Bridge, 
 from placewire.agent.contract.state import NicFacts
 from placewire.agent.drivers import ethtool
 from placewire.agent.drivers.announce import announce
-from placewire.agent.drivers.command import run
+from placewire.agent.drivers.command import parsed, run, shown
 from placewire.agent.drivers.traffic_control import Discipline, read_on_left
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effects import EffectError
@@ -27,6 +26,9 @@ from placewire.agent.reconcile.steps import EntryStep, NicStep
 # Words that `ip route` prints and does not accept.
 _ROUTE_STATES = {"linkdown", "dead", "offload", "rt_offload", "trap", "pervasive"}
 _LASTS = re.compile(r" expires \S+")
+# The end of a line, as `ip -o` writes it; another backslash is part of a name.
+_LINE_END = re.compile(r"\\(?=\s)")
+_BLANK = re.compile(r"\s")
 _DATAPATH_INTERFACES = ("ovs-netdev", "ovs-system")
 # Disciplines that take what an interface receives.
 RECEIVING = ("ingress", "clsact")
@@ -39,13 +41,11 @@ class InterfaceView:
 
     def __init__(self) -> None:
         self._links: dict[str, Any] = {
-            link["ifname"]: link for link in json.loads(run(["ip", "-j", "-d", "address", "show"]))
+            link["ifname"]: link for link in parsed(run(["ip", "-j", "-d", "address", "show"]))
         }
         # Those that the kernel attaches by itself have no handle.
         self._given_qdiscs = [
-            qdisc
-            for qdisc in json.loads(run(["tc", "-j", "qdisc", "show"]))
-            if qdisc["handle"] != "0:"
+            qdisc for qdisc in parsed(run(["tc", "-j", "qdisc", "show"])) if qdisc["handle"] != "0:"
         ]
         self._qdiscs: dict[str, Any] = {q["dev"]: q for q in self._given_qdiscs if q.get("root")}
         self._routes = read_routes()
@@ -99,7 +99,7 @@ class InterfaceView:
     @cached_property
     def permanent_neighbours(self) -> Sequence[Mapping[str, Any]]:
         """As `ip -j neigh` shows them; the kernel makes none by itself."""
-        return list(json.loads(run(["ip", "-j", "neigh", "show", "nud", "permanent"]) or "[]"))
+        return list(parsed(run(["ip", "-j", "neigh", "show", "nud", "permanent"]) or "[]"))
 
     @property
     def all_foreign_routes(self) -> Sequence[str]:
@@ -198,7 +198,7 @@ def _has_rdma(name: str) -> bool:
     if Path(f"/sys/class/net/{name}/device/infiniband").exists():
         return True
     parents = Path("/sys/class/infiniband").glob("*/parent")
-    return any(parent.read_text().strip() == name for parent in parents)
+    return any(shown(parent.read_bytes().strip()) == name for parent in parents)
 
 
 def _address_command(entry: Mapping[str, Any]) -> str:
@@ -207,7 +207,8 @@ def _address_command(entry: Mapping[str, Any]) -> str:
         words = [entry["local"], "peer", f"{entry['address']}/{entry['prefixlen']}"]
     for key in ("broadcast", "scope", "label", "metric"):
         if key in entry:
-            words += [key, str(entry[key])]
+            # A label may hold a blank, which would end the word.
+            words += [key, _BLANK.sub(lambda found: f"\\x{ord(found[0]):02x}", str(entry[key]))]
     words += [flag for flag in ("noprefixroute", "dynamic") if entry.get(flag)]
     return " ".join(words)
 
@@ -218,7 +219,7 @@ def read_routes(family: Literal["-4", "-6"] = "-4") -> list[str]:
     lines = []
     for line in run(["ip", "-o", family, "route", "show", "table", "all"]).splitlines():
         # How long a route still lasts differs at each reading.
-        lasting = _LASTS.sub("", line.replace("\\", " "))
+        lasting = _LASTS.sub("", _LINE_END.sub(" ", line))
         words = [word for word in lasting.split() if word not in _ROUTE_STATES]
         pairs = set(pairwise(words))
         own = family == "-4" and _is_ours(pairs)
@@ -241,10 +242,15 @@ def leaving_by(address: str) -> list[str]:
     try:
         with IPRoute() as netlink:
             routes = netlink.route("get", dst=address)
-            names = {link["index"]: link.get_attr("IFLA_IFNAME") for link in netlink.get_links()}
+            names = names_of_links(netlink)
     except (NetlinkError, OSError):
         return []
     return [names[index] for route in routes if (index := route.get_attr("RTA_OIF")) in names]
+
+
+def names_of_links(netlink: Any) -> dict[int, str]:
+    """By the interface's index. pyroute2 has a name that is no UTF-8 as bytes."""
+    return {link["index"]: shown(link.get_attr("IFLA_IFNAME")) for link in netlink.get_links()}
 
 
 def _is_the_kernels(route: str) -> bool:
