@@ -30,10 +30,15 @@ def take_in(namespace: str, run_dir: str | None = None) -> dict[str, Any]:
 def taken_by(words: Sequence[str]) -> dict[str, Any]:
     """The snapshot that this command prints. Raises UnreadableError."""
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
+        done = subprocess.run(
+            words, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_SECONDS
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UnreadableError(f"no snapshot could be taken: {error}") from error
     if done.returncode != 0:
         raise UnreadableError((done.stderr or done.stdout).strip())
-    found: dict[str, Any] = json.loads(done.stdout)
+    try:
+        found: dict[str, Any] = json.loads(done.stdout)
+    except ValueError as error:
+        raise UnreadableError(f"what was printed is no snapshot: {error}") from error
     return found

@@ -99,21 +99,21 @@ def take() -> dict[str, Any]:
 
 
 def _taken() -> dict[str, Any]:
-    links = json.loads(_run("ip", "-json", "-details", "address", "show"))
+    links = _parsed(_run("ip", "-json", "-details", "address", "show"))
     facts: Facts = {
         **links_and_addresses(links),
         "route": {
-            **routes(json.loads(_ip("-4", "route", "show", "table", "all")), "IPv4"),
-            **routes(json.loads(_ip("-6", "route", "show", "table", "all")), "IPv6"),
+            **routes(_parsed(_ip("-4", "route", "show", "table", "all")), "IPv4"),
+            **routes(_parsed(_ip("-6", "route", "show", "table", "all")), "IPv6"),
         },
         "rule": {
-            **rules(json.loads(_ip("-4", "rule", "show")), "IPv4"),
-            **rules(json.loads(_ip("-6", "rule", "show")), "IPv6"),
+            **rules(_parsed(_ip("-4", "rule", "show")), "IPv4"),
+            **rules(_parsed(_ip("-6", "rule", "show")), "IPv6"),
         },
-        "permanent neighbour": neighbours(json.loads(_ip("neighbour", "show", "nud", "permanent"))),
+        "permanent neighbour": neighbours(_parsed(_ip("neighbour", "show", "nud", "permanent"))),
         "sysctl": sysctls(_SYSCTLS),
     }
-    found = json.loads(_run("tc", "-json", "qdisc", "show") or "[]")
+    found = _parsed(_run("tc", "-json", "qdisc", "show") or "[]")
     facts["qdisc"] = qdiscs(found)
     shown = {
         name: _run("tc", "-details", "class", "show", "dev", name)
@@ -235,6 +235,7 @@ def sysctls(root: Path) -> dict[str, Any]:
                 continue  # Its interface has just gone.
             except OSError as error:
                 text = f"cannot be read: {error.strerror}"
+            key = os.fsencode(key).decode(errors="backslashreplace")
             found[f"net/{key}"] = " ".join(text.split())
     return found
 
@@ -342,7 +343,7 @@ def _open_vswitch() -> Facts:
 
 def rows(text: str) -> dict[str, dict[str, Any]]:
     """The rows that `ovs-vsctl --format=json list` printed, by _uuid."""
-    table = json.loads(text)
+    table = _parsed(text)
     found = {}
     for cells in table["data"]:
         row = {name: _cell(cells[column]) for column, name in enumerate(table["headings"])}
@@ -462,7 +463,12 @@ def _run(*words: str, stdin: str = "") -> str:
     """Raises FileNotFoundError where the program is not there, else UnreadableError."""
     try:
         done = subprocess.run(
-            words, input=stdin, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS
+            words,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            errors="backslashreplace",
+            timeout=_TIMEOUT_SECONDS,
         )
     except subprocess.TimeoutExpired as error:
         raise UnreadableError(f"`{' '.join(words)}` gave no answer in {error.timeout} s") from None
@@ -470,6 +476,21 @@ def _run(*words: str, stdin: str = "") -> str:
         said = (done.stderr or done.stdout).strip().replace("\n", "; ")
         raise UnreadableError(f"`{' '.join(words)}`: {said or f'exit {done.returncode}'}")
     return done.stdout.strip()
+
+
+def _parsed(text: str) -> Any:
+    """A tool's JSON. A name of any byte is in it raw, an apostrophe perhaps as `\\'`; where a byte
+    is no UTF-8, `\\xff` stands for it. Raises UnreadableError."""
+    escaped = re.sub(r"\\(.)", _json_escape, text)
+    try:
+        return json.loads(escaped, strict=False)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError(f"a tool printed no JSON ({error}): {text[:200]!r}") from error
+
+
+def _json_escape(escape: re.Match[str]) -> str:
+    kept = {"'": "'", "x": r"\\x"}
+    return kept.get(escape[1], escape[0])
 
 
 def _numbered(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from placewire.agent.doctor.checks_others import SERVICES
 from placewire.agent.doctor.facts import OtherFacts
-from placewire.agent.drivers.command import run
+from placewire.agent.drivers.command import parsed, run
 from placewire.agent.drivers.sysctl import read_values
 from placewire.agent.reconcile.effects import EffectError
 
@@ -44,7 +43,7 @@ def _services() -> tuple[str, ...]:
         if not process.name.isdigit():
             continue
         try:
-            name = (process / "comm").read_text().strip()
+            name = (process / "comm").read_text(errors="replace").strip()
             if name not in SERVICES:
                 continue
             if (process / "ns/net").stat().st_ino == here:
@@ -100,7 +99,7 @@ def named_tables(text: str) -> list[tuple[int, str]]:
 
 def _dropping() -> tuple[str, ...]:
     try:
-        return dropping_chains(json.loads(run(["nft", "-j", "list", "ruleset"])))
+        return dropping_chains(parsed(run(["nft", "-j", "list", "ruleset"])))
     except (EffectError, ValueError):
         return ()  # nft is not installed, or this user may not ask it.
 

@@ -19,7 +19,7 @@ _UNKNOWN_SPEED_MEGABITS = (0, 0xFFFF, 0xFFFFFFFF)
 
 def driver(interface: str) -> str | None:
     data = _ask(interface, _GET_DRIVER, _DRIVER_BYTES)
-    return data[4:36].split(b"\0")[0].decode() or None if data else None
+    return data[4:36].split(b"\0")[0].decode(errors="backslashreplace") or None if data else None
 
 
 def speed_bits_per_second(interface: str) -> int | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from ipaddress import IPv4Interface
 from itertools import pairwise
@@ -18,7 +18,7 @@ from placewire.agent.contract.entries import PROTOCOL, TABLES, Address, Bridge, 
 from placewire.agent.contract.state import NicFacts
 from placewire.agent.drivers import ethtool
 from placewire.agent.drivers.announce import announce
-from placewire.agent.drivers.command import run
+from placewire.agent.drivers.command import parsed, run, shown
 from placewire.agent.drivers.traffic_control import Discipline, read_on_left
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effects import EffectError
@@ -27,6 +27,15 @@ from placewire.agent.reconcile.steps import EntryStep, NicStep
 # Words that `ip route` prints and does not accept.
 _ROUTE_STATES = {"linkdown", "dead", "offload", "rt_offload", "trap", "pervasive"}
 _LASTS = re.compile(r" expires \S+")
+# The end of a line, as `ip -o` writes it; another backslash is part of a name.
+_LINE_END = re.compile(r"\\(?=\s)")
+_BLANK = re.compile(r"\s")
+# Where the versions of iproute2 look for names of routing protocols.
+_PROTOCOL_NAMES = tuple(
+    f"{folder}/iproute2/{files}"
+    for folder in ("etc", "usr/lib", "usr/share")
+    for files in ("rt_protos", "rt_protos.d/*.conf")
+)
 _DATAPATH_INTERFACES = ("ovs-netdev", "ovs-system")
 # Disciplines that take what an interface receives.
 RECEIVING = ("ingress", "clsact")
@@ -39,13 +48,11 @@ class InterfaceView:
 
     def __init__(self) -> None:
         self._links: dict[str, Any] = {
-            link["ifname"]: link for link in json.loads(run(["ip", "-j", "-d", "address", "show"]))
+            link["ifname"]: link for link in parsed(run(["ip", "-j", "-d", "address", "show"]))
         }
         # Those that the kernel attaches by itself have no handle.
         self._given_qdiscs = [
-            qdisc
-            for qdisc in json.loads(run(["tc", "-j", "qdisc", "show"]))
-            if qdisc["handle"] != "0:"
+            qdisc for qdisc in parsed(run(["tc", "-j", "qdisc", "show"])) if qdisc["handle"] != "0:"
         ]
         self._qdiscs: dict[str, Any] = {q["dev"]: q for q in self._given_qdiscs if q.get("root")}
         self._routes = read_routes()
@@ -99,7 +106,7 @@ class InterfaceView:
     @cached_property
     def permanent_neighbours(self) -> Sequence[Mapping[str, Any]]:
         """As `ip -j neigh` shows them; the kernel makes none by itself."""
-        return list(json.loads(run(["ip", "-j", "neigh", "show", "nud", "permanent"]) or "[]"))
+        return list(parsed(run(["ip", "-j", "neigh", "show", "nud", "permanent"]) or "[]"))
 
     @property
     def all_foreign_routes(self) -> Sequence[str]:
@@ -198,7 +205,7 @@ def _has_rdma(name: str) -> bool:
     if Path(f"/sys/class/net/{name}/device/infiniband").exists():
         return True
     parents = Path("/sys/class/infiniband").glob("*/parent")
-    return any(parent.read_text().strip() == name for parent in parents)
+    return any(shown(parent.read_bytes().strip()) == name for parent in parents)
 
 
 def _address_command(entry: Mapping[str, Any]) -> str:
@@ -207,7 +214,8 @@ def _address_command(entry: Mapping[str, Any]) -> str:
         words = [entry["local"], "peer", f"{entry['address']}/{entry['prefixlen']}"]
     for key in ("broadcast", "scope", "label", "metric"):
         if key in entry:
-            words += [key, str(entry[key])]
+            # A label may hold a blank, which would end the word.
+            words += [key, _BLANK.sub(lambda found: f"\\x{ord(found[0]):02x}", str(entry[key]))]
     words += [flag for flag in ("noprefixroute", "dynamic") if entry.get(flag)]
     return " ".join(words)
 
@@ -215,25 +223,44 @@ def _address_command(entry: Mapping[str, Any]) -> str:
 def read_routes(family: Literal["-4", "-6"] = "-4") -> list[str]:
     """All routes but ours and those of table local, as `ip route` accepts them. Those without a
     gateway come first, so that all can be added in this order."""
-    lines = []
+    lines, protocol = [], names_of_our_protocol()
     for line in run(["ip", "-o", family, "route", "show", "table", "all"]).splitlines():
         # How long a route still lasts differs at each reading.
-        lasting = _LASTS.sub("", line.replace("\\", " "))
+        lasting = _LASTS.sub("", _LINE_END.sub(" ", line))
         words = [word for word in lasting.split() if word not in _ROUTE_STATES]
         pairs = set(pairwise(words))
-        own = family == "-4" and _is_ours(pairs)
+        own = family == "-4" and _is_ours(pairs, protocol)
         if words and ("table", "local") not in pairs and not own:
             lines.append(" ".join(words))
     return sorted(lines, key=lambda line: " via " in line)
 
 
-def _is_ours(pairs: Collection[tuple[str, str]]) -> bool:
+def names_of_our_protocol(root: Path = Path("/")) -> frozenset[str]:
+    """How `ip` may show our protocol: by its number, or as a file of iproute2's names it."""
+    names = {str(PROTOCOL)}
+    for pattern in _PROTOCOL_NAMES:
+        for path in root.glob(pattern):
+            with suppress(OSError):
+                text = path.read_text(errors="backslashreplace")
+                rows = (line.partition("#")[0].split() for line in text.splitlines())
+                names |= {row[1] for row in rows if len(row) == 2 and _is_protocol(row[0])}
+    return frozenset(names)
+
+
+def _is_protocol(number: str) -> bool:
+    """number: as iproute2's files have it, decimal or hexadecimal."""
+    with suppress(ValueError):
+        return int(number, 16 if number.startswith("0x") else 10) == PROTOCOL
+    return False
+
+
+def _is_ours(pairs: Collection[tuple[str, str]], protocol: Collection[str]) -> bool:
     """Whether a route of these pairs of neighbouring words has our protocol and is in a table of
     ours. A table that /etc/iproute2/rt_tables names may be one of ours: the name hides the number.
     """
     table = next((value for key, value in pairs if key == "table"), "main")
     in_ours = int(table) in TABLES if table.isdigit() else table not in ("main", "default")
-    return ("proto", str(PROTOCOL)) in pairs and in_ours
+    return any(("proto", name) in pairs for name in protocol) and in_ours
 
 
 def leaving_by(address: str) -> list[str]:
@@ -241,10 +268,15 @@ def leaving_by(address: str) -> list[str]:
     try:
         with IPRoute() as netlink:
             routes = netlink.route("get", dst=address)
-            names = {link["index"]: link.get_attr("IFLA_IFNAME") for link in netlink.get_links()}
+            names = names_of_links(netlink)
     except (NetlinkError, OSError):
         return []
     return [names[index] for route in routes if (index := route.get_attr("RTA_OIF")) in names]
+
+
+def names_of_links(netlink: Any) -> dict[int, str]:
+    """By the interface's index. pyroute2 has a name that is no UTF-8 as bytes."""
+    return {link["index"]: shown(link.get_attr("IFLA_IFNAME")) for link in netlink.get_links()}
 
 
 def _is_the_kernels(route: str) -> bool:

@@ -39,6 +39,11 @@ from placewire.agent.reconcile.foreign import OTHER_FLOWS
 from placewire.agent.reconcile.steps import EntryStep
 
 _PROTOCOL = ("-O", "OpenFlow13")
+# Spoken only where somebody does not let a bridge speak the other. They can read and remove flows,
+# but not all of them can change several as one.
+_OTHER_PROTOCOLS = ("-O", "OpenFlow10,OpenFlow11,OpenFlow12,OpenFlow14,OpenFlow15")
+_NOT_ALLOWED = "version negotiation failed"
+_OUR_COOKIE = f"cookie={COOKIE:#x}/{COOKIE_MASK:#x}"
 _TRIAL_MATCH = f"metadata=0/{COOKIE:#x}"
 _OVERLAP = "OFPFMFC_OVERLAP"
 # ovs-ofctl prints no priority where it is the default one.
@@ -67,23 +72,27 @@ def read_flows(run_dir: str, bridges: Iterable[str]) -> tuple[list[Flow], list[F
     foreign: list[ForeignEntry] = []
     for bridge in bridges:
         management = _management(run_dir, bridge)
-        found, strangers = parse_flows(bridge, _dump(management), management)
+        protocol, text = _dump(management)
+        found, strangers = parse_flows(bridge, text, management, protocol)
         ours += found
         foreign += strangers
     return sorted(ours, key=lambda f: f.key), foreign
 
 
 def parse_flows(
-    bridge: str, text: str, management: str = ""
+    bridge: str, text: str, management: str = "", protocol: Sequence[str] = _PROTOCOL
 ) -> tuple[list[Flow], list[ForeignEntry]]:
     """Our flows, and those of others; the key of one in the place of ours is that of ours.
 
     text: of `ovs-ofctl --no-stats dump-flows`. management: how ovs-ofctl is to call the bridge.
+    protocol: the words by which it speaks with that.
     """
     ours: list[Flow] = []
     foreign: list[ForeignEntry] = []
     short: dict[int, str] = {}
-    for line in map(str.strip, text.splitlines()):
+    for shown in text.splitlines():
+        # A flag that each flow has in some versions of OpenFlow.
+        line = shown.strip().replace("reset_counts ", "")
         if "actions=" not in line or _OF_A_NEW_BRIDGE.fullmatch(line):
             continue
         destination, priority = _DESTINATION.search(line), _priority(line)
@@ -98,7 +107,7 @@ def parse_flows(
                     key=place.key if in_our_place else f"{bridge} {_strict_match(line)}",
                     text=f"flow {line}",
                     on=bridge,
-                    remedy=f"ovs-ofctl {' '.join(_PROTOCOL)} --strict del-flows "
+                    remedy=f"ovs-ofctl {' '.join(protocol)} --strict del-flows "
                     f"{management or bridge} '{_strict_match(line)}'",
                 )
             )
@@ -134,16 +143,31 @@ def change_flows(run_dir: str, steps: Sequence[EntryStep]) -> None:
     """Does all steps of a bridge or none of them. Raises EffectError, which names the flow where a
     foreign one has come into the place of ours since the last read."""
     lines: dict[str, list[str]] = defaultdict(list)
+    removed: dict[str, list[Flow]] = defaultdict(list)
+    adding = set()
     for step in steps:
         flow = step.entry
         assert isinstance(flow, Flow)
         lines[flow.bridge] += _removing(flow) if step.after is None else _adding(flow)
+        if step.after is None:
+            removed[flow.bridge].append(flow)
+        else:
+            adding.add(flow.bridge)
     for bridge, commands in lines.items():
         management = _management(run_dir, bridge)
         bundle = ["ovs-ofctl", *_PROTOCOL, "--bundle", "add-flows", management, "-"]
         try:
             run(bundle, stdin="\n".join(commands) + "\n")
         except EffectError as error:
+            if _NOT_ALLOWED in str(error):
+                if bridge in adding:
+                    raise EffectError(
+                        f"bridge {bridge}: somebody does not let it speak OpenFlow 1.3, without "
+                        "which its flows cannot be changed as one; let it (ovs-vsctl clear bridge "
+                        f"{bridge} protocols)"
+                    ) from error
+                _remove_one_by_one(management, removed[bridge])
+                continue
             if _OVERLAP not in str(error):
                 raise
             raise EffectError(
@@ -151,6 +175,13 @@ def change_flows(run_dir: str, steps: Sequence[EntryStep]) -> None:
                 f"{'; '.join(_foreign_of_our_priorities(management))}; remove them, or give them "
                 "another priority"
             ) from error
+
+
+def _remove_one_by_one(management: str, flows: Sequence[Flow]) -> None:
+    """Removes our flows in any version of OpenFlow. Raises EffectError."""
+    marked = [f"{_OUR_COOKIE},{match}\n" for flow in flows for match, _ in _rules(flow)]
+    words = ["ovs-ofctl", *_OTHER_PROTOCOLS, "--strict", "del-flows", management, "-"]
+    run(words, stdin="".join(marked))
 
 
 def _adding(flow: Flow) -> list[str]:
@@ -170,7 +201,7 @@ def _removing(flow: Flow) -> list[str]:
 
 def _delete(match: str) -> str:
     """Names the cookie too, so that a foreign flow of the same match stays."""
-    return f"delete_strict cookie={COOKIE:#x}/{COOKIE_MASK:#x},{match}"
+    return f"delete_strict {_OUR_COOKIE},{match}"
 
 
 def _rules(flow: Flow) -> list[tuple[str, str]]:
@@ -185,12 +216,22 @@ def _rules(flow: Flow) -> list[tuple[str, str]]:
 
 def _foreign_of_our_priorities(management: str) -> list[str]:
     ours = {FLOW_PRIORITY, *_SHORT_PRIORITIES}
-    lines = _dump(management).splitlines()
+    lines = _dump(management)[1].splitlines()
     return [line.strip() for line in lines if _priority(line) in ours and not _is_ours(line)]
 
 
-def _dump(management: str) -> str:
-    return run(["ovs-ofctl", *_PROTOCOL, "--no-stats", "dump-flows", management])
+def _dump(management: str) -> tuple[Sequence[str], str]:
+    """The words for the version of OpenFlow that the bridge speaks, and its flows."""
+
+    def dumped(protocol: Sequence[str]) -> str:
+        return run(["ovs-ofctl", *protocol, "--no-stats", "dump-flows", management])
+
+    try:
+        return _PROTOCOL, dumped(_PROTOCOL)
+    except EffectError as error:
+        if _NOT_ALLOWED not in str(error):
+            raise
+        return _OTHER_PROTOCOLS, dumped(_OTHER_PROTOCOLS)
 
 
 def _priority(line: str) -> int:

@@ -23,6 +23,7 @@ from placewire.agent.contract.entries import (
     Rule,
 )
 from placewire.agent.contract.state import ForeignEntry
+from placewire.agent.drivers.interfaces import names_of_links
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.steps import EntryStep
 
@@ -53,7 +54,7 @@ def read_routes() -> tuple[list[Route], list[ForeignEntry]]:
     ours: list[Route] = []
     foreign: list[ForeignEntry] = []
     with IPRoute() as netlink:
-        names = {link["index"]: link.get_attr("IFLA_IFNAME") for link in netlink.get_links()}
+        names = names_of_links(netlink)
         for message in netlink.get_routes(family=AF_INET):
             table = message.get_attr("RTA_TABLE") or message["table"]
             if table not in TABLES:

@@ -107,6 +107,12 @@ def _nic(
     if (nic.addresses or nic.routes) and nic.name not in wanted.take_over:
         held = ", ".join(nic.addresses or nic.routes)
         yield refuse(where, f"holds {held}", "say take_over: true for it in the plan, or free it")
+    yield from _held(wanted, bridge, nic)
+
+
+def _held(wanted: DesiredState, bridge: Bridge, nic: NicFacts) -> Iterator[Refusal]:
+    """Refuses addresses and routes that cannot move to the bridge and come back."""
+    where = f"NIC {nic.name}"
     on_bridge = {a.address for a in wanted.addresses if a.interface == bridge.name}
     for address in nic.addresses:
         if ":" in address:
@@ -123,6 +129,13 @@ def _nic(
                 where,
                 f"got {command.split()[0]} for a limited time (DHCP)",
                 "give the NIC that address for good",
+            )
+        if "\\" in command:
+            yield refuse(
+                where,
+                f"has the address {command}, whose label cannot be given back: it holds a blank, "
+                "a control character, a backslash or a byte that is no UTF-8",
+                "give the NIC that address anew without such a label",
             )
     for route in nic.routes:
         if "nexthop" in route.split():

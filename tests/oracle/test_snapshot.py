@@ -14,7 +14,7 @@ import pytest
 
 from placewire.oracle import snapshot
 from placewire.oracle.differences import differences
-from placewire.oracle.namespace import SOURCE
+from placewire.oracle.namespace import SOURCE, taken_by
 from tests.oracle.printed import (
     CLASS_FILTER,
     CLASSES,
@@ -285,6 +285,42 @@ def test_its_text_alone_is_a_program() -> None:
         ["python3", "-I", "-", "--help"], input=SOURCE.read_bytes(), capture_output=True
     )
     assert done.returncode == 0 and b"--run-dir" in done.stdout
+
+
+def with_tools(folder: Path, ip: bytes) -> dict[str, str]:
+    """An environment in which `ip address` prints these bytes, and the other tools nothing."""
+    (folder / "printed").write_bytes(ip)
+    for name in ("ip", "tc", "ovs-vsctl", "ovs-ofctl"):
+        script = f'case "$*" in *address*) cat {folder}/printed;; *vsctl*) ;; *) echo "[]";; esac'
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    (folder / "ovs-vsctl").write_text("""#!/bin/sh\necho '{"headings": ["_uuid"], "data": []}'\n""")
+    return {"PATH": f"{folder}:/usr/bin:/bin"}
+
+
+def test_a_name_of_any_bytes_is_shown_and_stops_nothing(tmp_path: Path) -> None:
+    named = (
+        b'[{"ifname":"e\xff","flags":["UP"],"mtu":1500,"ifalias":"bob\\\'s \x01","addr_info":['
+        b'{"local":"10.7.0.1","prefixlen":24,"label":"a\x01\xffb"}]}]'
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", str(SOURCE)], capture_output=True, env=with_tools(tmp_path, named)
+    )
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)["facts"]
+    assert facts["address"]["e\\xff 10.7.0.1/24"]["label"] == "a\x01\\xffb"
+    json.dumps(facts, ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize("printed", [b"{", b"[" * 100_000])
+def test_what_is_no_json_is_an_error_and_no_traceback(tmp_path: Path, printed: bytes) -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", str(SOURCE)], capture_output=True, text=True,
+        env=with_tools(tmp_path, printed),
+    )  # fmt: skip
+    assert done.returncode == snapshot.EXIT_UNREADABLE and "printed no JSON" in done.stderr
+    with pytest.raises(snapshot.UnreadableError, match="is no snapshot"):
+        taken_by(["printf", r"\377{"])
 
 
 def test_what_cannot_be_read_is_an_error_and_no_gap(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -393,6 +394,30 @@ def test_a_nics_own_subnet_moves_and_comes_back_before_its_gateway(said: dict[st
     assert back[-2:] == [f"ip route add {SUBNET}", f"ip route add {GATEWAY}"]
     without = facts.model_copy(update={"routes": (GATEWAY,)})
     assert has_back(held, facts) and not has_back(held, without)
+
+
+@pytest.mark.parametrize(
+    ("file", "row"),
+    [
+        ("etc/iproute2/rt_protos", "80 placewire  # ours"),
+        ("usr/share/iproute2/rt_protos.d/pw.conf", "0x50\tplacewire"),
+        ("etc/iproute2/rt_protos.d/pw.conf", "x y\n0xy z\n80 placewire"),
+    ],
+)
+def test_a_route_of_ours_is_ours_whatever_its_protocol_is_called(
+    said: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: str, row: str
+) -> None:
+    ours = "10.7.0.0/24 dev pw-nic0 table 8000 proto {} scope link src 10.7.0.1"
+    theirs = "10.7.0.0/24 dev pw-nic0 table 8000 proto bird scope link src 10.7.0.1"
+    said["ip -o -4 route show table all"] = "\n".join(
+        [ours.format("80"), ours.format("placewire"), theirs]
+    )
+    assert interfaces.read_routes() == [ours.format("placewire"), theirs]
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text(f"# names\n{row}\n186 bird\n")
+    names = interfaces.names_of_our_protocol
+    monkeypatch.setattr(interfaces, "names_of_our_protocol", lambda: names(tmp_path))
+    assert interfaces.read_routes() == [theirs]
 
 
 def test_a_moved_route_of_the_subnet_is_seen_on_the_bridge(said: dict[str, str]) -> None:
