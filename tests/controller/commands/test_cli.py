@@ -174,3 +174,36 @@ def test_a_report_that_cannot_be_written_is_said_before_or_after_and_ends_no_run
     tools.logs = Path("/proc/none")
     apply._keep(report, tools, None)
     assert '{"report": 1}' in capsys.readouterr().err, "where no folder takes it"
+
+
+def _issue(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path
+) -> tuple[object, str]:
+    return _run(capsys, "authority", "issue", "s1", "--out", out, "--state-dir", tmp_path / "s")
+
+
+def test_a_certificate_goes_through_no_link(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, victim = tmp_path / "out", tmp_path / "victim"
+    out.mkdir()
+    victim.write_text("theirs")
+    for name in ("authority.crt", "s1.crt", "s1.key"):
+        (out / name).symlink_to(victim)
+    assert _issue(capsys, tmp_path, out)[0] == 0
+    assert victim.read_text() == "theirs"
+    written = out / "authority.crt"
+    assert not written.is_symlink() and stat.S_IMODE(written.stat().st_mode) == 0o644
+    assert written.read_bytes() == (tmp_path / "s" / "ca" / "authority.crt").read_bytes()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_a_key_goes_into_no_folder_of_somebody_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    os.chown(out, 1000, 1000)
+    code, error = _issue(capsys, tmp_path, out)
+    assert code == 2 and f"--out {out}: " in error and "another user's" in error
+    assert "give a folder that you own" in error and list(out.iterdir()) == []
