@@ -80,7 +80,7 @@ def _keep(report: RunReport, tools: Tools, out: Path | None) -> None:
         _say(f"this run is not in the journal: {error}; `controller history` will not show it")
     if out is not None:
         try:
-            out.write_text(text)
+            out.write_text(text, encoding="utf-8")
             kept = True
         except OSError as error:
             _say(f"--out {out}: not written: {error.strerror}")

@@ -207,3 +207,29 @@ def test_a_key_goes_into_no_folder_of_somebody_else(
     code, error = _issue(capsys, tmp_path, out)
     assert code == 2 and f"--out {out}: " in error and "another user's" in error
     assert "give a folder that you own" in error and list(out.iterdir()) == []
+
+
+def test_text_that_the_terminal_s_encoding_lacks_ends_nothing(tmp_path: Path) -> None:
+    """As with LANG=en_US.ISO-8859-1: what a rank prints must not end the training."""
+    code = """
+import sys
+from pathlib import Path
+from placewire.controller.commands.lasting_output import make_output_last
+from placewire.controller.records.run_log import run_log
+from placewire.controller.show.story import Show
+make_output_last()
+Show().printed(0, "epoch 1 \\u2713")
+print("told \\u2713", file=sys.stderr)
+with run_log(Path(sys.argv[1]), "p") as log:
+    log.write(0, "epoch 1 \\u2713")
+    log.write(0, "half a pair \\ud83d")
+"""
+    around = {**os.environ, "PYTHONUTF8": "0", "PYTHONIOENCODING": "latin-1", "LC_ALL": "POSIX"}
+    command = [sys.executable, "-X", "utf8=0", "-c", code, str(tmp_path)]
+    around["PYTHONCOERCECLOCALE"] = "0"
+    done = subprocess.run(command, capture_output=True, env=around)
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"epoch 1 \\u2713" in done.stdout and b"told \\u2713" in done.stderr
+    (log,) = (tmp_path / "p").iterdir()
+    first, second = log.read_text(encoding="utf-8").splitlines()
+    assert first.endswith("epoch 1 \u2713") and "half a pair \\ud83d" in second
