@@ -76,7 +76,7 @@ def demo(keep_files: Path | None) -> int:
 
 def _trains_right(console: Console, folder: Path) -> RunReport:
     _title(console, "(a) It trains right: placed over servers because one device cannot hold it")
-    placed = _apply(console, folder, "placed", yaml.safe_load(QUICKSTART.read_text()))
+    placed = _apply(console, folder, "placed", yaml.safe_load(QUICKSTART.read_text(encoding="utf-8")))
     if not placed.server_pairs:
         raise JobFailed("no two servers exchange data, so this proves nothing", where="act (a)")
     _title(console, "(a) The same program on one rank, with the memory for it")
@@ -94,7 +94,7 @@ def _trains_right(console: Console, folder: Path) -> RunReport:
 
 def _roomy() -> dict[str, Any]:
     """The quickstart's plan, with devices that could each hold the whole model."""
-    document: dict[str, Any] = yaml.safe_load(QUICKSTART.read_text())
+    document: dict[str, Any] = yaml.safe_load(QUICKSTART.read_text(encoding="utf-8"))
     for server in document["cluster"]["servers"]:
         for device in server["devices"]:
             device["memory"] = "8GiB"
@@ -123,9 +123,9 @@ def _predicts_right(
 def _apply(console: Console, folder: Path, name: str, document: dict[str, Any]) -> RunReport:
     """Writes the plan to a file, runs `controller apply` on it, and reads the run's report."""
     plan, report = folder / f"{name}.yaml", folder / f"{name}.run.json"
-    plan.write_text(yaml.safe_dump(document, sort_keys=False))
+    plan.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
     _controller(console, "apply", str(plan), "--yes", "--out", str(report))
-    return RunReport.model_validate_json(report.read_text())
+    return RunReport.model_validate_json(report.read_text(encoding="utf-8"))
 
 
 def _controller(console: Console, *arguments: str) -> None:

@@ -401,6 +401,11 @@ def _back(step: NicStep) -> list[list[str]]:
     view = InterfaceView()
     if nic not in view.names:
         raise EffectError(f"NIC {nic} is gone: its addresses {held.addresses} cannot come back")
+    if held.mac not in ("", view.mac(nic)):  # It was exchanged since the server was read.
+        raise EffectError(
+            f"NIC {nic} is another one now, with MAC {view.mac(nic)}: it is not given what "
+            f"{held.mac} held"
+        )
     have = {_address_command(a) for a in view._global(nic)}
     there = read_routes()
     missing = [a for a in held.addresses if a not in have]

@@ -1,9 +1,17 @@
-"""Writes files that only their owner may read."""
+"""Writes files that nobody but their owner may replace, and mostly that only the owner may read."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+
+def make_own(folder: Path) -> None:
+    """Makes the folder where there is none. Raises OSError, also where it is another user's, who
+    could replace what is written there."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.geteuid():
+        raise PermissionError(1, "the folder is another user's", str(folder))
 
 
 def write_private(file: Path, content: bytes, mode: int = 0o600) -> None:

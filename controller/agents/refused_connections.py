@@ -111,5 +111,5 @@ def _append(file: Path, row: dict[str, object]) -> None:
     if file.exists() and file.stat().st_size > _LARGEST_FILE_BYTES:
         file.replace(file.with_name(file.name + ".1"))
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    with os.fdopen(descriptor, "a") as out:
+    with os.fdopen(descriptor, "a", encoding="utf-8") as out:
         out.write(json.dumps(row) + "\n")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from placewire.controller.agents.private_files import make_own, write_private
 from placewire.controller.commands.arguments import add_json, add_state_dir
 from placewire.controller.commands.session import authority_of
 from placewire.controller.commands.talking import print_json
@@ -42,12 +42,21 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.action == "deny":
         return _deny(authority, arguments.server, as_json=arguments.json)
     server, out, lifetime_seconds = arguments.server, arguments.out, arguments.days * 86_400
-    issued = authority.issue(server, "agent", out, lifetime_seconds=lifetime_seconds)
+    copied = out / authority.certificate_file.name
     try:
-        copied = shutil.copy(authority.certificate_file, out)
+        server_name(server)
+        make_own(out)
+        if out.samefile(authority.certificate_file.parent):
+            raise UsageError("is the authority's own folder", where=f"--out {out}")
+        issued = authority.issue(server, "agent", out, lifetime_seconds=lifetime_seconds)
+        write_private(copied, authority.certificate_file.read_bytes(), mode=0o644)
+    except ValueError as error:
+        raise UsageError(str(error), where="the server's name") from error
     except OSError as error:
         raise UsageError(
-            f"--out {out}: the authority's certificate cannot be copied there: {error}"
+            f"the certificate cannot be written: {error.strerror}",
+            where=f"--out {error.filename or out}",
+            remedy="give a folder that you own",
         ) from error
     files = [str(file) for file in (issued.certificate_file, issued.key_file, copied)]
     if arguments.json:

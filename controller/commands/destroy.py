@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from placewire.controller.commands.arguments import add_plan
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import confirmed, print_json
-from placewire.controller.errors import LaunchFailed, UsageError
+from placewire.controller.errors import UsageError
 
 if TYPE_CHECKING:
     from placewire.controller.plan.plan import Plan
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     async def work(plan: Plan, tools: Tools) -> int:
         from placewire.controller.story.destruction import destroyed
         from placewire.controller.story.dropped_servers import dropped_servers
-        from placewire.controller.story.job_run import end_left_ranks
+        from placewire.controller.story.job_run import end_left_ranks_or_say
         from placewire.controller.uninterruptible import uninterruptible
 
         servers = _servers(plan, arguments.server)
@@ -39,13 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
             await tools.agents.wait_for(servers, timeout_seconds=10)
             if not await confirmed(yes=arguments.yes):
                 raise UsageError("not confirmed; nothing was changed")
-            try:
-                if arguments.server is None:  # Otherwise the plan stays in force elsewhere.
-                    await end_left_ranks(tools)
-            except LaunchFailed as problem:
-                tools.show.say(
-                    f"could not look for ranks that still run: {problem}; they end with their lease"
-                )
+            if arguments.server is None:  # Otherwise the plan stays in force elsewhere.
+                await end_left_ranks_or_say(tools)
             reports = await uninterruptible(destroyed(plan, servers, tools))
         counts = {server: len(report.changes) for server, report in reports.items()}
         if arguments.json:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import ipaddress
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -113,12 +112,10 @@ def _hand_out(enrolment: Enrolment, folder: Path | None, port: int, valid_second
 
 def _written(file: Path, token: str) -> Path:
     """Writes a file that only this user can read. Raises UsageError where that is not possible."""
-    from placewire.controller.agents.private_files import write_private
+    from placewire.controller.agents.private_files import make_own, write_private
 
     try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if file.parent.stat().st_uid != os.geteuid():
-            raise PermissionError(1, "the folder is another user's", str(file.parent))
+        make_own(file.parent)
         write_private(file, f"{token}\n".encode())
     except OSError as error:
         raise UsageError(

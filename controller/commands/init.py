@@ -68,7 +68,7 @@ async def _init(arguments: argparse.Namespace) -> int:
         hellos = await _hellos(agents, arguments.servers, arguments.seconds)
     name = arguments.name or arguments.lab or arguments.out.stem
     text = discovered_plan(name, arguments.model, hellos)
-    with arguments.out.open("x") as out:
+    with arguments.out.open("x", encoding="utf-8") as out:
         out.write(text)
     if arguments.json:
         print_json({"plan": str(arguments.out), "servers": list(hellos)})

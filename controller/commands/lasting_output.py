@@ -39,7 +39,8 @@ def make_output_last() -> None:
 
 
 def _lasting(stream: Any) -> Any:
-    """A stream to the same place, with the same encoding and buffering."""
+    """A stream to the same place, with the same encoding and buffering. It writes characters that
+    the encoding lacks as escapes: what a rank prints must not end its training."""
     if not isinstance(stream, io.TextIOWrapper):  # The process was started without this stream.
         return stream
     stream.flush()
@@ -47,7 +48,7 @@ def _lasting(stream: Any) -> Any:
     return io.TextIOWrapper(
         raw if stream.write_through else io.BufferedWriter(raw),
         encoding=stream.encoding,
-        errors=stream.errors,
+        errors="backslashreplace",
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )

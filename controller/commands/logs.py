@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
             where=str(arguments.state_dir),
             remedy="`controller history` lists the runs that this machine started",
         )
-    with found[-arguments.back].open(errors="replace", newline="\n") as log:
+    with found[-arguments.back].open(encoding="utf-8", errors="replace", newline="\n") as log:
         if arguments.json:
             lines = [asdict(o) for o in printed(log) if arguments.rank in (None, o.rank)]
             print_json({"log": str(found[-arguments.back]), "lines": lines})

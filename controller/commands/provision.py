@@ -84,7 +84,7 @@ async def _provision(arguments: argparse.Namespace, plan: Plan, servers: Sequenc
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="placewire-inventory-"))
         inventories = [Path(folder) / "plan.yaml"]
-        inventories[0].write_text(as_data(derived))
+        inventories[0].write_text(as_data(derived), encoding="utf-8")
         if arguments.inventory is not None:
             inventories.append(arguments.inventory)
             site.enrols_from = look_through(inventories, servers)
@@ -148,7 +148,8 @@ def _write(derived: Mapping[str, Any], file: Path) -> int:
 
     require_writable(file)
     try:
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
             out.write("# Written by `controller provision`; docs/cluster.md.\n")
             out.write("# Ansible takes a text with !unsafe as it stands, not as a template.\n")
             out.write(as_data(derived))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from placewire.controller.commands.arguments import add_plan
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import confirmed, print_json
-from placewire.controller.errors import JournalFailed, LaunchFailed, UsageError
+from placewire.controller.errors import JournalFailed, UsageError
 
 if TYPE_CHECKING:
     from placewire.controller.plan.plan import Plan
@@ -106,14 +106,11 @@ async def _by_leases(plan: Plan, tools: Tools, why: str, *, yes: bool) -> object
 
 
 async def _confirm_and_end_ranks(tools: Tools, *, yes: bool) -> None:
-    from placewire.controller.story.job_run import end_left_ranks
+    from placewire.controller.story.job_run import end_left_ranks_or_say
 
     if not await confirmed(yes=yes):
         raise UsageError("not confirmed; nothing was changed")
-    try:
-        await end_left_ranks(tools)
-    except LaunchFailed as problem:
-        tools.show.say(f"could not look for ranks that still run: {problem}")
+    await end_left_ranks_or_say(tools)
 
 
 async def _say_what_stands(plan: Plan, tools: Tools) -> None:

@@ -68,7 +68,7 @@ def _configure(record: LabRecord, authority: Authority, server: LabServer) -> Pa
     )
     (folder / "agent").mkdir(mode=0o700)
     file = folder / "agent.json"
-    file.write_text(config.model_dump_json(indent=2) + "\n")
+    file.write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")
     return file
 
 

@@ -103,7 +103,7 @@ class Recorder:
         """Writes the record whole or not at all; it is on disk when this returns."""
         folder = directory_of(self.record.name)
         fresh = folder / f"{_FILE}.new"
-        with fresh.open("w") as file:
+        with fresh.open("w", encoding="utf-8") as file:
             file.write(self.record.model_dump_json(indent=2))
             file.flush()
             os.fsync(file.fileno())

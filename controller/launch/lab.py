@@ -125,7 +125,10 @@ class LabLauncher:
     def end_left(self, ranks: Sequence[RunningProgram]) -> None:
         if remaining := end(rank.pid for rank in ranks):
             servers = sorted({rank.server for rank in ranks if rank.pid in remaining})
-            raise not_ended(remaining, ", ".join(servers))
+            raise not_ended({
+                server: [r.pid for r in ranks if r.server == server and r.pid in remaining]
+                for server in servers
+            })  # fmt: skip
 
     def _command(self, server: str, program: int) -> list[str]:
         """program: the descriptor of the file that says what python runs."""

@@ -53,10 +53,12 @@ class RunningProgram:
     run: str = ""
 
 
-def not_ended(pids: Sequence[int] | Sequence[str], where: str) -> JobFailed:
+def not_ended(pids: Mapping[str, Sequence[int]]) -> JobFailed:
+    """pids: by server, of the processes that remain."""
+    each = (f"{server} (pid {', '.join(map(str, some))})" for server, some in pids.items())
     return JobFailed(
-        f"ranks of an earlier job do not end: pids {', '.join(map(str, pids))}",
-        where=where,
+        f"ranks of an earlier job do not end: {', '.join(each)}",
+        where=", ".join(pids),
         remedy="end them by hand, then try again",
     )
 
@@ -94,7 +96,7 @@ class Launcher(Starter, Protocol):
         """Returns the ranks on the plan's servers that this process did not start."""
 
     def end_left(self, ranks: Sequence[RunningProgram]) -> None:
-        """Ends these ranks. Raises JobFailed where one does not end."""
+        """Ends these ranks. Raises JobFailed where one does not end; the others are ended."""
 
 
 class NoLauncher:

@@ -183,11 +183,16 @@ def _parsed(value: str) -> tuple[Run, int, str] | None:
     return Run(kind, identifier), int(session), folder
 
 
+def is_row(words: Sequence[str], count: int, *, numbers: int) -> bool:
+    """Whether these are as many columns as ps was asked for, of which the first are numbers."""
+    return len(words) == count and all(w.isascii() and w.isdigit() for w in words[:numbers])
+
+
 def _processes(listed: str) -> dict[int, _Process]:
     rows = [line.split() for line in listed.splitlines()]
     return {
         int(pid): _Process(int(pid), int(parent), int(session), float(seconds))
-        for pid, parent, session, seconds, state in (row for row in rows if len(row) == 5)
+        for pid, parent, session, seconds, state in (row for row in rows if is_row(row, 5, numbers=4))
         if not state.startswith("Z")
     }
 

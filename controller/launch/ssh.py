@@ -30,6 +30,7 @@ from placewire.controller.launch.own_runs import (
     ending,
     finding,
     found,
+    is_row,
 )
 from placewire.controller.launch.programs import (
     LONGEST_LINE_BYTES,
@@ -144,13 +145,15 @@ class SshLauncher:
         return tuple(rank for program in programs for rank in self._running(on, program))
 
     def end_left(self, ranks: Sequence[RunningProgram]) -> None:
+        stuck: dict[str, list[int]] = {}
         for server in sorted({rank.server for rank in ranks}):
             on, runs = self._servers[server], {r.run for r in ranks if r.server == server}
             if not (left := [one for one in self._left_on(on) if one.run.identifier in runs]):
                 continue
-            _, said, _ = on.run(ending(left))
-            if remaining := said.split():
-                raise not_ended(remaining, server)
+            if remaining := [int(pid) for pid in self._listed(on, ending(left)).split()]:
+                stuck[server] = remaining
+        if stuck:
+            raise not_ended(stuck)
 
     async def _begin(self, on: SshServer, words_and_files: InFolder, rank: int) -> SshProgram:
         """rank: -1 where the program is none."""
@@ -170,12 +173,24 @@ class SshLauncher:
     def _left_on(self, on: SshServer) -> list[LeftRun]:
         """Finds ranks that a launcher started and that this one did not. What somebody typed is
         none of them."""
-        _, printed, _ = on.run(finding())
         return [
             one
-            for one in found(printed)
+            for one in found(self._listed(on, finding()))
             if one.run.kind == self._kind and (on.name, one.run) not in self._own
         ]
+
+    @staticmethod
+    def _listed(on: SshServer, script: str) -> str:
+        """Returns what it prints of processes. Raises LaunchFailed where it did not come to its
+        end: ranks that are not listed would be taken for ranks that do not run."""
+        status, printed, complaint = on.run(script)
+        if status != 0:
+            raise LaunchFailed(
+                f"its processes cannot be listed: {complaint.strip() or f'exit {status}'}",
+                where=on.name,
+                remedy="look whether procps is installed there, and at the network in between",
+            )
+        return printed
 
     def _running(self, on: SshServer, program: Sequence[str]) -> list[RunningProgram]:
         """Finds programs that this launcher did not start, whoever started them; they disturb a
@@ -184,7 +199,7 @@ class SshLauncher:
         rows = [line.split(maxsplit=3) for line in listed.splitlines()]
         return [
             RunningProgram(on.name, int(pid), float(seconds))
-            for pid, session, seconds, command in (row for row in rows if len(row) == 4)
+            for pid, session, seconds, command in (row for row in rows if is_row(row, 4, numbers=3))
             if command.split()[1 : 1 + len(program)] == list(program)
             and (on.name, int(session)) not in self._leaders
         ]
@@ -205,7 +220,14 @@ class SshLauncher:
                 "look at job.python and job.workdir on that server; playbooks/agent.yaml installs "
                 f"{INSTALLED_PYTHON}",
             )
-        found = json.loads(said)
+        try:
+            # What the interpreter prints of its own, as from a sitecustomize, comes before.
+            found = json.loads(said.strip().rpartition("\n")[2])
+        except ValueError:
+            return problem(
+                f"its Python gives no answer, but prints {said.strip()[-200:]!r}",
+                "look at what runs whenever that Python starts, such as a sitecustomize",
+            )
         for package in ("placewire", "torch"):
             here = importlib.metadata.version(package)
             # Behind the plus, builds of one release differ for CPUs and GPUs.

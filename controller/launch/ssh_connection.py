@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import shlex
 import socket
 import threading
@@ -36,6 +37,8 @@ from placewire.controller.launch.programs import BECOME, described
 _CONNECT_SECONDS = 10.0
 _COMMAND_SECONDS = 20.0
 _KEEPALIVE_SECONDS = 5
+# The most that files of a user's shell may print before a command.
+_GREETING_BYTES = 65_536
 # TCP alone would notice only after a quarter of an hour that a server is gone.
 _LOST_MILLISECONDS = 20_000
 # The status that ssh, too, gives where the connection was lost.
@@ -89,8 +92,7 @@ class SshServer:
             if self._client is None:
                 self._client = self._connected()
             try:
-                channel = _begun(self._client, script)
-                channel.settimeout(_COMMAND_SECONDS)
+                channel = self._begun(self._client, script)
                 channel.sendall(given)
                 channel.shutdown_write()
                 return _said(channel)
@@ -110,8 +112,7 @@ class SshServer:
             for name, content in {**files, _PROGRAM_FILE: described(words, own)}.items():
                 self._put(f"{folder}/{name}", content)
             client = self._connected()
-            channel = _begun(client, program_script(around, run, folder))
-            channel.settimeout(_COMMAND_SECONDS)
+            channel = self._begun(client, program_script(around, run, folder))
             leader = _first_line(channel)
             if not leader.isdigit():
                 raise self._failed(
@@ -171,6 +172,27 @@ class SshServer:
                 "let TMPDIR of the ranks' user name an absolute path of printable characters",
             )
         return folder
+
+    def _begun(self, client: paramiko.SSHClient, script: str) -> paramiko.Channel:
+        """Begins the script. What is read from then on is its own: what files like ~/.bashrc print
+        comes before. Raises LaunchFailed where the user's shell there does not run it."""
+        transport = client.get_transport()
+        if transport is None:
+            raise EOFError("it was closed")
+        channel = transport.open_session(timeout=_CONNECT_SECONDS)
+        channel.settimeout(_COMMAND_SECONDS)
+        begins = f"placewire-{secrets.token_hex(16)}"
+        channel.exec_command(f"exec /bin/sh -c {shlex.quote(marked(begins, script))}")
+        if (greeting := greeting_before(begins, channel.recv)) is not None:
+            channel.close()
+            if not transport.is_active():
+                raise EOFError("it was closed")
+            raise self._failed(
+                f"the user's shell there runs no command; it printed {greeting[-200:]!r}",
+                "let that user have a shell that runs commands, and whose files (~/.bashrc) print "
+                "little and do not end it",
+            )
+        return channel
 
     def _put(self, path: str, content: bytes) -> None:
         status, _, complaint = self.run(f"umask 077 && cat > {shlex.quote(path)}", content)
@@ -272,13 +294,20 @@ class Started:
         self.client.close()
 
 
-def _begun(client: paramiko.SSHClient, script: str) -> paramiko.Channel:
-    transport = client.get_transport()
-    if transport is None:
-        raise EOFError("it was closed")
-    channel = transport.open_session(timeout=_CONNECT_SECONDS)
-    channel.exec_command(f"exec /bin/sh -c {shlex.quote(script)}")
-    return channel
+def marked(begins: str, script: str) -> str:
+    """Returns the script, which prints the line `begins` before its own output."""
+    return f"printf '\\n%s\\n' {begins}; {script}"
+
+
+def greeting_before(begins: str, receive: Callable[[int], bytes]) -> str | None:
+    """Reads up to and with the line `begins`. Returns None, or, where that line does not come, what
+    came instead."""
+    end, read = f"\n{begins}\n".encode(), bytearray()
+    while not read.endswith(end):
+        if len(read) >= _GREETING_BYTES or not (byte := receive(1)):
+            return read.decode(errors="replace").strip()
+        read += byte
+    return None
 
 
 def _said(channel: paramiko.Channel) -> tuple[int, str, str]:

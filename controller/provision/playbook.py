@@ -78,7 +78,7 @@ class Playbooks:
                 # A file that ansible-runner reads; arguments would show in a list of processes.
                 given = Path(private, "env", "extravars")
                 given.parent.mkdir(mode=0o700)
-                given.write_text(as_data(variables))
+                given.write_text(as_data(variables), encoding="utf-8")
                 runner = ansible_runner.run(
                     private_data_dir=private,
                     project_dir=str(PLAYBOOKS),

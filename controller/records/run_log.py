@@ -68,7 +68,7 @@ def run_log(folder: Path, plan_name: str) -> Iterator[RunLog]:
         if not (path := own / f"{name}{f'-{number}' if number > 1 else ''}.log").exists()
     )
     path.touch(mode=0o600)
-    file = path.open("w", buffering=1)
+    file = path.open("w", buffering=1, encoding="utf-8", errors="backslashreplace")
     try:
         for former in runs_of(folder, plan_name)[:-_KEPT_RUNS]:
             former.unlink()

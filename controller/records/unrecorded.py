@@ -20,7 +20,7 @@ def write_elsewhere(plan_name: str, document: str, folders: Iterable[Path]) -> P
         except OSError:
             continue
         try:
-            with os.fdopen(descriptor, "w") as out:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as out:
                 out.write(document)
                 out.flush()
                 os.fsync(descriptor)

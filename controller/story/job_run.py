@@ -11,6 +11,7 @@ from placewire.controller.compile.scripts import script_specs
 from placewire.controller.decide.decide import PlacementDecision
 from placewire.controller.decide.measured.calibration import calibrate, wants_calibration
 from placewire.controller.decide.traffic import TrafficDecision
+from placewire.controller.errors import JobFailed, LaunchFailed
 from placewire.controller.launch.ranks import SILENCE_SECONDS, run_ranks
 from placewire.controller.plan.job import TorchrunJob
 from placewire.controller.records.report import CalibratedRow
@@ -28,6 +29,21 @@ async def end_left_ranks(tools: Tools) -> None:
         where = ", ".join(f"{rank.server} (pid {rank.pid})" for rank in left)
         tools.show.say(f"ranks of a job whose controller is gone still run; ending them: {where}")
         await asyncio.to_thread(tools.launcher.end_left, left)
+
+
+async def end_left_ranks_or_say(tools: Tools) -> None:
+    """As `end_left_ranks`, for what must go on beside ranks that do not end: they are told."""
+    try:
+        await end_left_ranks(tools)
+    except LaunchFailed as problem:
+        tools.show.say(
+            f"could not look for ranks that still run: {problem}; they end with their lease"
+        )
+    except JobFailed as problem:
+        tools.show.say(
+            f"{problem.what}; this goes on beside them, and what does not end with its lease is "
+            "to be ended by hand"
+        )
 
 
 async def calibrated_paths(

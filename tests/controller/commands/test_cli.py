@@ -174,3 +174,62 @@ def test_a_report_that_cannot_be_written_is_said_before_or_after_and_ends_no_run
     tools.logs = Path("/proc/none")
     apply._keep(report, tools, None)
     assert '{"report": 1}' in capsys.readouterr().err, "where no folder takes it"
+
+
+def _issue(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path
+) -> tuple[object, str]:
+    return _run(capsys, "authority", "issue", "s1", "--out", out, "--state-dir", tmp_path / "s")
+
+
+def test_a_certificate_goes_through_no_link(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, victim = tmp_path / "out", tmp_path / "victim"
+    out.mkdir()
+    victim.write_text("theirs")
+    for name in ("authority.crt", "s1.crt", "s1.key"):
+        (out / name).symlink_to(victim)
+    assert _issue(capsys, tmp_path, out)[0] == 0
+    assert victim.read_text() == "theirs"
+    written = out / "authority.crt"
+    assert not written.is_symlink() and stat.S_IMODE(written.stat().st_mode) == 0o644
+    assert written.read_bytes() == (tmp_path / "s" / "ca" / "authority.crt").read_bytes()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_a_key_goes_into_no_folder_of_somebody_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    os.chown(out, 1000, 1000)
+    code, error = _issue(capsys, tmp_path, out)
+    assert code == 2 and f"--out {out}: " in error and "another user's" in error
+    assert "give a folder that you own" in error and list(out.iterdir()) == []
+
+
+def test_text_that_the_terminal_s_encoding_lacks_ends_nothing(tmp_path: Path) -> None:
+    """As with LANG=en_US.ISO-8859-1: what a rank prints must not end the training."""
+    code = """
+import sys
+from pathlib import Path
+from placewire.controller.commands.lasting_output import make_output_last
+from placewire.controller.records.run_log import run_log
+from placewire.controller.show.story import Show
+make_output_last()
+Show().printed(0, "epoch 1 \\u2713")
+print("told \\u2713", file=sys.stderr)
+with run_log(Path(sys.argv[1]), "p") as log:
+    log.write(0, "epoch 1 \\u2713")
+    log.write(0, "half a pair \\ud83d")
+"""
+    around = {**os.environ, "PYTHONUTF8": "0", "PYTHONIOENCODING": "latin-1", "LC_ALL": "POSIX"}
+    command = [sys.executable, "-X", "utf8=0", "-c", code, str(tmp_path)]
+    around["PYTHONCOERCECLOCALE"] = "0"
+    done = subprocess.run(command, capture_output=True, env=around)
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"epoch 1 \\u2713" in done.stdout and b"told \\u2713" in done.stderr
+    (log,) = (tmp_path / "p").iterdir()
+    first, second = log.read_text(encoding="utf-8").splitlines()
+    assert first.endswith("epoch 1 \u2713") and "half a pair \\ud83d" in second

@@ -1,0 +1,80 @@
+"""`destroy` and `recover` go on where ranks do not end, or cannot be looked for, and say so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import placewire.controller.story.destruction as destruction
+import placewire.controller.story.dropped_servers as dropped_servers
+import placewire.controller.story.recovery as recovery
+from placewire.controller.agents.agents import Agents
+from placewire.controller.cli import main
+from placewire.controller.commands import recover, session
+from placewire.controller.errors import JobFailed, LaunchFailed
+from placewire.controller.launch.launcher import NoLauncher, RunningProgram
+from tests.controller.plans import plan_document
+from tests.free_port import free_port
+
+STUCK = JobFailed("ranks of an earlier job do not end: s1 (pid 4711)", where="s1", remedy="x")
+UNREACHED = LaunchFailed("SSH cannot be reached", where="s1", remedy="x")
+
+
+class Stuck(NoLauncher):
+    def __init__(self, problem: JobFailed) -> None:
+        super().__init__()
+        self.problem = problem
+
+    def left(self) -> tuple[RunningProgram, ...]:
+        return (RunningProgram("s1", 4711, 9.0, "x"),)
+
+    def end_left(self, ranks: Sequence[RunningProgram]) -> None:
+        raise self.problem
+
+
+@pytest.mark.parametrize(
+    ("problem", "told"),
+    [(STUCK, "s1 (pid 4711); this goes on beside them"), (UNREACHED, "end with their lease")],
+)
+@pytest.mark.parametrize("command", ["destroy", "recover"])
+def test_it_says_so_and_goes_on(
+    command: str, problem: JobFailed, told: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    done: list[str] = []
+
+    async def nothing(*arguments: Any, **named: Any) -> Any:
+        return {}
+
+    async def destroyed(*arguments: Any) -> dict[str, Any]:
+        done.append("destroy")
+        return {}
+
+    async def recovered(*arguments: Any) -> list[str]:
+        done.append("recover")
+        return ["s1"]
+
+    def unreadable(*arguments: Any) -> Any:
+        raise recover.JournalFailed("it is damaged")
+
+    monkeypatch.setattr(session, "_launcher", lambda plan, file: Stuck(problem))
+    monkeypatch.setattr(Agents, "wait_for", nothing)
+    monkeypatch.setattr(destruction, "destroyed", destroyed)
+    monkeypatch.setattr(dropped_servers, "dropped_servers", nothing)
+    monkeypatch.setattr(recovery, "left_open", unreadable)
+    monkeypatch.setattr(recovery, "recover_by_leases", recovered)
+    monkeypatch.setattr(recover, "_say_what_stands", nothing)
+    plan, state = tmp_path / "plan.yaml", tmp_path / "state"
+    plan.write_text(yaml.safe_dump(plan_document(2)))
+    with pytest.raises(SystemExit) as ended:
+        main([
+            command, str(plan), "--yes", "--no-lab", "--state-dir", str(state),
+            "--listen", f"127.0.0.1:{free_port()}",
+        ])  # fmt: skip
+    said = " ".join(capsys.readouterr().out.split())
+    assert ended.value.code == 0 and done == [command]
+    assert told in said
