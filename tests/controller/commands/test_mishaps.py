@@ -236,3 +236,24 @@ def test_a_server_that_was_taken_out_of_the_plan_is_named(cluster: MemoryCluster
     assert done.code == 0 and line not in done.output, done.output
     assert phases(cluster) == {"idle"}
     assert line not in cluster.run("status", plan).output
+
+
+def test_what_was_left_before_a_cut_off_destroy_is_ended_by_the_same_recovery(
+    cluster: MemoryCluster,
+) -> None:
+    plan = cluster.plan()
+    assert cluster.run("apply", plan, *APPLY).code == 0
+    some = ("--server", "s1", "--server", "s3")
+    cluster.leave("s3", "destroy")
+    assert cluster.run("destroy", plan, "--yes", patches=SILENT).code == 5
+    cluster.come_back("s3")
+    cluster.leave("s3", "destroy")
+    assert cluster.run("destroy", plan, "--yes", *some, patches=SILENT).code == 5
+    cluster.come_back("s3")
+    done = cluster.run("recover", plan, "--yes", "--json")
+    assert done.code == 0, done.output
+    ended = [done.document["way"], *(one["way"] for one in done.document["earlier"])]
+    assert ended == ["destroy", "destroy"], done.output
+    status = cluster.run("status", plan, "--json").document
+    assert status["left_open"] is None
+    assert phases(cluster) == {"idle"}
