@@ -66,9 +66,10 @@ async def _by_journal(plan: Plan, tools: Tools, found: Decision | None, *, yes: 
     if found is None:
         tools.show.say("no change was left unfinished")
         return None
-    documents: dict[int, dict[str, object]] = {}
-    # One that comes again is ended, but the journal could not take that.
-    while found is not None and found.id not in documents:
+    documents: dict[tuple[int, int], dict[str, object]] = {}
+    # One that comes again as it was is ended, but the journal could not take that. A destroy of
+    # some servers leaves the phase before it, which may be open, too.
+    while found is not None and (found.id, len(found.phases)) not in documents:
         tools.show.say(
             f"decision {found.id} was left at {found.last_phase!r}; recovery will "
             f"{way_of(found)} it"
@@ -78,7 +79,11 @@ async def _by_journal(plan: Plan, tools: Tools, found: Decision | None, *, yes: 
         assert done is not None, "it was left open, and the lock lets nobody else end it"
         tools.show.say(_told(done))
         by_lease = [*done.by_lease]
-        documents[found.id] = {"decision": found.id, "way": done.way, "by_lease": by_lease}
+        documents[found.id, len(found.phases)] = {
+            "decision": found.id,
+            "way": done.way,
+            "by_lease": by_lease,
+        }
         found = left_open(tools.journal, plan.name)
     latest, *earlier = documents.values()
     return {**latest, "earlier": earlier}

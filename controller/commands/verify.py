@@ -149,15 +149,19 @@ def _require_as_decided(
 
 async def _measured(plan: Plan, tools: Tools, digest: str) -> tuple[LinkMeasurement, ...]:
     from placewire.controller.change.in_force import allocation_of
+    from placewire.controller.compile.as_decided import plan_as_decided
     from placewire.controller.compile.transfers import promises
     from placewire.controller.story.delivery import measure_until_sure
+    from placewire.controller.story.rollback import states_in_force
 
     allocation = allocation_of(tools.journal, plan.name, digest)
     if allocation is None:
         tools.show.say("the promised rates are no longer known here: read back, not measured")
         return ()
+    then = plan_as_decided(plan, allocation, states_in_force(tools.journal, plan.name, digest))
+    promised = promises(then, allocation)
     with tools.stage("measure"):
-        links = await measure_until_sure(tools, plan, promises(plan, allocation))
+        links = await measure_until_sure(tools, then, promised)
     if late := [link for link in links if not link.within_tolerance]:
         raise VerificationFailed(
             f"{len(late)} of {len(links)} promised rates are not delivered",

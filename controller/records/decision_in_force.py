@@ -17,6 +17,8 @@ _BECAME = {
     "restored": "was undone",
     "restore failed": "could not be undone everywhere",
     "destroy decided": "was to be destroyed",
+    "destroy refused": "was to be destroyed, which every server refused",
+    "destroyed in part": "was destroyed on some servers",
     "destroyed": "was destroyed",
     "finished": "was finished by a later decision",
 }

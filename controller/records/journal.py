@@ -31,6 +31,10 @@ from placewire.controller.records.journal_file import (
 # The detail of a destroyed decision that says on which servers; a former release's does not.
 _NAMES_SERVERS = re.compile(r"(^|, )removed on ")
 _TO_REMOVE_ON = "on "
+_TO_REMOVE_ONLY_ON = "only on "
+_DESTROY_DECIDED = "destroy decided"
+# They end a destroy after which the decision stands as before it.
+_DESTROY_ENDS = ("destroy refused", "destroyed in part")
 
 
 @dataclass(frozen=True)
@@ -45,10 +49,10 @@ def removed_on(servers: Collection[str]) -> str:
     return f"removed on {' '.join(servers)}"
 
 
-def to_remove_on(servers: Collection[str]) -> str:
+def to_remove_on(servers: Collection[str], *, all_of_plan: bool = True) -> str:
     """The detail of the phase `destroy decided`: the plan may be destroyed on more servers than its
-    latest decision has."""
-    return f"{_TO_REMOVE_ON}{' '.join(servers)}"
+    latest decision has, or on some of its servers only."""
+    return f"{_TO_REMOVE_ON if all_of_plan else _TO_REMOVE_ONLY_ON}{' '.join(servers)}"
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,21 @@ class Decision:
 
     @property
     def last_phase(self) -> str:
-        return self.phases[-1].name
+        """Of those that stand: a destroy that every server refused, or that was for some servers
+        only, leaves the phase before it."""
+        return self._standing[-1].name
+
+    @property
+    def phase_before_destroy(self) -> str:
+        """The last phase, but for a destroy that is not ended."""
+        standing = [phase.name for phase in self._standing]
+        return next(name for name in reversed(standing) if name != _DESTROY_DECIDED)
+
+    @property
+    def was_destroyed_by_former_release(self) -> bool:
+        """It did not record which servers it destroyed: all of the decision."""
+        last = self._standing[-1]
+        return last.name == "destroyed" and not _NAMES_SERVERS.search(last.detail)
 
     @property
     def was_kept(self) -> bool:
@@ -79,9 +97,29 @@ class Decision:
     def to_destroy(self) -> tuple[str, ...]:
         """Servers on which it was decided last to destroy the plan. A former release recorded none:
         those of the decision."""
-        said = [phase.detail for phase in self.phases if phase.name == "destroy decided"]
-        named = said[-1].removeprefix(_TO_REMOVE_ON).split() if said else []
+        said = self._destroy_decided
+        named = said.removeprefix("only ").removeprefix(_TO_REMOVE_ON).split()
         return tuple(named or self.generations)
+
+    @property
+    def destroy_is_partial(self) -> bool:
+        """Whether the plan is to stay on the servers that are not in to_destroy."""
+        return self._destroy_decided.startswith(_TO_REMOVE_ONLY_ON)
+
+    @property
+    def _destroy_decided(self) -> str:
+        details = [phase.detail for phase in self._standing if phase.name == _DESTROY_DECIDED]
+        return details[-1] if details else ""
+
+    @property
+    def _standing(self) -> list[Phase]:
+        standing: list[Phase] = []
+        for phase in self.phases:
+            if phase.name not in _DESTROY_ENDS:
+                standing.append(phase)
+            elif standing[-1].name == _DESTROY_DECIDED:  # The journal may not have taken it.
+                standing.pop()
+        return standing
 
 
 @dataclass(frozen=True)
@@ -174,8 +212,8 @@ class Journal:
         return decision
 
     def decide(self, decision: int, phase: str, *, detail: str = "") -> None:
-        """phase: committed, kept, restored, restore failed, destroy decided, destroyed, finished
-        (by a later decision)."""
+        """phase: committed, kept, restored, restore failed, destroy decided, destroy refused,
+        destroyed in part, destroyed, finished (by a later decision)."""
         with self._file.transaction():
             self._record(decision, phase, detail)
 
@@ -217,7 +255,8 @@ class Journal:
     def _kept_on(
         self, plan_name: str, *, undone: Collection[str], before: int | None = None
     ) -> dict[str, int]:
-        """undone: the last phases of decisions that no longer count."""
+        """undone: the last phases of decisions that no longer count; a destroy counts by its
+        removals."""
         removed = dict(
             self._file.read(
                 "SELECT server, max(latest_decision) FROM removals WHERE plan_name = ? "
@@ -229,10 +268,9 @@ class Journal:
         for one in self.decisions():
             if one.plan_name != plan_name or (before is not None and one.id >= before):
                 continue
-            # A former release did not record which servers it destroyed: all of the decision.
-            if one.last_phase == "destroyed" and not _NAMES_SERVERS.search(one.phases[-1].detail):
+            if one.was_destroyed_by_former_release:
                 kept = {s: decision for s, decision in kept.items() if s not in one.generations}
-            elif one.was_decided_to_keep and one.last_phase not in undone:
+            elif one.was_decided_to_keep and one.phase_before_destroy not in undone:
                 kept |= dict.fromkeys(self.servers_to_keep(one), one.id)
         return {s: decision for s, decision in kept.items() if decision > removed.get(s, 0)}
 

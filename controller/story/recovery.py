@@ -13,7 +13,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from placewire.agent.contract.messages import (
-    Destroy,
     Observation,
     Observe,
     Request,
@@ -30,6 +29,7 @@ from placewire.controller.errors import (
 )
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.journal import Decision, Journal, removed_on
+from placewire.controller.story.destruction import asked_to_destroy, note_destroyed
 from placewire.controller.story.rollback import recorded_states, states_of
 from placewire.controller.uninterruptible import uninterruptible
 
@@ -101,17 +101,21 @@ async def _ended(decision: Decision, plan: Plan, agents: Agents, journal: Journa
     if way == "finish":
         made = await _kept_anew(states_of(journal, decision, plan), missing, agents, journal)
     elif way == "destroy":
-        await _all_done(agents, dict.fromkeys(present, Destroy(plan_name=plan.name)))
+        asked = await asked_to_destroy(plan.name, present, agents, journal)
+        if asked.problem is not None:
+            raise asked.problem
     else:
         made = await _undone(decision, missing, agents, journal)
     if missing and not by_lease and made is None:
         raise _not_ended(missing, decision.id)
-    ended = {"finish": "finished", "destroy": "destroyed", "undo": "restored"}[way]
     detail = "by recovery" if made is None else f"by recovery, as decision {made}"
     if way == "destroy":
-        journal.note_removals(plan.name, present)
-        detail += f", {removed_on(present)}"
-    journal.note(decision.id, ended, detail=detail)
+        note_destroyed(
+            journal, decision.id, f"{detail}, {removed_on(present)}",
+            all_of_plan=not decision.destroy_is_partial,
+        )  # fmt: skip
+    else:
+        journal.note(decision.id, "finished" if way == "finish" else "restored", detail=detail)
     if missing and made is not None:  # It takes the place of this decision, and is due there.
         raise _not_ended(missing, made)
     return Recovered(decision, way, servers, tuple(missing))

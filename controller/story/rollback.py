@@ -15,6 +15,7 @@ from placewire.agent.contract.state import DesiredState
 from placewire.controller.change.change import NetworkChange, preview
 from placewire.controller.change.generations import with_next_generations
 from placewire.controller.change.in_force import allocation_of
+from placewire.controller.compile.as_decided import plan_as_decided
 from placewire.controller.compile.transfers import promises
 from placewire.controller.errors import UsageError
 from placewire.controller.plan.plan import Plan
@@ -63,6 +64,16 @@ def recorded_states(journal: Journal, decision: int) -> dict[str, DesiredState]:
         ) from error
 
 
+def states_in_force(journal: Journal, plan_name: str, plan_digest: str) -> dict[str, DesiredState]:
+    """The recorded states of the latest decision with this digest; empty where none was to be kept.
+    Raises UsageError as recorded_states does."""
+    for one in reversed(journal.decisions()):
+        same = (one.plan_name, one.plan_digest) == (plan_name, plan_digest)
+        if same and (states := recorded_states(journal, one.id)):
+            return states
+    return {}
+
+
 def states_of(journal: Journal, chosen: Decision, plan: Plan) -> dict[str, DesiredState]:
     """The recorded states of a decision for all servers of the plan. Raises UsageError where they
     cannot be read any more, or are for other servers."""
@@ -89,6 +100,10 @@ async def roll_back(
     journal, show = tools.journal, tools.show
     chosen = choose(journal, plan, number)
     former = states_of(journal, chosen, plan)
+    allocation, then, promised = allocation_of(journal, plan.name, chosen.plan_digest), plan, None
+    if measured and allocation is not None:
+        then = plan_as_decided(plan, allocation, former)
+        promised = promises(then, allocation)
     with tools.stage("agents"):
         await tools.agents.wait_for(list(former), timeout_seconds=10)
     desired = with_next_generations(journal, tools.agents, former)
@@ -98,15 +113,13 @@ async def roll_back(
     if not await confirm():
         raise UsageError("not confirmed; nothing was changed")
     await end_left_ranks(tools)
-    allocation = allocation_of(journal, plan.name, chosen.plan_digest)
-    promised = promises(plan, allocation) if measured and allocation is not None else None
     async with NetworkChange(tools.agents, journal, desired) as change:
         with tools.stage("stage"):
             await change.stage()
         if allocation is None:
             show.say("the journal has no promised rates any more: the network is read back only")
         else:
-            await delivered(tools, plan, promised, change)
+            await delivered(tools, then, promised, change)
         await change.commit()
         await change.keep()
     return change.changes

@@ -536,3 +536,12 @@ def test_the_tables_name_what_the_drivers_find() -> None:
     assert len(set(ON_BRIDGES)) == len(ON_BRIDGES) and len(set(ON_QUEUES)) == len(ON_QUEUES)
     assert {"filters", "classes", "queueing disciplines", "classifiers", "queues"} == set(ON_QUEUES)
     assert DISCIPLINES in ON_BRIDGES and {"flows", "ports"} <= set(ON_BRIDGES)
+
+
+def test_a_nic_that_was_exchanged_since_it_was_read_gets_nothing(said: dict[str, str]) -> None:
+    facts = nic0(said, [of_nic0("10.7.0.1")], GATEWAY)
+    (held,) = extended(desired_state(1, nics=("nic0",)), ObservedState(nics=(facts,)), Ledger()).nics
+    another = held.model_copy(update={"mac": "02:00:00:00:99:01"})
+    assert interfaces._back(NicStep("back", "", held))
+    with pytest.raises(EffectError, match=f"nic0 is another one now, with MAC {held.mac}"):
+        interfaces._back(NicStep("back", "", another))

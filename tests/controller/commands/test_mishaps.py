@@ -236,3 +236,53 @@ def test_a_server_that_was_taken_out_of_the_plan_is_named(cluster: MemoryCluster
     assert done.code == 0 and line not in done.output, done.output
     assert phases(cluster) == {"idle"}
     assert line not in cluster.run("status", plan).output
+
+
+def test_a_rollback_measures_what_was_promised_then(cluster: MemoryCluster) -> None:
+    assert cluster.run("apply", cluster.plan(rate="50Mbit"), *APPLY).code == 0
+    slower = cluster.plan(rate="20Mbit")
+    assert cluster.run("apply", slower, *APPLY).code == 0
+    back = cluster.run("rollback", slower, "--yes")
+    assert back.code == 0 and "promised" in back.output, back.output
+    assert cluster.run("verify", slower).code == 0
+
+
+def test_a_rollback_to_rails_that_the_plan_no_longer_has_changes_nothing(
+    cluster: MemoryCluster,
+) -> None:
+    plan = cluster.plan()
+    assert cluster.run("apply", plan, *APPLY).code == 0
+    document = yaml.safe_load(plan.read_text())
+    for server in document["cluster"]["servers"]:
+        del server["nics"][1]
+    plan.write_text(yaml.safe_dump(document))
+    assert cluster.run("apply", plan, *APPLY).code == 0
+    before = cluster.leases
+    refused = cluster.run("rollback", plan, "--yes")
+    assert refused.code == 2 and "rail b of this server" in refused.output, refused.output
+    assert "`--no-measurement`" in refused.output and cluster.leases == before
+    assert cluster.run("rollback", plan, "--yes", "--no-measurement").code == 0
+    refused = cluster.run("verify", plan)
+    assert refused.code == 2 and "rail b of this server" in refused.output, refused.output
+    assert cluster.run("verify", plan, "--no-measurement").code == 0
+
+
+def test_what_was_left_before_a_cut_off_destroy_is_ended_by_the_same_recovery(
+    cluster: MemoryCluster,
+) -> None:
+    plan = cluster.plan()
+    assert cluster.run("apply", plan, *APPLY).code == 0
+    some = ("--server", "s1", "--server", "s3")
+    cluster.leave("s3", "destroy")
+    assert cluster.run("destroy", plan, "--yes", patches=SILENT).code == 5
+    cluster.come_back("s3")
+    cluster.leave("s3", "destroy")
+    assert cluster.run("destroy", plan, "--yes", *some, patches=SILENT).code == 5
+    cluster.come_back("s3")
+    done = cluster.run("recover", plan, "--yes", "--json")
+    assert done.code == 0, done.output
+    ended = [done.document["way"], *(one["way"] for one in done.document["earlier"])]
+    assert ended == ["destroy", "destroy"], done.output
+    status = cluster.run("status", plan, "--json").document
+    assert status["left_open"] is None
+    assert phases(cluster) == {"idle"}

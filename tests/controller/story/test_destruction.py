@@ -10,6 +10,7 @@ import io
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,9 +18,15 @@ import pytest
 
 import placewire.controller.change.change as change_module
 import placewire.controller.records.journal_file as journal_files
-from placewire.agent.contract.messages import Observe
+from placewire.agent.contract.messages import Destroy, Observe
+from placewire.agent.contract.state import ForeignEntry
 from placewire.controller.agents.agents import Agents
-from placewire.controller.errors import AgentUnreachable, JournalFailed
+from placewire.controller.errors import (
+    AgentProblem,
+    AgentUnreachable,
+    JournalFailed,
+    RestoreFailed,
+)
 from placewire.controller.launch.launcher import NoLauncher
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.journal import Journal
@@ -34,6 +41,7 @@ from tests.controller.story.test_recovery import (
     OLD,
     PLAN,
     SERVERS,
+    Away,
     Cluster,
     Died,
     MemoryAgents,
@@ -243,3 +251,117 @@ def test_a_destroy_that_a_former_release_decided_is_on_the_servers_of_its_decisi
     cluster.journal.note(latest.id, "destroy decided")
     done = asyncio.run(recover(PLAN, tools(cluster).agents, cluster.journal))
     assert done is not None and done.servers == SERVERS and cluster.in_force() == {""}
+
+
+# -- a destroy that is refused, or that is cut off ------------------------------------------------
+
+
+FOREIGN = (
+    ForeignEntry(
+        collection="addresses",
+        key="pw-nic0 10.99.0.7/24",
+        text="address 10.99.0.7/24",
+        on="pw-nic0",
+    ),
+)
+
+
+def hold_back(cluster: Cluster, servers: Sequence[str]) -> None:
+    """Another program's address on the bridges of these servers, and of no other."""
+    for server, world in cluster.worlds.items():
+        world.network.foreign = FOREIGN if server in servers else ()
+
+
+@pytest.mark.parametrize("servers", [SERVERS, ("s1", "s2")], ids=["all", "some"])
+def test_a_destroy_that_every_server_refused_is_not_carried_out_later(
+    cluster: Cluster, servers: Sequence[str]
+) -> None:
+    hold_back(cluster, SERVERS)
+    with pytest.raises(AgentProblem, match="every server refused, and nothing was changed") as no:
+        asyncio.run(destroyed(PLAN, servers, tools(cluster)))
+    assert no.value.exit_code == 5 and "s2 bridge pw-nic0: " in no.value.what
+    assert (
+        "agent restore" not in no.value.remedy and "`controller destroy` again" in no.value.remedy
+    )
+    hold_back(cluster, ())
+    assert cluster.journal.decisions()[-1].last_phase == "kept"
+    asyncio.run(run_and_restore(cluster, Mortal(None)))
+    assert left_open(cluster.journal, "test-plan") is None
+    assert asyncio.run(recover(PLAN, tools(cluster).agents, cluster.journal)) is None
+    assert cluster.in_force() == {str(OLD)}
+    assert set(cluster.journal.in_force("test-plan")) == set(SERVERS)
+
+
+def test_a_destroy_for_which_nobody_was_asked_is_not_carried_out_later(cluster: Cluster) -> None:
+    class Twice(Observed):
+        async def ask_all(
+            self, requests: Mapping[str, Any], reply_type: type, timeout_seconds: float
+        ) -> dict[str, Any]:
+            if any(isinstance(request, Destroy) for request in requests.values()):
+                raise AgentProblem("two agents say that they are this server", where="s1")
+            return await super().ask_all(requests, reply_type, timeout_seconds)
+
+    agents = cast(Agents, Twice(cluster.keepers, Mortal(None)))
+    of = replace(tools(cluster), agents=agents)
+    with pytest.raises(AgentProblem, match="two agents"):
+        asyncio.run(destroyed(PLAN, SERVERS, of))
+    assert left_open(cluster.journal, "test-plan") is None
+
+
+def test_a_destroy_that_some_servers_refused_is_ended_by_recovery(cluster: Cluster) -> None:
+    hold_back(cluster, ["s2"])
+    with pytest.raises(RestoreFailed, match=r"10\.99"):
+        asyncio.run(destroyed(PLAN, SERVERS, tools(cluster)))
+    assert cluster.journal.holding("test-plan") == {"s2"}
+    hold_back(cluster, ())
+    done = asyncio.run(recover(PLAN, tools(cluster).agents, cluster.journal))
+    assert done is not None and done.way == "destroy" and cluster.in_force() == {""}
+
+
+def test_a_destroy_that_was_begun_and_failed_is_left_open(cluster: Cluster) -> None:
+    for world in cluster.worlds.values():
+        world.network.fail_after = 0
+    with pytest.raises(RestoreFailed, match="no such device"):
+        asyncio.run(destroyed(PLAN, SERVERS, tools(cluster)))
+    found = left_open(cluster.journal, "test-plan")
+    assert found is not None and found.last_phase == "destroy decided"
+
+
+def test_what_a_cut_off_destroy_did_is_in_the_journal(cluster: Cluster) -> None:
+    half_destroyed(cluster, PLAN, SERVERS)
+    assert cluster.journal.holding("test-plan") == {"s3"}
+
+
+def test_what_recovery_destroyed_while_a_server_is_away_is_in_the_journal(
+    cluster: Cluster,
+) -> None:
+    latest = cluster.journal.decisions()[-1]
+    cluster.journal.note(latest.id, "destroy decided")
+    del cluster.keepers["s3"]
+    with pytest.raises(AgentUnreachable, match="is not ended there"):
+        asyncio.run(recover(PLAN, tools(cluster).agents, cluster.journal))
+    assert cluster.journal.holding("test-plan") == {"s3"}
+
+
+def test_recovery_ends_a_destroy_of_some_servers_on_these_alone(cluster: Cluster) -> None:
+    half_destroyed(cluster, PLAN, ("s1", "s3"))
+    found = left_open(cluster.journal, "test-plan")
+    assert found is not None and found.to_destroy == ("s1", "s3")
+    assert set(cluster.journal.in_force("test-plan")) == {"s2", "s3"}
+    done = asyncio.run(recover(PLAN, tools(cluster).agents, cluster.journal))
+    assert done is not None and done.servers == ("s1", "s3")
+    kept = {server for server, keeper in cluster.keepers.items() if keeper.lease.is_kept}
+    assert kept == {"s2"} == set(cluster.journal.in_force("test-plan"))
+    assert cluster.journal.decisions()[-1].last_phase == "kept"
+    assert left_open(cluster.journal, "test-plan") is None
+
+
+def test_what_was_left_before_a_destroy_of_some_servers_is_left_after_it(cluster: Cluster) -> None:
+    """s3 alone keeps a decision, which is still to be undone."""
+    with pytest.raises(RestoreFailed, match="s3"):
+        asyncio.run(Away(cluster, "s3").keep())
+    asyncio.run(run_and_restore(cluster, Mortal(None)))
+    before = left_open(cluster.journal, "test-plan")
+    asyncio.run(destroyed(PLAN, ["s1", "s2"], tools(cluster)))
+    after = left_open(cluster.journal, "test-plan")
+    assert before is not None and after is not None and before.id == after.id
