@@ -540,7 +540,9 @@ def test_the_tables_name_what_the_drivers_find() -> None:
 
 def test_a_nic_that_was_exchanged_since_it_was_read_gets_nothing(said: dict[str, str]) -> None:
     facts = nic0(said, [of_nic0("10.7.0.1")], GATEWAY)
-    (held,) = extended(desired_state(1, nics=("nic0",)), ObservedState(nics=(facts,)), Ledger()).nics
+    (held,) = extended(
+        desired_state(1, nics=("nic0",)), ObservedState(nics=(facts,)), Ledger()
+    ).nics
     another = held.model_copy(update={"mac": "02:00:00:00:99:01"})
     assert interfaces._back(NicStep("back", "", held))
     with pytest.raises(EffectError, match=f"nic0 is another one now, with MAC {held.mac}"):
