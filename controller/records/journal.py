@@ -31,7 +31,7 @@ from placewire.controller.records.journal_file import (
 # The detail of a destroyed decision that says on which servers; a former release's does not.
 _NAMES_SERVERS = re.compile(r"(^|, )removed on ")
 _TO_REMOVE_ON = "on "
-_TO_REMOVE_ONLY_ON = "only on "
+_ONLY = "only "
 _DESTROY_DECIDED = "destroy decided"
 # They end a destroy after which the decision stands as before it.
 _DESTROY_ENDS = ("destroy refused", "destroyed in part")
@@ -52,7 +52,16 @@ def removed_on(servers: Collection[str]) -> str:
 def to_remove_on(servers: Collection[str], *, all_of_plan: bool = True) -> str:
     """The detail of the phase `destroy decided`: the plan may be destroyed on more servers than its
     latest decision has, or on some of its servers only."""
-    return f"{_TO_REMOVE_ON if all_of_plan else _TO_REMOVE_ONLY_ON}{' '.join(servers)}"
+    return f"{'' if all_of_plan else _ONLY}{_TO_REMOVE_ON}{' '.join(servers)}"
+
+
+def _servers_in(detail: str) -> list[str]:
+    """Of the phase `destroy decided`; empty in a former release's."""
+    return detail.removeprefix(_ONLY).removeprefix(_TO_REMOVE_ON).split()
+
+
+def _to_destroy(phase: Phase) -> frozenset[str]:
+    return frozenset(_servers_in(phase.detail) if phase.name == _DESTROY_DECIDED else ())
 
 
 @dataclass(frozen=True)
@@ -97,14 +106,13 @@ class Decision:
     def to_destroy(self) -> tuple[str, ...]:
         """Servers on which it was decided last to destroy the plan. A former release recorded none:
         those of the decision."""
-        said = self._destroy_decided
-        named = said.removeprefix("only ").removeprefix(_TO_REMOVE_ON).split()
+        named = _servers_in(self._destroy_decided)
         return tuple(named or self.generations)
 
     @property
     def destroy_is_partial(self) -> bool:
         """Whether the plan is to stay on the servers that are not in to_destroy."""
-        return self._destroy_decided.startswith(_TO_REMOVE_ONLY_ON)
+        return self._destroy_decided.startswith(_ONLY)
 
     @property
     def _destroy_decided(self) -> str:
@@ -118,7 +126,10 @@ class Decision:
             if phase.name not in _DESTROY_ENDS:
                 standing.append(phase)
             elif standing[-1].name == _DESTROY_DECIDED:  # The journal may not have taken it.
-                standing.pop()
+                ended = _to_destroy(standing.pop())
+                # It answers for those that were cut off before it, on no other servers.
+                while (earlier := _to_destroy(standing[-1])) and earlier <= ended:
+                    standing.pop()
         return standing
 
 

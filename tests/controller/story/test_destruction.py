@@ -29,7 +29,7 @@ from placewire.controller.errors import (
 )
 from placewire.controller.launch.launcher import NoLauncher
 from placewire.controller.plan.plan import Plan
-from placewire.controller.records.journal import Journal
+from placewire.controller.records.journal import Journal, to_remove_on
 from placewire.controller.show.story import Show
 from placewire.controller.story.destruction import destroyed
 from placewire.controller.story.dropped_servers import dropped_servers
@@ -365,3 +365,28 @@ def test_what_was_left_before_a_destroy_of_some_servers_is_left_after_it(cluster
     asyncio.run(destroyed(PLAN, ["s1", "s2"], tools(cluster)))
     after = left_open(cluster.journal, "test-plan")
     assert before is not None and after is not None and before.id == after.id
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_destroy_answers_for_those_that_were_cut_off_before_it(
+    cluster: Cluster, refused: bool
+) -> None:
+    latest = cluster.journal.decisions()[-1]
+    for servers in (["s1"], ["s1", "s2"], ["s2", "s1"]):
+        detail = to_remove_on(servers, all_of_plan=False)
+        cluster.journal.note(latest.id, "destroy decided", detail=detail)
+    if refused:
+        hold_back(cluster, SERVERS)
+        with pytest.raises(AgentProblem, match="every server refused"):
+            asyncio.run(destroyed(PLAN, ["s1", "s2"], tools(cluster)))
+    else:
+        asyncio.run(destroyed(PLAN, ["s1", "s2"], tools(cluster)))
+    assert left_open(cluster.journal, "test-plan") is None
+    assert cluster.journal.decisions()[-1].last_phase == "kept"
+
+
+def test_a_destroy_of_all_that_was_cut_off_outlasts_one_of_some_servers(cluster: Cluster) -> None:
+    half_destroyed(cluster, PLAN, SERVERS)
+    asyncio.run(destroyed(PLAN, ["s1"], tools(cluster)))
+    found = left_open(cluster.journal, "test-plan")
+    assert found is not None and found.to_destroy == SERVERS and not found.destroy_is_partial
