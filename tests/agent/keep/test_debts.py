@@ -390,6 +390,16 @@ def marked(nic: str, port: str, **held: Any) -> BridgeRow:
             "ovs-vsctl remove bridge pw-x external_ids placewire-held",
         ),
         (marked("nic2", "nic2", routes=("10.0.0.0/8",)), "is not through it", "placewire-held"),
+        (
+            marked("nic2", "nic2", routes=(f"0.0.0.0/1 via 10.9.0.66 dev nic2 oif {MANAGEMENT}",)),
+            "dev nic2 oif mgmt', which has words that `ip` does not print",
+            "placewire-held",
+        ),
+        (
+            marked("nic2", "nic2", addresses=("10.7.9.1/24 dev nic2 home",)),
+            "nic2 held '10.7.9.1/24 dev nic2 home', which has words",
+            "placewire-held",
+        ),
     ],
 )  # fmt: skip
 def test_a_mark_is_believed_about_its_own_nic_alone(
