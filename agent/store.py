@@ -168,19 +168,25 @@ class DiskStore:
         text = kept.model_dump_json()
         digest = hashlib.sha256(text.encode()).hexdigest()
         lines = json.dumps({"sha256": digest}) + "\n" + text + "\n"
-        # The copy first: what a full disk does not take must not be in the file that is read first.
+        # Both in full first: a full disk must not take one of them and not the other.
         for name in (COPY_FILE, STATE_FILE):
-            self._replace(name, lines)
+            self._write_beside(name, lines)
+        # The copy first: what is not kept must not be in the file that is read first.
+        for name in (COPY_FILE, STATE_FILE):
+            self._beside(name).replace(self._directory / name)
+            self._sync_names()
 
-    def _replace(self, name: str, text: str) -> None:
-        path = self._directory / name
-        staged = path.with_suffix(".part")
-        with open_own(staged, "w") as file:
+    def _write_beside(self, name: str, text: str) -> None:
+        with open_own(self._beside(name), "w") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        staged.replace(path)
-        # The directory is synced too, so that the rename itself survives a power cut.
+
+    def _beside(self, name: str) -> Path:
+        return (self._directory / name).with_suffix(".part")
+
+    def _sync_names(self) -> None:
+        """So that a rename survives a power cut."""
         descriptor = os.open(self._directory, os.O_RDONLY)
         try:
             os.fsync(descriptor)

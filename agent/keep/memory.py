@@ -56,7 +56,7 @@ class Memory:
         # Wall-clock time less elapsed time, as the expiries were written by.
         self._wall_offset = clock() - elapsed()
         self.kept = leases.resumed(leases.with_known_addresses(store.load()), self._mark())
-        # Whether the disk lags behind `kept`, and when a save was last tried.
+        # Whether the disk may have something else than `kept`, and when a save was last tried.
         self.unsaved = False
         self._tried_at = elapsed()
 
@@ -86,23 +86,37 @@ class Memory:
         return now
 
     def save(self, kept: Kept) -> None:
-        """Raises EffectError where the disk does not take it; `self.kept` then stays as it was."""
+        """Raises EffectError where the disk does not take it; `self.kept` then stays as it was, and
+        the disk is brought back to that: a write that fails late may be there all the same."""
+        if (error := self._take(kept)) is None:
+            return
+        what = f"the agent's state cannot be saved: {error}"
+        self._bring_disk_back()
+        if self.unsaved:
+            what += "; an agent that starts before the disk works again may do it all the same"
+        raise EffectError(what) from error
+
+    def hold(self, kept: Kept) -> None:
+        """Like `save`, but what the disk does not take is held here and saved later: a full disk
+        must not keep anything from being undone."""
+        if (error := self._take(kept)) is not None:
+            log.error(
+                "the agent's state cannot be saved: %s; going on without (an agent that starts "
+                "anew would not know)",
+                error,
+            )
+            self.kept, self.unsaved, self._tried_at = kept, True, self._elapsed()
+
+    def _take(self, kept: Kept) -> OSError | None:
+        """Saves and remembers it; returns why the disk does not take it."""
         if kept is not self.kept:
             marked = self._marked(kept)
             try:
                 self._store.save(marked)
             except OSError as error:
-                raise EffectError(f"the agent's state cannot be saved: {error}") from error
+                return error
             self.kept, self.unsaved = marked, False
-
-    def hold(self, kept: Kept) -> None:
-        """Like `save`, but what the disk does not take is held here and saved later: a full disk
-        must not keep anything from being undone."""
-        try:
-            self.save(kept)
-        except EffectError as error:
-            log.error("%s; going on without (an agent that starts anew would not know)", error)
-            self.kept, self.unsaved, self._tried_at = kept, True, self._elapsed()
+        return None
 
     def _mark(self) -> ClockMark:
         """The clocks of now; the wall clock as it was when expiries were put in step with it."""
@@ -117,13 +131,19 @@ class Memory:
     def save_again(self) -> None:
         """Saves what the disk did not take, at most once every RETRY_SECONDS."""
         if self.unsaved and self._elapsed() - self._tried_at >= leases.RETRY_SECONDS:
-            self._tried_at = self._elapsed()
-            try:
-                self._store.save(self._marked(self.kept))
-            except OSError:
-                return
+            self._bring_disk_back()
+            if not self.unsaved:
+                log.info("the agent's state is saved again")
+
+    def _bring_disk_back(self) -> None:
+        """Writes what is remembered. Where that fails, `save_again` tries it later."""
+        self._tried_at = self._elapsed()
+        try:
+            self._store.save(self._marked(self.kept))
+        except OSError:
+            self.unsaved = True
+        else:
             self.unsaved = False
-            log.info("the agent's state is saved again")
 
     def note(self, event: str, steps: Sequence[Step], detail: str = "") -> None:
         """Like `audit`, but a failure is only logged."""

@@ -19,13 +19,13 @@ from placewire.agent.contract.state import (
     Refusal,
     refuse,
 )
-from placewire.agent.reconcile.ledger import has_back, hosts, is_of
+from placewire.agent.reconcile.ledger import has_back, hosts, is_of, with_replaced_owed
 from placewire.agent.reconcile.validate import ServerFacts, refusals_to_take
 
 
 class Admitted(NamedTuple):
     """state: the part of a state that can be made now. refused: why the NICs of the rest are not
-    taken. ledger: without those NICs, which are as they were."""
+    taken. ledger: without those NICs, which are as they were; what replaced NICs held is owed."""
 
     state: DesiredState
     refused: tuple[Refusal, ...]
@@ -39,6 +39,7 @@ def admitted(
     facts: Callable[[], ServerFacts],
 ) -> Admitted:
     """facts: called only where a NIC would be taken from its owner."""
+    ledger = with_replaced_owed(observed, ledger)
     there = {nic.name: nic for nic in observed.nics}
     refused: dict[str, tuple[Refusal, ...]] = {}
     for bridge in desired.bridges:

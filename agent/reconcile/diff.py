@@ -37,7 +37,7 @@ from placewire.agent.contract.state import (
 )
 from placewire.agent.reconcile.canonical import canonical
 from placewire.agent.reconcile.effective import drifted_nics
-from placewire.agent.reconcile.ledger import has_back, is_of, marked_as_held, tells_all
+from placewire.agent.reconcile.ledger import has_back, is_of, is_replaced, marked_as_held, tells_all
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 
 
@@ -61,7 +61,7 @@ def difference(
         if kind is Address:
             appearing += _nics_to_bridges(wanted, observed, ledger)
         if kind is Sysctl:
-            leaving.append(_sysctls_back(target, current, ledger))
+            leaving.append(_sysctls_back(target, current, observed, ledger))
         else:
             leaving.append([_leaving(e, ledger) for k, e in current.items() if k not in target])
     leaving.append([EntryStep(row, None) for row in observed.unused_rows])
@@ -184,14 +184,19 @@ def moved_routes(bridge: str, ledger: Ledger) -> tuple[str, ...]:
 
 
 def _sysctls_back(
-    target: dict[str, Entry], current: dict[str, Entry], ledger: Ledger
+    target: dict[str, Entry], current: dict[str, Entry], observed: ObservedState, ledger: Ledger
 ) -> list[Step]:
     """A sysctl cannot be removed: one that is no longer wanted gets its former value back. Those of
-    bridges' interfaces go with the interface, and never enter the ledger."""
+    bridges' interfaces go with the interface, and never enter the ledger. Those of another adapter
+    that has a NIC's name by now are its owner's."""
+    replaced = {taken.nic for taken in ledger.nics if is_replaced(taken, observed)}
     return [
         EntryStep(current[former.key], former)
         for former in ledger.sysctls
-        if former.key not in target and former.key in current and current[former.key] != former
+        if former.key not in target
+        and former.interface not in replaced
+        and former.key in current
+        and current[former.key] != former
     ]
 
 

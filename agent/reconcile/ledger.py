@@ -8,7 +8,8 @@ until an operator gives it up.
 A NIC that comes back is the same NIC if it has its name and its MAC address. One that has only the
 name may be another adapter in the same slot; one that has only the MAC address was renamed by
 somebody who may want it so. While a plan is in force, its names rule: what is a port of our bridge
-under the NIC's name is the NIC.
+under the NIC's name is the NIC. Another adapter that is no port of ours is its owner's, and what
+the former one held is owed to that.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def extended(desired: DesiredState, observed: ObservedState, ledger: Ledger) -> 
     """The ledger that must be on disk before `desired` is applied. A value that the ledger has
     already is kept, because the observed one may be Placewire's own. What is owed to a NIC that
     `desired` takes over is what that NIC held."""
+    ledger = with_replaced_owed(observed, ledger)
     facts = {nic.name: nic for nic in observed.nics}
     known = {taken.nic for taken in ledger.nics}
     nics = [_as_it_is_now(taken, facts) for taken in ledger.nics]
@@ -60,6 +62,28 @@ def extended(desired: DesiredState, observed: ObservedState, ledger: Ledger) -> 
         nics=tuple(nics), sysctls=tuple(sysctls), addresses=ledger.addresses, owed=tuple(owed)
     )
     return with_addresses([desired], extended)
+
+
+def with_replaced_owed(observed: ObservedState, ledger: Ledger) -> Ledger:
+    """The ledger in which what replaced NICs held is owed to them."""
+    replaced = [taken for taken in ledger.nics if is_replaced(taken, observed)]
+    debts = [t.model_copy(update={"sysctls": sysctls_of(t.nic, ledger)}) for t in replaced]
+    moved = {sysctl.name for debt in debts for sysctl in debt.sysctls}
+    return ledger.model_copy(
+        update={
+            "nics": tuple(taken for taken in ledger.nics if taken not in replaced),
+            "sysctls": tuple(s for s in ledger.sysctls if s.name not in moved),
+            "owed": (*ledger.owed, *debts),
+        }
+    )
+
+
+def is_replaced(taken: TakenOver, observed: ObservedState) -> bool:
+    """Whether another adapter has the name of the NIC, and is no port of ours."""
+    ports = {bridge.nic for bridge in observed.bridges}
+    return taken.nic not in ports and any(
+        nic.name == taken.nic and not is_of(taken, nic) for nic in observed.nics
+    )
 
 
 def with_addresses(states: Iterable[DesiredState], ledger: Ledger) -> Ledger:

@@ -11,6 +11,7 @@ from placewire.agent.contract.entries import (
     Bridge,
 )
 from placewire.agent.contract.state import DesiredState, NicFacts, ObservedState, Refusal, refuse
+from placewire.agent.reconcile.command_words import is_a_route
 
 _INTERFACE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _OWN_SYSCTLS = "set only sysctls of the bridges and NICs of this state"
@@ -141,6 +142,12 @@ def _held(wanted: DesiredState, bridge: Bridge, nic: NicFacts) -> Iterator[Refus
         if "nexthop" in route.split():
             yield refuse(
                 where, f"is part of the multipath route {route!r}", "remove that route first"
+            )
+        elif not is_a_route(route):
+            yield refuse(
+                where,
+                f"has the route {route!r}, which cannot be moved to the bridge and back as it is",
+                f"remove that route first (ip route del {route})",
             )
 
 

@@ -9,7 +9,6 @@ of its NICs for gone, and an undo would leave the NICs without them.
 from __future__ import annotations
 
 from collections.abc import Collection
-from itertools import pairwise
 from shlex import quote
 
 from placewire.agent.contract.entries import Sysctl
@@ -21,6 +20,7 @@ from placewire.agent.contract.state import (
     TakenOver,
     refuse,
 )
+from placewire.agent.reconcile.command_words import interfaces_of, is_a_route, is_an_address
 from placewire.agent.reconcile.diff import over_bridge
 
 TAKE_BACK = (
@@ -83,8 +83,9 @@ def refusals_of_marks(
     observed: ObservedState, ledger: Ledger, protected: Collection[str]
 ) -> tuple[Refusal, ...]:
     """Why marks are not obeyed. ledger: what they tell (ledger_of_marks). Whoever may write to Open
-    vSwitch can write a mark: it is believed only about the NIC that is its bridge's port, and only
-    where that NIC is not protected. Names of a mark are quoted: operators paste commands."""
+    vSwitch can write a mark: it is believed only about the NIC that is its bridge's port, only where
+    that NIC is not protected, and only in words that `ip` prints. Names of a mark are quoted:
+    operators paste commands."""
     nics = {bridge.name: bridge.nic for bridge in observed.bridges}
     return (
         *(
@@ -117,7 +118,20 @@ def refusals_of_marks(
             )
             for taken in observed.held
             for route in taken.routes
-            if _interfaces_of(route) != {taken.nic}
+            if interfaces_of(route) != {taken.nic}
+        ),
+        *(
+            refuse(
+                f"bridge {taken.bridge}",
+                f"its mark says that {taken.nic} held {text!r}, which has words that `ip` does not "
+                "print for a NIC",
+                f"{_forget(taken)}; {_AGAIN}",
+            )
+            for taken in observed.held
+            for text in (
+                *(route for route in taken.routes if not is_a_route(route)),
+                *(address for address in taken.addresses if not is_an_address(address)),
+            )
         ),
     )
 
@@ -127,8 +141,3 @@ def _forget(mark: TakenOver) -> str:
         f"remove the mark (ovs-vsctl remove bridge {quote(mark.bridge)} external_ids "
         "placewire-held), so that the NIC that is the bridge's port gets what stands on the bridge"
     )
-
-
-def _interfaces_of(route: str) -> set[str]:
-    """route: as `ip route` prints it."""
-    return {name for word, name in pairwise(route.split()) if word == "dev"}

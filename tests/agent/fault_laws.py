@@ -37,12 +37,15 @@ Outcome = Literal["done", "refused", "unknown"]
 
 class Decisions:
     """Which generations (0: nothing of ours) may be in force once all leases have run out, by the
-    decisions that reached the agent. `unknown`: nobody heard the outcome, so both are right."""
+    decisions that reached the agent. `unknown`: nobody heard the outcome, so both are right. A
+    commit that was refused is none of them, unless the agent ended before its disk, which may have
+    it, worked again."""
 
     def __init__(self) -> None:
         self.possible = frozenset({0})
         self._ever = frozenset({0})
         self._beneath: dict[int, frozenset[int]] = {}
+        self._maybe_on_disk: frozenset[int] = frozenset()
 
     def commit(self, generation: int, outcome: Outcome, *, for_good: bool) -> None:
         if outcome == "refused" or not for_good:
@@ -62,6 +65,20 @@ class Decisions:
         if outcome != "refused":
             left = frozenset() if outcome == "done" else self.possible
             self.possible = left | {0}
+
+    def may_be_on_disk(self, generation: int) -> None:
+        """A commit was refused, and the disk could not be brought back to what was before it."""
+        self._maybe_on_disk |= {generation}
+
+    def disk_works(self) -> None:
+        """The agent has written what it remembers."""
+        self._maybe_on_disk = frozenset()
+
+    def agent_starts(self) -> None:
+        """What is on disk counts."""
+        for generation in self._maybe_on_disk:
+            self.commit(generation, "unknown", for_good=True)
+        self.disk_works()
 
     def forget(self) -> None:
         """The agent's memory was damaged: whatever it once had for good may be in force."""

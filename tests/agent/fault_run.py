@@ -155,6 +155,7 @@ class FaultRun:
         if self._disk.is_full and self._rng.random() < 0.5:
             self._make_room()
         self._leases.agent_starts(self._running_seconds)
+        self._decisions.agent_starts()
         try:
             self.keeper = Keeper(
                 self._network, DiskStore(self._disk.root), lambda: FACTS, self._wall_clock, 0,  # type: ignore[arg-type]
@@ -331,7 +332,10 @@ class FaultRun:
             else:
                 self.keeper.commit(generation, None)
                 self._decisions.commit(generation, "done", for_good=True)
-        except (LeaseRefusedError, EffectError):
+        except LeaseRefusedError:
+            return True
+        except EffectError:
+            self._commit_was_not_saved(generation, None)
             return True
         except AgentDied:
             self._leases.granted(generation, renewed, self._running_seconds, sure=False)
@@ -466,10 +470,20 @@ class FaultRun:
         if isinstance(request, Commit):
             for_good = request.lease_seconds is None
             self._decisions.commit(request.generation, outcome, for_good=for_good)
+            if "cannot be saved" in str(reply):
+                self._commit_was_not_saved(request.generation, request.lease_seconds)
         elif isinstance(request, Restore):
             self._decisions.restore(request.generation, outcome)
         elif isinstance(request, Destroy):
             self._decisions.destroy(outcome)
+
+    def _commit_was_not_saved(self, generation: int, lease_seconds: float | None) -> None:
+        if self.keeper is None or not self.keeper._memory.unsaved:
+            return
+        self._say("   the disk may have it all the same")
+        self._leases.granted(generation, lease_seconds, self._running_seconds, sure=False)
+        if lease_seconds is None:
+            self._decisions.may_be_on_disk(generation)
 
     def _is_durable(self) -> bool:
         """Whether an agent that starts again would know what this one knows."""
@@ -524,6 +538,8 @@ class FaultRun:
     def _look(self, when: str) -> None:
         """Checks laws between two steps, while the agent lives."""
         assert self.keeper is not None
+        if not self.keeper._memory.unsaved:
+            self._decisions.disk_works()
         lease = self.keeper.lease
         self._say(f"   after {when}: {lease.phase} {lease.generation} of {lease.highest_generation}"
                   f" {lease.detail[:200]}")  # fmt: skip

@@ -111,6 +111,80 @@ def test_another_nic_of_that_name_is_not_paid(agent: MemoryAgent) -> None:
     assert whole(agent)
 
 
+OTHER_MAC, FOREIGN = "02:00:00:00:01:aa", "192.168.50.1/24"
+
+
+def replace_nic0_and_lose_its_bridge(agent: MemoryAgent) -> dict[str, str]:
+    """Another adapter, which its owner uses, has the name now. Returns its sysctls."""
+    server = agent.server
+    del server.bridges["pw-nic0"]
+    server.switch_follows()
+    server.nic_vanishes("nic0")
+    server.nic_comes_back("nic0", OTHER_MAC)
+    server.sysctls.update(dict.fromkeys(sysctls_of("nic0"), "2"))
+    link = server.links["nic0"]
+    link.up = True
+    link.addresses.append(FOREIGN)
+    link.theirs.add(FOREIGN)
+    return sysctls_of_nic0(agent)
+
+
+def sysctls_of_nic0(agent: MemoryAgent) -> dict[str, str]:
+    return {name: agent.server.sysctls[name] for name in sysctls_of("nic0")}
+
+
+def test_an_undo_writes_no_sysctl_of_another_adapter(agent: MemoryAgent) -> None:
+    in_force(agent)
+    theirs = replace_nic0_and_lose_its_bridge(agent)
+    agent.keeper.destroy(PLAN)
+    assert sysctls_of_nic0(agent) == theirs
+    assert agent.server.links["nic0"].addresses == [FOREIGN]
+    (owed,) = agent.keeper.lease.owed
+    assert "10.7.0.1/24" in owed and f"{sysctls_of('nic0')[0]} = 0" in owed
+
+
+@pytest.mark.parametrize("at_start", [False, True], ids=["healing", "the agent's start"])
+def test_another_adapter_that_its_owner_uses_is_not_taken(
+    agent: MemoryAgent, *, at_start: bool
+) -> None:
+    in_force(agent)
+    theirs = replace_nic0_and_lose_its_bridge(agent)
+    if at_start:
+        agent.restart()
+    agent.keeper.notice()
+    agent.wait(5)
+    server = agent.server
+    assert set(server.bridges) == {"pw-nic1"} and not agent.network.harmed
+    assert server.links["nic0"].addresses == [FOREIGN] and sysctls_of_nic0(agent) == theirs
+    assert at_start or any(FOREIGN in note for note in agent.keeper.drift.notes)
+    (owed,) = agent.keeper.lease.owed
+    assert "02:00:00:00:00:6a" in owed and "10.7.0.1/24" in owed and sysctls_of("nic0")[0] in owed
+    server.nic_vanishes("nic0")
+    server.nic_comes_back("nic0")
+    agent.keeper.notice()
+    for _ in range(3):
+        agent.wait(301)
+    assert set(server.bridges) == {"pw-nic0", "pw-nic1"} and not agent.keeper.lease.owed
+    assert agent.keeper.destroy(PLAN).succeeded and whole(agent)
+
+
+def test_another_adapter_that_nobody_uses_is_taken_and_gets_nothing_of_the_former(
+    agent: MemoryAgent,
+) -> None:
+    in_force(agent)
+    replace_nic0_and_lose_its_bridge(agent)
+    link = agent.server.links["nic0"]
+    link.addresses.clear()
+    link.theirs.clear()
+    agent.keeper.notice()
+    agent.wait(5)
+    assert "pw-nic0" in agent.server.bridges and agent.keeper.drift.notes == ()
+    agent.keeper.destroy(PLAN)
+    assert agent.server.links["nic0"].addresses == [] and not agent.server.bridges
+    assert set(sysctls_of_nic0(agent).values()) == {"2"}
+    assert "10.7.0.1/24" in agent.keeper.lease.owed[0]
+
+
 def test_a_nic_that_came_back_as_somebodys_port_waits(agent: MemoryAgent) -> None:
     in_force(agent)
     agent.server.nic_vanishes("nic0")
@@ -390,6 +464,16 @@ def marked(nic: str, port: str, **held: Any) -> BridgeRow:
             "ovs-vsctl remove bridge pw-x external_ids placewire-held",
         ),
         (marked("nic2", "nic2", routes=("10.0.0.0/8",)), "is not through it", "placewire-held"),
+        (
+            marked("nic2", "nic2", routes=(f"0.0.0.0/1 via 10.9.0.66 dev nic2 oif {MANAGEMENT}",)),
+            "dev nic2 oif mgmt', which has words that `ip` does not print",
+            "placewire-held",
+        ),
+        (
+            marked("nic2", "nic2", addresses=("10.7.9.1/24 dev nic2 home",)),
+            "nic2 held '10.7.9.1/24 dev nic2 home', which has words",
+            "placewire-held",
+        ),
     ],
 )  # fmt: skip
 def test_a_mark_is_believed_about_its_own_nic_alone(

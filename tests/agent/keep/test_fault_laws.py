@@ -113,3 +113,17 @@ def test_a_destroy_that_was_done_leaves_one_possibility() -> None:
     assert decisions.possible == {0}
     decisions.forget()
     assert decisions.possible == {0, 3}, "an older copy of the agent's memory may count"
+
+
+def test_a_refused_commit_counts_only_where_the_agent_ended_before_its_disk_worked() -> None:
+    decisions = Decisions()
+    decisions.commit(3, "refused", for_good=True)
+    decisions.agent_starts()
+    assert decisions.possible == {0}
+    decisions.may_be_on_disk(3)
+    decisions.disk_works()
+    decisions.agent_starts()
+    assert decisions.possible == {0}
+    decisions.may_be_on_disk(3)
+    decisions.agent_starts()
+    assert decisions.possible == {0, 3}

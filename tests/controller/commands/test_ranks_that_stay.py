@@ -11,7 +11,7 @@ import yaml
 
 from placewire.controller.agents.agents import Agents
 from placewire.controller.cli import main
-from placewire.controller.commands import session
+from placewire.controller.commands import recover, session
 from placewire.controller.errors import JobFailed, JournalFailed, LaunchFailed
 from placewire.controller.launch.launcher import NoLauncher, RunningProgram
 from placewire.controller.story import destruction, dropped_servers, recovery

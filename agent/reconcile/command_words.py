@@ -1,0 +1,43 @@
+"""Knows what `ip` prints for a NIC's own addresses and routes. Pure.
+
+These texts are put back as arguments of `ip`, which takes more words than it prints: `oif` is
+another word for `dev`, and the last one counts. Whoever may write to Open vSwitch can put such
+words into a mark.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+_ADDRESS = r"[\da-fA-F.:]+(?:/\d+)?"
+# Of a route, by what follows them.
+_NAMED = "dev|proto|scope|table|tos|realms?|pref|congctl"
+_NUMBERED = (
+    "metric|mtu|advmss|rtt|rttvar|window|cwnd|ssthresh|reordering|hoplimit|initcwnd|initrwnd|"
+    "quickack|rto_min|fastopen_no_cookie"
+)
+_ROUTE = re.compile(
+    rf"(?:(?:unicast|multicast|anycast|broadcast) )?(?:default|{_ADDRESS})"
+    rf"(?: (?:via (?:inet6? )?{_ADDRESS}|src {_ADDRESS}|(?:{_NAMED}) \S+"
+    rf"|(?:{_NUMBERED}) (?:lock )?\d\S*|features ecn|onlink))*"
+)
+_OF_A_NIC = re.compile(
+    rf"{_ADDRESS}(?: (?:peer {_ADDRESS}|broadcast {_ADDRESS}|(?:scope|label) \S+|metric \d+"
+    r"|noprefixroute|dynamic))*"
+)
+
+
+def is_a_route(text: str) -> bool:
+    """Whether it has only words that a route over one interface has."""
+    return _ROUTE.fullmatch(text) is not None
+
+
+def is_an_address(text: str) -> bool:
+    """Whether it has only words that an address of a NIC has."""
+    return _OF_A_NIC.fullmatch(text) is not None
+
+
+def interfaces_of(route: str) -> set[str]:
+    """The interfaces that the route leads through."""
+    return {name for word, name in pairwise(route.split()) if word == "dev"}
