@@ -83,8 +83,8 @@ def refusals_of_marks(
     observed: ObservedState, ledger: Ledger, protected: Collection[str]
 ) -> tuple[Refusal, ...]:
     """Why marks are not obeyed. ledger: what they tell (ledger_of_marks). Whoever may write to Open
-    vSwitch can write a mark: it is believed only about the NIC that is its bridge's port, only where
-    that NIC is not protected, and only in words that `ip` prints. Names of a mark are quoted:
+    vSwitch can write a mark: it is believed only about the NIC that is its bridge's port, only
+    where that NIC is not protected, and only in words that `ip` prints. Names of a mark are quoted:
     operators paste commands."""
     nics = {bridge.name: bridge.nic for bridge in observed.bridges}
     return (
