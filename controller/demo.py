@@ -76,7 +76,9 @@ def demo(keep_files: Path | None) -> int:
 
 def _trains_right(console: Console, folder: Path) -> RunReport:
     _title(console, "(a) It trains right: placed over servers because one device cannot hold it")
-    placed = _apply(console, folder, "placed", yaml.safe_load(QUICKSTART.read_text(encoding="utf-8")))
+    placed = _apply(
+        console, folder, "placed", yaml.safe_load(QUICKSTART.read_text(encoding="utf-8"))
+    )
     if not placed.server_pairs:
         raise JobFailed("no two servers exchange data, so this proves nothing", where="act (a)")
     _title(console, "(a) The same program on one rank, with the memory for it")

@@ -192,7 +192,9 @@ def _processes(listed: str) -> dict[int, _Process]:
     rows = [line.split() for line in listed.splitlines()]
     return {
         int(pid): _Process(int(pid), int(parent), int(session), float(seconds))
-        for pid, parent, session, seconds, state in (row for row in rows if is_row(row, 5, numbers=4))
+        for pid, parent, session, seconds, state in (
+            row for row in rows if is_row(row, 5, numbers=4)
+        )
         if not state.startswith("Z")
     }
 

@@ -176,9 +176,7 @@ def test_a_report_that_cannot_be_written_is_said_before_or_after_and_ends_no_run
     assert '{"report": 1}' in capsys.readouterr().err, "where no folder takes it"
 
 
-def _issue(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path
-) -> tuple[object, str]:
+def _issue(capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path) -> tuple[object, str]:
     return _run(capsys, "authority", "issue", "s1", "--out", out, "--state-dir", tmp_path / "s")
 
 

@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-import placewire.controller.story.destruction as destruction
-import placewire.controller.story.dropped_servers as dropped_servers
-import placewire.controller.story.recovery as recovery
 from placewire.controller.agents.agents import Agents
 from placewire.controller.cli import main
 from placewire.controller.commands import recover, session
 from placewire.controller.errors import JobFailed, LaunchFailed
 from placewire.controller.launch.launcher import NoLauncher, RunningProgram
+from placewire.controller.story import destruction, dropped_servers, recovery
 from tests.controller.plans import plan_document
 from tests.free_port import free_port
 
