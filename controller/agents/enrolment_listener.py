@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -20,6 +19,7 @@ from placewire.agent.contract.enrolment import (
     CertificateRequest,
 )
 from placewire.controller.agents.authority import Authority
+from placewire.controller.agents.boot_clock import boot_seconds
 from placewire.controller.agents.enrolment import Enrolment, EnrolmentRefusedError
 from placewire.controller.agents.tls_listener import TlsListener, listener_at
 from placewire.controller.agents.unproven import Limits
@@ -64,7 +64,7 @@ async def listening(
             raise
         try:
             asked = CertificateRequest.model_validate_json(body)
-            server = enrolment.server_of(asked.token or "", peer, time.monotonic())
+            server = enrolment.server_of(asked.token or "", peer, boot_seconds())
             # No `await` comes before `enrolled.add`: a second request finds the token used.
             chain = authority.sign(asked.request_pem, server, lifetime_seconds=lifetime_seconds)
             enrolment.enrolled.add(server)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import ipaddress
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _enrol(arguments: argparse.Namespace) -> int:
     from placewire.controller.agents.authority import AGENT_LIFETIME_SECONDS
+    from placewire.controller.agents.boot_clock import boot_seconds
     from placewire.controller.agents.enrolment import Enrolment
     from placewire.controller.agents.enrolment_listener import listening
     from placewire.controller.agents.refused_connections import FILE, RefusedConnections
@@ -58,7 +58,7 @@ async def _enrol(arguments: argparse.Namespace) -> int:
     addresses = _addresses(arguments.servers)
     host, port = listening_place(arguments.listen)
     authority = authority_of(arguments.state_dir)
-    enrolment = Enrolment(authority.sha256, addresses, time.monotonic() + arguments.valid)
+    enrolment = Enrolment(authority.sha256, addresses, boot_seconds() + arguments.valid)
     context = authority.own_context(lifetime_seconds=_LONGEST_SECONDS * 2, agents_only=False)
     refused_connections = RefusedConnections(arguments.state_dir / FILE, _say)
     async with listening(
@@ -72,7 +72,7 @@ async def _enrol(arguments: argparse.Namespace) -> int:
         on_refused=refused_connections.note,
     ):
         _hand_out(enrolment, arguments.tokens, port, arguments.valid)
-        while enrolment.missing and time.monotonic() < enrolment.expires_seconds:
+        while enrolment.missing and boot_seconds() < enrolment.expires_seconds:
             await asyncio.sleep(_POLL_SECONDS)
     refused_connections.tell_dropped()
     if enrolment.missing:

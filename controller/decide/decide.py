@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from placewire.controller.decide.cached_file import write_cached
 from placewire.controller.decide.measured.calibration import with_setup_latency
 from placewire.controller.decide.measured.digests import digest, optimizer_digest
 from placewire.controller.decide.measured.optimizer_process import (
@@ -171,7 +172,7 @@ async def _solve(
         say(f"solve: {sharing}, from the cache")
         return file
     cluster_file = cache / f"cluster-{cluster.digest[:16]}.json"
-    cluster_file.write_text(cluster.model_dump_json())
+    write_cached(cluster_file, cluster.model_dump_json())
     rails = f" over {cluster.rails[0]} alone" if len(cluster.rails) == 1 else ""
     say(f"solve: {plan.solve.engine} under {sharing}{rails}, at most {limit_seconds:g} s")
     staged = file.with_name("staged-" + file.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from placewire.controller.decide.cached_file import write_cached
 from placewire.controller.decide.measured.digests import digest
 from placewire.controller.plan.job import TorchrunJob
 from placewire.controller.plan.plan import Plan
@@ -31,7 +32,6 @@ def decide_traffic(plan: Plan, job: TorchrunJob, cache: Path) -> TrafficDecision
     traffic = job.traffic or even_traffic(cluster)
     allocation = allocate(cluster, traffic, sharing, plan.network.floor)
     text = allocation.model_dump_json(indent=1)
-    cache.mkdir(parents=True, exist_ok=True)
     file = cache / f"allocation-{digest([text])}.json"
-    file.write_text(text)
+    write_cached(file, text)
     return TrafficDecision(allocation, file)

@@ -137,7 +137,9 @@ def read_event(event: Mapping[str, Any]) -> Progress | None:
 
 def _failure(server: str, role: str, task: str, result: Mapping[str, Any]) -> Failed:
     """A refusal of Placewire's own playbooks has its remedy on a second line."""
-    for item in result.get("results", ()):
+    # A loop's; a module may call something else so.
+    items = result.get("results")
+    for item in items if isinstance(items, list) else ():
         if isinstance(item, Mapping) and item.get("failed"):
             result = item
             break

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Protocol
 
 from placewire.controller.agents.agents import Agents
 from placewire.controller.agents.authority import AGENT_LIFETIME_SECONDS, Authority
+from placewire.controller.agents.boot_clock import boot_seconds
 from placewire.controller.agents.enrolment import Enrolment
 from placewire.controller.agents.enrolment_listener import listening
 from placewire.controller.agents.refused_connections import RefusedConnections
@@ -115,7 +115,7 @@ async def _enrol(
     addresses: dict[str, str | None] = {
         server: site.enrols_from.get(server, known[server]) for server in servers
     }
-    enrolment = Enrolment(site.authority.sha256, addresses, time.monotonic() + _TOKEN_SECONDS)
+    enrolment = Enrolment(site.authority.sha256, addresses, boot_seconds() + _TOKEN_SECONDS)
 
     def say(line: str) -> None:
         """Notes it at the server that has the caller's address, else at all that still wait."""

@@ -13,6 +13,8 @@ from pathlib import Path
 from placewire.controller.errors import UsageError
 
 LOCK_NAME = "apply.lock"
+_LOOKS_SECONDS = 0.5
+_AGAIN_SECONDS = 0.01
 
 
 class ChangeLock:
@@ -26,7 +28,7 @@ class ChangeLock:
         """Names the process that has a change under way; None where there is none, or where the
         lock cannot be looked at."""
         try:
-            descriptor = self._locked()
+            descriptor = self._locked(fcntl.LOCK_SH)  # Two that look are no change to each other.
         except OSError:
             return None
         if descriptor is None:
@@ -42,7 +44,10 @@ class ChangeLock:
         Where the lock's file cannot be opened: raises UsageError, or, where it is not needed, says
         so and holds nothing."""
         try:
-            descriptor = self._locked()
+            # One that only looks has it for a moment.
+            until = time.monotonic() + _LOOKS_SECONDS
+            while (descriptor := self._locked(fcntl.LOCK_EX)) is None and time.monotonic() < until:
+                time.sleep(_AGAIN_SECONDS)
         except OSError as error:
             if self._needed:
                 raise UsageError(
@@ -72,14 +77,14 @@ class ChangeLock:
         finally:
             os.close(descriptor)
 
-    def _locked(self) -> int | None:
+    def _locked(self, how: int) -> int | None:
         """Returns a descriptor that holds the lock until it is closed; None where it is held. Only
         the file's owner may open it: whoever can read it could hold the lock. Raises OSError."""
         descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         if os.fstat(descriptor).st_uid == os.geteuid():
             os.fchmod(descriptor, 0o600)  # A former release made it readable by all.
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
             return None

@@ -47,7 +47,7 @@ async def _take(server: str, launcher: Launcher, source: bytes) -> Any:
         raise UsageError(f"no snapshot: {said}", where=server, remedy=_BY_HAND)
     try:
         return json.loads(ended.output)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         what = f"no snapshot: what came back is no JSON ({error})"
         raise UsageError(what, where=server, remedy=_BY_HAND) from error
 
@@ -61,17 +61,24 @@ def write(file: Path, plan_name: str, taken: Mapping[str, Any]) -> None:
         "servers": dict(taken),
     }
     try:
-        with file.open("x") as opened:
-            json.dump(document, opened, indent=1, sort_keys=True)
-    except OSError as error:
-        raise UsageError(f"{file}: not written: {error.strerror}") from error
+        text = json.dumps(document, indent=1, sort_keys=True)
+        with file.open("x", encoding="utf-8") as opened:
+            try:
+                opened.write(text)
+                opened.flush()
+            except BaseException:  # A half would keep the place of a whole one.
+                file.unlink(missing_ok=True)
+                raise
+    except (OSError, RecursionError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{file}: not written: {why}") from error
 
 
 def read(file: Path) -> dict[str, Any]:
     """By server, its snapshot in the file. Raises UsageError."""
     try:
-        document = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
+        document = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{file}: cannot be read: {error}") from error
     servers = document.get("servers") if isinstance(document, dict) else None
     if not isinstance(servers, dict) or document.get("version") != _VERSION:

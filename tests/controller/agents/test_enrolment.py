@@ -35,6 +35,7 @@ from placewire.agent.contract.state import LeaseState
 from placewire.agent.service import Service
 from placewire.controller.agents.agents import Agents
 from placewire.controller.agents.authority import Authority, server_context
+from placewire.controller.agents.boot_clock import boot_seconds
 from placewire.controller.agents.enrolment import Enrolment, EnrolmentRefusedError
 from placewire.controller.agents.enrolment_listener import listening
 from placewire.controller.agents.refused_connections import RefusedConnections
@@ -62,7 +63,7 @@ class Site:
         self.enrolment = self.expecting({"s1": None})
 
     def expecting(self, addresses: dict[str, str | None], valid: float = 60.0) -> Enrolment:
-        self.enrolment = Enrolment(self.authority.sha256, addresses, time.monotonic() + valid)
+        self.enrolment = Enrolment(self.authority.sha256, addresses, boot_seconds() + valid)
         return self.enrolment
 
     def turn_away(self, address: str, why: str) -> None:
@@ -174,6 +175,19 @@ async def test_a_token_is_bound_to_its_server_and_its_address(site: Site) -> Non
     assert site.refused == [
         "127.0.0.1: the token of 's1' came from 127.0.0.1, but is valid only from 192.0.2.1"
     ]
+
+
+async def test_a_token_ages_while_the_controller_s_machine_sleeps(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The boot clock goes on in a suspend, and the monotonic one does not."""
+    site.expecting({"s1": None}, valid=900.0)
+    token, boot_clock = site.enrolment.new_token("s1").text, time.clock_gettime
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: boot_clock(clock) + 1000.0)
+    async with site.waiting():
+        with pytest.raises(EnrolmentError):
+            await site.enrol("s1", token)
+    assert site.refused == ["127.0.0.1: the token of 's1' has expired"]
 
 
 async def test_another_controller_gets_no_token(site: Site, tmp_path: Path) -> None:

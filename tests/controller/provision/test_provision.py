@@ -247,6 +247,13 @@ def test_of_a_loop_the_item_that_failed_is_told() -> None:
     assert isinstance(told, Failed) and (told.reason, told.remedy) == ("no room", "make some")
 
 
+@pytest.mark.parametrize("results", [5, None, "text", {"a": 1}, [5]])
+def test_what_a_module_calls_its_results_need_not_be_a_loop_s(results: Any) -> None:
+    result = {"msg": "no room", "results": results}
+    told = read_event(event("runner_on_failed", role="before", task="x", res=result))
+    assert isinstance(told, Failed) and told.reason == "no room"
+
+
 @pytest.mark.parametrize(
     ("said", "remedy"),
     [

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -21,6 +22,8 @@ import placewire.controller.records.journal_file as journal_files
 from placewire.controller.agents.authority import Authority
 from placewire.controller.cli import main
 from placewire.controller.errors import JournalFailed, UsageError
+from placewire.controller.records import change_lock
+from placewire.controller.records.change_lock import ChangeLock
 from placewire.controller.records.journal import Journal, removed_on, to_remove_on
 
 
@@ -99,6 +102,43 @@ def test_the_second_change_is_told_who_holds_the_first_and_a_dead_holder_lets_go
             holder.wait()
             with journal.change_lock.exclusive():
                 pass
+
+
+LOOK = """
+import fcntl, os, sys
+from pathlib import Path
+from placewire.controller.records.change_lock import ChangeLock
+looks, flock = 0, fcntl.flock
+def seen(descriptor, how):
+    global looks
+    flock(descriptor, how)
+    if not looks:
+        looks = 1
+        print("looks", flush=True)
+        sys.stdin.readline()
+fcntl.flock = seen
+print(ChangeLock(Path(sys.argv[1]), print, needed=True).holder(), flush=True)
+"""
+
+
+def test_who_only_looks_keeps_no_change_from_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two commands look for a moment; neither takes the other for a change."""
+    lock = ChangeLock(tmp_path, print, needed=True)
+    monkeypatch.setattr(change_lock, "_LOOKS_SECONDS", 60.0, raising=False)
+    with subprocess.Popen(
+        [sys.executable, "-c", LOOK, str(tmp_path)], text=True, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as looking:  # fmt: skip
+        assert looking.stdout is not None and looking.stdin is not None
+        assert looking.stdout.readline() == "looks\n"
+        assert lock.holder() is None
+        goes_on = threading.Timer(0.3, lambda: (looking.stdin.write("\n"), looking.stdin.flush()))
+        goes_on.start()
+        with lock.exclusive():
+            assert looking.stdout.readline() == "None\n"
+        goes_on.join()
 
 
 def test_what_was_begun_survives_a_kill(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,7 @@ def test_a_snapshot_replaces_no_file(tmp_path: Path, launcher: Answering, run: A
         ),
         (Ended(127, b"", ("sh: 1: python3: not found",)), "python3: not found"),
         (Ended(0, b"Welcome to this server!\n", ()), "is no JSON"),
+        (Ended(0, b"[" * 200_000, ()), "is no JSON"),
         (
             LaunchFailed("SSH cannot be reached", where="s2", remedy="look at sshd"),
             "look at sshd; or",
@@ -130,6 +132,29 @@ def test_a_server_that_cannot_be_read_is_refused_with_the_way_by_hand(
     code, _, error = run("--snapshot", file)
     assert code == 2 and "s2: " in error and told in error and "placewire.oracle take" in error
     assert not file.exists(), "no half of a snapshot"
+
+
+def test_a_full_disk_leaves_no_half_of_a_snapshot(
+    tmp_path: Path, launcher: Answering, run: Any
+) -> None:
+    launcher.answers["s1"]["facts"]["link"] = {f"nic{k}": {"MTU": 1500} for k in range(5000)}
+    file, before = tmp_path / "before.json", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+    try:
+        code, _, error = run("--snapshot", file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert code == 2 and f"{file}: not written" in error and not file.exists()
+    assert run("--snapshot", file)[0] == 0
+
+
+def test_a_file_that_is_nested_too_deeply_is_refused(
+    tmp_path: Path, launcher: Answering, run: Any
+) -> None:
+    file = tmp_path / "before.json"
+    file.write_text("[" * 200_000)
+    code, _, error = run("--against-snapshot", file)
+    assert code == 2 and f"{file}: cannot be read" in error
 
 
 def test_without_a_way_to_the_servers_it_is_refused(

@@ -1,0 +1,40 @@
+"""A full disk leaves the file of the decision in force as it is, and is said."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from placewire.controller.decide.traffic import decide_traffic
+from placewire.controller.errors import PlacewireError
+from placewire.controller.plan.job import TorchrunJob
+from tests.controller.plans import plan, plan_document
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file of this process may become longer than 100 bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_takes_no_allocation_away(tmp_path: Path) -> None:
+    document = plan_document(2)
+    document["job"] = {"kind": "torchrun", "script": "examples/ddp.py"}
+    del document["solve"]
+    script = plan(document)
+    assert isinstance(script.job, TorchrunJob)
+    file = decide_traffic(script, script.job, tmp_path / "cache").allocation_file
+    before = file.read_text()
+    with full_disk(), pytest.raises(PlacewireError, match="cache cannot be written") as raised:
+        decide_traffic(script, script.job, tmp_path / "cache")
+    assert raised.value.where == str(file) and "free space" in raised.value.remedy
+    assert file.read_text() == before and list(file.parent.iterdir()) == [file]
