@@ -110,7 +110,10 @@ def _taken() -> dict[str, Any]:
             **rules(_parsed(_ip("-4", "rule", "show")), "IPv4"),
             **rules(_parsed(_ip("-6", "rule", "show")), "IPv6"),
         },
-        "permanent neighbour": neighbours(_parsed(_ip("neighbour", "show", "nud", "permanent"))),
+        "permanent neighbour": {
+            **neighbours(_parsed(_ip("neighbour", "show", "nud", "permanent"))),
+            **proxied(_parsed(_ip("neighbour", "show", "proxy"))),
+        },
         "sysctl": sysctls(_SYSCTLS),
     }
     found = _parsed(_run("tc", "-json", "qdisc", "show") or "[]")
@@ -218,6 +221,11 @@ def rules(found: Sequence[Mapping[str, Any]], family: str) -> dict[str, Any]:
 def neighbours(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """found: of `ip -json neighbour show nud permanent`."""
     return {f"{one['dev']} {one['dst']}": one.get("lladdr", "") for one in found if "dev" in one}
+
+
+def proxied(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """found: of `ip -json neighbour show proxy`: those for which this server answers."""
+    return {f"{one['dev']} {one['dst']} proxy": "answered" for one in found if "dev" in one}
 
 
 def sysctls(root: Path) -> dict[str, Any]:

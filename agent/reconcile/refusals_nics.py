@@ -101,6 +101,15 @@ def _nic(
             f"use a NIC without, or remove them (tc qdisc del dev {nic.name} "
             f"{nic.receiving_qdisc})",
         )
+    if nic.bridge is None and nic.name not in taken:
+        for entry in nic.lost_with_addresses:
+            kind, _, words = entry.partition(" ")
+            yield refuse(
+                where,
+                f"has the entry `{entry}` that someone set, and the kernel drops it with the last "
+                "address of a NIC",
+                f"use a NIC without, or remove it (ip {kind} del {words})",
+            )
     if nic.carrier is False:
         yield refuse(where, "is up and has no carrier", "look at its cable and its switch port")
     yield from _mtu(bridge, nic)

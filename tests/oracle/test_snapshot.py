@@ -124,6 +124,16 @@ def test_rules_are_told_by_priority() -> None:
     assert compared(facts([foreign, *RULES]), facts([*RULES, foreign])) == []
 
 
+def test_neighbours_that_somebody_set_are_told() -> None:
+    permanent = [{"dst": "10.7.0.9", "dev": "nic0", "lladdr": "02:00:00:00:00:09"}]
+    kept = snapshot.neighbours(permanent)
+    answered = snapshot.proxied([{"dst": "10.7.0.9", "dev": "nic0", "proxy": None}])
+    before = {"permanent neighbour": {**kept, **answered}}
+    assert compared(before, {"permanent neighbour": kept}) == [
+        "permanent neighbour nic0 10.7.0.9 proxy: was answered, is gone"
+    ]
+
+
 def test_sysctls_are_read_but_for_what_is_no_setting(tmp_path: Path) -> None:
     files = {
         "ipv4/conf/nic0/arp_ignore": "1\n", "ipv4/tcp_rmem": "4096\t131072\t6291456\n",
