@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import ctypes
 import json
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -60,6 +62,22 @@ def test_what_a_link_does_by_itself_is_not_told() -> None:
     now = links(ifindex=9, operstate="DOWN", qdisc="htb", promiscuity=2, link_index=3,
                 flags=["NO-CARRIER", "BROADCAST", "MULTICAST", "UP"])  # fmt: skip
     assert compared(links(), now) == []
+
+
+@pytest.mark.parametrize(("flags", "expected"), [(1 << 15, True), (0x7FFF, False)])
+def test_large_receive_offload_is_read(
+    monkeypatch: pytest.MonkeyPatch, flags: int, expected: bool
+) -> None:
+    assert not snapshot.receives_large("lo") and not snapshot.receives_large("none")
+
+    def ioctl(_: Any, command: int, request: bytes) -> None:
+        assert (command, request[:5]) == (0x8946, b"nic0\0")
+        asked = ctypes.cast(struct.unpack_from("P", request, 16)[0], ctypes.POINTER(ctypes.c_uint))
+        assert asked[0] == 0x25
+        asked[1] = flags
+
+    monkeypatch.setattr(snapshot.fcntl, "ioctl", ioctl)
+    assert snapshot.receives_large("nic0") is expected
 
 
 def test_a_link_that_is_gone_takes_its_addresses_along() -> None:
