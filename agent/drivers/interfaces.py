@@ -9,6 +9,7 @@ from functools import cached_property
 from ipaddress import IPv4Interface
 from itertools import pairwise
 from pathlib import Path
+from socket import AF_INET, AF_INET6
 from typing import Any, Literal
 
 from pyroute2 import IPRoute
@@ -292,7 +293,9 @@ def leaving_by(address: str) -> list[str]:
     """The interface by which packets to this address leave; empty while there is no route."""
     try:
         with IPRoute() as netlink:
-            routes = netlink.route("get", dst=address)
+            # Of a link-local IPv6 address, the interface is a part.
+            host, _, _ = address.partition("%")
+            routes = netlink.route("get", dst=host, family=AF_INET6 if ":" in host else AF_INET)
             names = names_of_links(netlink)
     except (NetlinkError, OSError):
         return []
