@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -27,6 +28,7 @@ def server_facts(config: AgentConfig, server: Server) -> Callable[[], ServerFact
     numbers = tuple(int(part) for part in re.findall(r"\d+", open_vswitch_version()))
 
     def facts() -> ServerFacts:
+        ways = interfaces_towards(config.controller_url)
         return ServerFacts(
             server=config.server,
             datapath=server.datapath,
@@ -34,7 +36,8 @@ def server_facts(config: AgentConfig, server: Server) -> Callable[[], ServerFact
             protected=frozenset(config.protected),
             protected_addresses=addresses_towards(config.controller_url),
             traffic_control=server.traffic_control,
-            controller_interfaces=interfaces_towards(config.controller_url),
+            controller_interfaces=ways,
+            unknown_way_to="" if ways else config.controller_url,
         )
 
     return facts
@@ -59,23 +62,28 @@ def collector(config: AgentConfig, server: Server, keeper: Keeper) -> Callable[[
 
 
 def addresses_towards(url: str) -> frozenset[str]:
-    """This server's address on the way to the controller; empty while there is no route."""
-    return frozenset(own for own, _ in _ways_towards(url))
+    """This server's IPv4 address on the way to the controller; empty while there is no route."""
+    return frozenset(own for own, _ in _ways_towards(url) if ":" not in own)
 
 
 def interfaces_towards(url: str) -> frozenset[str]:
-    """The interface by which packets leave for the controller; empty while there is no route. Its
-    address may be that of another interface."""
+    """The interface by which packets leave for the controller; empty while there is no route, or
+    the controller's name is not known. Its address may be that of another interface."""
     return frozenset(name for _, to in _ways_towards(url) for name in leaving_by(to))
 
 
 def _ways_towards(url: str) -> list[tuple[str, str]]:
-    """(own address, the controller's); empty while there is no route."""
+    """(own address, the controller's) for each address that its name has, IPv6 too; empty while
+    there is no route."""
     parts = urlsplit(url)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
+    try:
+        found = socket.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError):
+        return []
+    ways = []
+    for family, kind, _, _, address in found:
+        with suppress(OSError), socket.socket(family, kind) as probe:
             # Only chooses a route; nothing is sent.
-            probe.connect((parts.hostname or "", parts.port or 443))
-        except OSError:
-            return []
-        return [(str(probe.getsockname()[0]), str(probe.getpeername()[0]))]
+            probe.connect(address)
+            ways.append((str(probe.getsockname()[0]), str(probe.getpeername()[0])))
+    return ways

@@ -11,9 +11,13 @@ setting, is left out; LEFT_OUT has the reasons.
 from __future__ import annotations
 
 import argparse
+import array
+import fcntl
 import json
 import os
 import re
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -77,6 +81,9 @@ _COLUMNS: Mapping[str, Sequence[str]] = {
     "Controller": ("target", "other_config", "external_ids"),
 }  # fmt: skip
 
+# linux/ethtool.h
+_SIOCETHTOOL, _GET_FLAGS, _LARGE_RECEIVE_OFFLOAD = 0x8946, 0x25, 1 << 15
+
 Facts = dict[str, dict[str, Any]]
 
 
@@ -110,9 +117,15 @@ def _taken() -> dict[str, Any]:
             **rules(_parsed(_ip("-4", "rule", "show")), "IPv4"),
             **rules(_parsed(_ip("-6", "rule", "show")), "IPv6"),
         },
-        "permanent neighbour": neighbours(_parsed(_ip("neighbour", "show", "nud", "permanent"))),
+        "permanent neighbour": {
+            **neighbours(_parsed(_ip("neighbour", "show", "nud", "permanent"))),
+            **proxied(_parsed(_ip("neighbour", "show", "proxy"))),
+        },
         "sysctl": sysctls(_SYSCTLS),
     }
+    for name, link in facts["link"].items():
+        if receives_large(name):
+            link["large receive offload"] = True
     found = _parsed(_run("tc", "-json", "qdisc", "show") or "[]")
     facts["qdisc"] = qdiscs(found)
     shown = {
@@ -161,6 +174,19 @@ def _link(link: Mapping[str, Any]) -> dict[str, Any]:
         **{f"{k}": v for k, v in data.items() if not _VOLATILE_LINK_DETAIL.search(k)},
     }
     return {key: value for key, value in keep.items() if value not in (None, [])}
+
+
+def receives_large(interface: str) -> bool:
+    """Whether its large receive offload is on. The kernel is asked, because a server may have no
+    `ethtool` yet when its first snapshot is taken."""
+    value = array.array("I", [_GET_FLAGS, 0])
+    request = struct.pack("16sP", interface.encode(), value.buffer_info()[0]).ljust(40, b"\0")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        try:
+            fcntl.ioctl(asking, _SIOCETHTOOL, request)
+        except OSError:
+            return False  # It has no offloads, or has just gone.
+    return bool(value[1] & _LARGE_RECEIVE_OFFLOAD)
 
 
 def _address_key(name: str, address: Mapping[str, Any]) -> str:
@@ -218,6 +244,11 @@ def rules(found: Sequence[Mapping[str, Any]], family: str) -> dict[str, Any]:
 def neighbours(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """found: of `ip -json neighbour show nud permanent`."""
     return {f"{one['dev']} {one['dst']}": one.get("lladdr", "") for one in found if "dev" in one}
+
+
+def proxied(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """found: of `ip -json neighbour show proxy`: those for which this server answers."""
+    return {f"{one['dev']} {one['dst']} proxy": "answered" for one in found if "dev" in one}
 
 
 def sysctls(root: Path) -> dict[str, Any]:

@@ -81,6 +81,8 @@ class NicFacts(Frozen):
     left_by_switch: it is no bridge's port, and its queueing discipline is an HTB made by
     ovs-vswitchd, which leaves it behind where a port is removed before its QoS.
     least_mtu_bytes, largest_mtu_bytes: what its driver accepts; None: the driver does not say.
+    lost_with_addresses: IPv4 entries that somebody set and that the kernel drops with the NIC's
+    last address, as `ip` names them: "neigh 10.7.0.9 dev nic0", "neigh proxy …", "route local …".
     """
 
     name: str
@@ -101,6 +103,7 @@ class NicFacts(Frozen):
     left_by_switch: bool = False
     least_mtu_bytes: Count | None = None
     largest_mtu_bytes: Count | None = None
+    lost_with_addresses: tuple[str, ...] = ()
 
 
 class ForeignEntry(Frozen):

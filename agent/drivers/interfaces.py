@@ -9,6 +9,7 @@ from functools import cached_property
 from ipaddress import IPv4Interface
 from itertools import pairwise
 from pathlib import Path
+from socket import AF_INET, AF_INET6
 from typing import Any, Literal
 
 from pyroute2 import IPRoute
@@ -108,6 +109,30 @@ class InterfaceView:
         """As `ip -j neigh` shows them; the kernel makes none by itself."""
         return list(parsed(run(["ip", "-j", "neigh", "show", "nud", "permanent"]) or "[]"))
 
+    @cached_property
+    def _proxied(self) -> Sequence[Mapping[str, Any]]:
+        """The neighbours for which this server answers, as `ip -j neigh` shows them."""
+        return list(parsed(run(["ip", "-j", "neigh", "show", "proxy"]) or "[]"))
+
+    @cached_property
+    def _local_routes(self) -> Sequence[str]:
+        """Other programs' IPv4 routes of table local."""
+        # By its number, because iproute2's files may give the table another name.
+        lines = run(["ip", "-o", "-4", "route", "show", "table", "255"]).splitlines()
+        return [line.strip() for line in lines if not _is_the_kernels(line)]
+
+    def _lost_with_addresses(self, nic: str) -> tuple[str, ...]:
+        asked = (("", self.permanent_neighbours), ("proxy ", self._proxied))
+        return (
+            *(
+                f"neigh {kind}{entry['dst']} dev {nic}"
+                for kind, entries in asked
+                for entry in entries
+                if entry.get("dev") == nic and ":" not in entry["dst"]
+            ),
+            *(f"route {line}" for line in self._local_routes if _is_over(line, nic)),
+        )
+
     @property
     def all_foreign_routes(self) -> Sequence[str]:
         """Other programs' IPv4 routes, as `ip route` accepts them."""
@@ -193,6 +218,7 @@ class InterfaceView:
             # 0: the driver states no bound.
             least_mtu_bytes=link.get("min_mtu") or None,
             largest_mtu_bytes=link.get("max_mtu") or None,
+            lost_with_addresses=self._lost_with_addresses(name),
         )
 
     def _global(self, interface: str) -> list[Any]:
@@ -267,7 +293,9 @@ def leaving_by(address: str) -> list[str]:
     """The interface by which packets to this address leave; empty while there is no route."""
     try:
         with IPRoute() as netlink:
-            routes = netlink.route("get", dst=address)
+            # Of a link-local IPv6 address, the interface is a part.
+            host, _, _ = address.partition("%")
+            routes = netlink.route("get", dst=host, family=AF_INET6 if ":" in host else AF_INET)
             names = names_of_links(netlink)
     except (NetlinkError, OSError):
         return []

@@ -10,7 +10,14 @@ from placewire.agent.contract.entries import (
     LONGEST_INTERFACE_NAME,
     Bridge,
 )
-from placewire.agent.contract.state import DesiredState, NicFacts, ObservedState, Refusal, refuse
+from placewire.agent.contract.state import (
+    DesiredState,
+    Ledger,
+    NicFacts,
+    ObservedState,
+    Refusal,
+    refuse,
+)
 from placewire.agent.reconcile.command_words import is_a_route
 
 _INTERFACE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -102,6 +109,15 @@ def _nic(
             f"use a NIC without, or remove them (tc qdisc del dev {nic.name} "
             f"{nic.receiving_qdisc})",
         )
+    if nic.bridge is None and nic.name not in taken:
+        for entry in nic.lost_with_addresses:
+            kind, _, words = entry.partition(" ")
+            yield refuse(
+                where,
+                f"has the entry `{entry}` that someone set, and the kernel drops it with the last "
+                "address of a NIC",
+                f"use a NIC without, or remove it (ip {kind} del {words})",
+            )
     if nic.carrier is False:
         yield refuse(where, "is up and has no carrier", "look at its cable and its switch port")
     yield from _mtu(bridge, nic)
@@ -222,3 +238,20 @@ def management_refusals(
             yield refuse(where, what, remedy)
         elif nic.name in nics and nic.name in ways:
             yield refuse(where, "is the way by which this server reaches its controller", remedy)
+
+
+def unknown_way_refusals(
+    wanted: DesiredState, ledger: Ledger, unknown_way_to: str
+) -> Iterator[Refusal]:
+    """Refuses each NIC that is not taken over yet while nobody knows by which one the controller is
+    reached. An undo does not ask: it must not wait for a name server."""
+    taken = {nic.nic for nic in ledger.nics}
+    for bridge in wanted.bridges if unknown_way_to else ():
+        if bridge.nic not in taken:
+            yield refuse(
+                f"NIC {bridge.nic}",
+                f"may be the way by which this server reaches {unknown_way_to}: that has no route, "
+                "or its name no address, at the moment",
+                "see that this server knows the controller's name (getent hosts) and has a route "
+                "to it, then try again",
+            )

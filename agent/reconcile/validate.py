@@ -15,6 +15,7 @@ from placewire.agent.reconcile.refusals_nics import (
     bridge_refusals,
     management_refusals,
     sysctl_refusals,
+    unknown_way_refusals,
 )
 from placewire.agent.reconcile.refusals_queues import (
     kernel_refusals,
@@ -35,6 +36,7 @@ class ServerFacts:
     protected              interfaces that are never touched
     protected_addresses    addresses (a.b.c.d) that must keep working, as the way to the controller
     controller_interfaces  interfaces by which packets leave for the controller
+    unknown_way_to         the controller's URL while there are none; any NIC may be the way then
     """
 
     server: str
@@ -44,6 +46,7 @@ class ServerFacts:
     protected_addresses: frozenset[str]
     traffic_control: TrafficControl = UNKNOWN_KERNEL
     controller_interfaces: frozenset[str] = frozenset()
+    unknown_way_to: str = ""
 
 
 def refusals(
@@ -62,6 +65,7 @@ def refusals(
     found = [
         *_twice(wanted),
         *_nic_refusals(wanted, observed, ledger, facts),
+        *unknown_way_refusals(wanted, ledger, facts.unknown_way_to),
         *address_refusals(wanted, observed, ledger, facts.protected_addresses),
         *sysctl_refusals(wanted, facts.protected),
         *queue_refusals(wanted, facts.open_vswitch_version),

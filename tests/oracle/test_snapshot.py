@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import ctypes
 import json
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -60,6 +62,22 @@ def test_what_a_link_does_by_itself_is_not_told() -> None:
     now = links(ifindex=9, operstate="DOWN", qdisc="htb", promiscuity=2, link_index=3,
                 flags=["NO-CARRIER", "BROADCAST", "MULTICAST", "UP"])  # fmt: skip
     assert compared(links(), now) == []
+
+
+@pytest.mark.parametrize(("flags", "expected"), [(1 << 15, True), (0x7FFF, False)])
+def test_large_receive_offload_is_read(
+    monkeypatch: pytest.MonkeyPatch, flags: int, expected: bool
+) -> None:
+    assert not snapshot.receives_large("lo") and not snapshot.receives_large("none")
+
+    def ioctl(_: Any, command: int, request: bytes) -> None:
+        assert (command, request[:5]) == (0x8946, b"nic0\0")
+        asked = ctypes.cast(struct.unpack_from("P", request, 16)[0], ctypes.POINTER(ctypes.c_uint))
+        assert asked[0] == 0x25
+        asked[1] = flags
+
+    monkeypatch.setattr(snapshot.fcntl, "ioctl", ioctl)
+    assert snapshot.receives_large("nic0") is expected
 
 
 def test_a_link_that_is_gone_takes_its_addresses_along() -> None:
@@ -122,6 +140,16 @@ def test_rules_are_told_by_priority() -> None:
     foreign = {"priority": 18000, "src": "10.99.0.0", "srclen": 24, "table": "100"}
     assert len(compared(facts(RULES), facts([foreign, *RULES]))) >= 1
     assert compared(facts([foreign, *RULES]), facts([*RULES, foreign])) == []
+
+
+def test_neighbours_that_somebody_set_are_told() -> None:
+    permanent = [{"dst": "10.7.0.9", "dev": "nic0", "lladdr": "02:00:00:00:00:09"}]
+    kept = snapshot.neighbours(permanent)
+    answered = snapshot.proxied([{"dst": "10.7.0.9", "dev": "nic0", "proxy": None}])
+    before = {"permanent neighbour": {**kept, **answered}}
+    assert compared(before, {"permanent neighbour": kept}) == [
+        "permanent neighbour nic0 10.7.0.9 proxy: was answered, is gone"
+    ]
 
 
 def test_sysctls_are_read_but_for_what_is_no_setting(tmp_path: Path) -> None:

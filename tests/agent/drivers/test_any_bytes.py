@@ -73,7 +73,7 @@ def strange(monkeypatch: pytest.MonkeyPatch) -> InterfaceView:
     }
 
     def run(words: list[str]) -> str:
-        octal = "".join(f"\\{byte:03o}" for byte in printed[" ".join(words)])
+        octal = "".join(f"\\{byte:03o}" for byte in printed.get(" ".join(words), b""))
         return command.run(["printf", octal])
 
     monkeypatch.setattr(interfaces, "run", run)

@@ -396,6 +396,24 @@ def test_a_nics_own_subnet_moves_and_comes_back_before_its_gateway(said: dict[st
     assert has_back(held, facts) and not has_back(held, without)
 
 
+def test_what_the_kernel_drops_with_the_last_address_is_a_fact(said: dict[str, str]) -> None:
+    said["ip -j neigh show nud permanent"] = json.dumps(
+        [{"dst": "10.7.0.9", "dev": "nic0"}, {"dst": "10.7.0.9", "dev": "mgmt"},
+         {"dst": "fd00::9", "dev": "nic0"}]
+    )  # fmt: skip
+    said["ip -j neigh show proxy"] = json.dumps([{"dst": "10.7.0.8", "dev": "nic0"}])
+    said["ip -o -4 route show table 255"] = """\
+local 10.7.0.1 dev nic0 proto kernel scope host src 10.7.0.1
+local 192.0.2.0/24 dev nic0 scope host
+local 198.51.100.0/24 dev lo scope host
+"""
+    assert nic0(said, [of_nic0("10.7.0.1")]).lost_with_addresses == (
+        "neigh 10.7.0.9 dev nic0",
+        "neigh proxy 10.7.0.8 dev nic0",
+        "route local 192.0.2.0/24 dev nic0 scope host",
+    )
+
+
 @pytest.mark.parametrize(
     ("file", "row"),
     [

@@ -137,3 +137,22 @@ def test_what_is_ours_is_not_in_the_way(swapped: bool, changes: dict[str, Any]) 
     observed = BARE.model_copy(update=changes)
     found = refusals(wanted, observed, Ledger(), FACTS)
     assert [r for r in found if "overlaps" in r.what] == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "remedy"),
+    [
+        ("neigh 10.7.0.9 dev nic0", "ip neigh del 10.7.0.9 dev nic0"),
+        ("neigh proxy 10.7.0.9 dev nic0", "ip neigh del proxy 10.7.0.9 dev nic0"),
+        ("route local 192.0.2.0/24 dev nic0", "ip route del local 192.0.2.0/24 dev nic0"),
+    ],
+)
+def test_a_nic_with_what_the_kernel_drops_is_refused_until_it_is_taken_over(
+    entry: str, remedy: str
+) -> None:
+    wanted, held = with_address("10.7.0.1/24"), nic("nic0", lost_with_addresses=(entry,))
+    found = refusals(wanted, ObservedState(nics=(held,)), Ledger(), NOBODY_PROTECTED)
+    assert [r.where for r in found] == ["NIC nic0"], found
+    assert f"`{entry}`" in found[0].what and remedy in found[0].remedy
+    ledger = Ledger(nics=(TakenOver(nic="nic0", addresses=(), bridge="pw-nic0", mac=""),))
+    assert refusals(wanted, ObservedState(nics=(held,)), ledger, NOBODY_PROTECTED) == ()
