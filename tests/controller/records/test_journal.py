@@ -126,7 +126,7 @@ def test_who_only_looks_keeps_no_change_from_beginning(
 ) -> None:
     """Two commands look for a moment; neither takes the other for a change."""
     lock = ChangeLock(tmp_path, print, needed=True)
-    monkeypatch.setattr(change_lock, "_LOOKS_SECONDS", 60.0, raising=False)
+    monkeypatch.setattr(change_lock, "_LOOKS_SECONDS", 60.0)
     with subprocess.Popen(
         [sys.executable, "-c", LOOK, str(tmp_path)], text=True, stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -134,7 +134,8 @@ def test_who_only_looks_keeps_no_change_from_beginning(
         assert looking.stdout is not None and looking.stdin is not None
         assert looking.stdout.readline() == "looks\n"
         assert lock.holder() is None
-        goes_on = threading.Timer(0.3, lambda: (looking.stdin.write("\n"), looking.stdin.flush()))
+        told = looking.stdin
+        goes_on = threading.Timer(0.3, lambda: (told.write("\n"), told.flush()))
         goes_on.start()
         with lock.exclusive():
             assert looking.stdout.readline() == "None\n"
