@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from placewire.agent import wiring
-from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.state import Ledger, TakenOver
 from placewire.agent.reconcile.validate import UNKNOWN_KERNEL, refusals
 from placewire.agent.wiring import addresses_towards, interfaces_towards
@@ -50,7 +49,7 @@ def test_no_nic_is_taken_over_while_the_way_to_the_controller_is_unknown(
     server: Any = SimpleNamespace(datapath="netdev", traffic_control=None)
     told = {}
     for url in ("https://256.0.0.1:7443", "https://127.0.0.2:7443"):
-        config: Any = AgentConfig.model_construct(server="s1", controller_url=url, protected=())
+        config: Any = SimpleNamespace(server="s1", controller_url=url, protected=())
         facts = wiring.server_facts(config, server)()
         facts = replace(facts, traffic_control=UNKNOWN_KERNEL)
         told[url] = refusals(desired_state(1), BARE, Ledger(), facts)

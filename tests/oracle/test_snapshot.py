@@ -76,7 +76,7 @@ def test_large_receive_offload_is_read(
         assert asked[0] == 0x25
         asked[1] = flags
 
-    monkeypatch.setattr(snapshot.fcntl, "ioctl", ioctl)
+    monkeypatch.setattr("fcntl.ioctl", ioctl)
     assert snapshot.receives_large("nic0") is expected
 
 
