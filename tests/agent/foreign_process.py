@@ -112,6 +112,30 @@ class Others:
         link.theirs.add(address)
         return f"address {address} of {nic}"
 
+    def use_another_adapter(self, nic: str) -> str:
+        """The owner of another adapter that has the NIC's name takes our bridge off it, and uses it
+        for something else. Returns what was made; "" while ovs-vswitchd does not run."""
+        server, address = self._server, "10.95.0.7/24"
+        if not server.switch_runs:
+            return ""
+        if (row := server.bridges.get(f"pw-{nic}")) is not None and row.ours:
+            self._delete_bridge(row)
+        link, settings = server.links[nic], dict.fromkeys(sysctls_of(nic), "2")
+        link.up = True
+        link.addresses.append(address)
+        link.theirs.add(address)
+        server.sysctls |= settings
+
+        def there() -> bool:
+            given_up = server.links.get(nic) is not link or address not in link.theirs
+            return given_up or all(
+                server.sysctls[name] == value or name in self.edited_sysctls
+                for name, value in settings.items()
+            )
+
+        self._keep(f"the use of another adapter as {nic}", there, _REBOOT, nic)
+        return f"address {address} and sysctls of another adapter, {nic}"
+
     def edit_ours(self) -> str:
         """Returns what was changed; "" where there is nothing of ours."""
         edits = [
