@@ -279,7 +279,8 @@ class Others:
         lines = [f"10.60.0.0/16 dev {row.name}", f"10.61.0.0/16 dev {row.name} table 8000"]
         if held:
             host = held[0].split("/")[0]
-            lines += [f"10.62.0.0/16 dev {via} src {host}" for via in (row.name, MANAGEMENT)]
+            lines += [f"10.62.0.0/16 dev {via} src {host}"
+                      for via in (row.name, MANAGEMENT, "br-ex")]  # fmt: skip
         line = self._rng.choice(lines)
         if line not in self._server.their_routes:
             self._server.their_routes.append(line)
