@@ -1,8 +1,8 @@
 """Knows what `ip` prints for a NIC's own addresses and routes. Pure.
 
 These texts are put back as arguments of `ip`, which takes more words than it prints: `oif` is
-another word for `dev`, and the last one counts. Whoever may write to Open vSwitch can put such words
-into a mark.
+another word for `dev`, and the last one counts. Whoever may write to Open vSwitch can put such
+words into a mark.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ until an operator gives it up.
 A NIC that comes back is the same NIC if it has its name and its MAC address. One that has only the
 name may be another adapter in the same slot; one that has only the MAC address was renamed by
 somebody who may want it so. While a plan is in force, its names rule: what is a port of our bridge
-under the NIC's name is the NIC. Another adapter that is no port of ours is its owner's, and what the
-former one held is owed to that.
+under the NIC's name is the NIC. Another adapter that is no port of ours is its owner's, and what
+the former one held is owed to that.
 """
 
 from __future__ import annotations

@@ -125,6 +125,11 @@ def _nic(
                 f"got {command.split()[0]} for a limited time (DHCP)",
                 "give the NIC that address for good",
             )
+    yield from _immovable_routes(nic)
+
+
+def _immovable_routes(nic: NicFacts) -> Iterator[Refusal]:
+    where = f"NIC {nic.name}"
     for route in nic.routes:
         if "nexthop" in route.split():
             yield refuse(

@@ -83,8 +83,9 @@ def refusals_of_marks(
     observed: ObservedState, ledger: Ledger, protected: Collection[str]
 ) -> tuple[Refusal, ...]:
     """Why marks are not obeyed. ledger: what they tell (ledger_of_marks). Whoever may write to Open
-    vSwitch can write a mark: it is believed only about the NIC that is its bridge's port, only where
-    that NIC is not protected, and only in words that `ip` prints. Names of a mark are quoted: operators paste commands."""
+    vSwitch can write a mark: it is believed only about the NIC that is its bridge's port, only
+    where that NIC is not protected, and only in words that `ip` prints. Names of a mark are quoted:
+    operators paste commands."""
     nics = {bridge.name: bridge.nic for bridge in observed.bridges}
     return (
         *(
@@ -140,4 +141,3 @@ def _forget(mark: TakenOver) -> str:
         f"remove the mark (ovs-vsctl remove bridge {quote(mark.bridge)} external_ids "
         "placewire-held), so that the NIC that is the bridge's port gets what stands on the bridge"
     )
-

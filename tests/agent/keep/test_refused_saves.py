@@ -42,7 +42,7 @@ def _staged(directory: Path) -> MemoryAgent:
 def test_a_commit_that_was_refused_ends_with_its_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, lost: bool
 ) -> None:
-    """at: which sync of the commit fails. lost: whether the state is lost, so that its copy counts."""
+    """at: which sync of the commit fails. lost: whether the state is lost, and its copy counts."""
     agent = _staged(tmp_path)
     _fail(monkeypatch, lambda call: call == at)
     with pytest.raises(EffectError, match="cannot be saved"):
