@@ -175,8 +175,9 @@ class ObservedState(Collections):
     Placewire nor the kernel made, and those that their NICs held, as `ip route` accepts them.
     unused_rows: the next change removes them. held: what bridges' marks say that their NICs held
     before. addresses_elsewhere: IPv4 addresses of interfaces that are neither NICs nor bridges of
-    Placewire: the loopback's, and those of others in Open vSwitch. problems: what is broken, for
-    example a bridge of MTU above its NIC's.
+    Placewire: the loopback's, and those of others in Open vSwitch. routes_elsewhere: others' IPv4
+    routes over such interfaces, as `ip route` accepts them. problems: what is broken, for example a
+    bridge of MTU above its NIC's.
     """
 
     nics: tuple[NicFacts, ...] = ()
@@ -187,6 +188,7 @@ class ObservedState(Collections):
     unused_rows: tuple[UnusedRow, ...] = ()
     held: tuple[TakenOver, ...] = ()
     addresses_elsewhere: tuple[Address, ...] = ()
+    routes_elsewhere: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
 

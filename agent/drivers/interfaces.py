@@ -169,6 +169,11 @@ class InterfaceView:
             if _is_over(line, interface) and (line in also or not _is_the_kernels(line))
         )
 
+    def foreign_routes_beside(self, interfaces: Collection[str]) -> tuple[str, ...]:
+        """Other programs' routes through none of these interfaces, as `ip route` accepts them."""
+        lines = self.all_foreign_routes
+        return tuple(r for r in lines if not any(_is_over(r, name) for name in interfaces))
+
     def _routes_of_nic(self, nic: str) -> tuple[str, ...]:
         """Those that a program must put back once they are gone. NetworkManager tells the kernel to
         make none with an address (`noprefixroute`), and makes the subnet's itself, of `proto

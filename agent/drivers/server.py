@@ -103,6 +103,7 @@ class Server:
         rules, foreign_rules = policy_routing.read_rules()
         routes, foreign_routes = policy_routing.read_routes()
         facts = view.nics(switch.bridge_of_port, switch.internal_interfaces)
+        known = {*(nic.name for nic in facts), *(b.name for b in (*bridges, *left))}
         effective = traffic_control.read_queues(nics)
         theirs = switch.foreign_on_ours()
         shaped_by_others = {entry.key for entry in theirs if entry.collection == SHAPERS}
@@ -156,14 +157,11 @@ class Server:
             held=tuple(switch.held()),
             addresses_elsewhere=tuple(
                 Address(interface=name, address=address)
-                for name in sorted(
-                    {*view.names}
-                    - {nic.name for nic in facts}
-                    - {b.name for b in (*bridges, *left)}
-                )
+                for name in sorted({*view.names} - known)
                 for address in view.addresses(name)
                 if ":" not in address
             ),
+            routes_elsewhere=view.foreign_routes_beside(known),
             problems=tuple(_problems(bridges, view)),
         )
 

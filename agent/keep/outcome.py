@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from placewire.agent.contract.state import Change, Refusal
 from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.lease import LeaseRefusedError
 from placewire.agent.reconcile.steps import Step
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ def changes_of(steps: Sequence[Step]) -> tuple[Change, ...]:
 
 def text_of(error: Exception) -> str:
     """The error for a report. An unforeseen one is a mistake in the agent: it is logged whole."""
-    if isinstance(error, (EffectError, NotAsAppliedError)):
+    if isinstance(error, (EffectError, NotAsAppliedError, LeaseRefusedError)):
         return str(error)
     log.error("unexpected", exc_info=error)
     what = f"the agent failed: {type(error).__name__}: {error}"

@@ -33,18 +33,20 @@ def observe(context: Context) -> Observation:
 
 def preview(context: Context, desired: DesiredState) -> Previewed:
     """What staging `desired` would change, and all that staging would refuse."""
-    kept = context.memory.kept
+    memory = context.memory
+    with memory.lock:
+        now, kept = memory.now(), memory.kept
     try:
-        leases.check_stage(kept, desired)
+        leases.check_stage(kept, desired, now)
     except LeaseRefusedError as error:
-        return Previewed(changes=(), refusals=(error.refusal,), lease=context.memory.lease)
+        return Previewed(changes=(), refusals=(error.refusal,), lease=memory.lease)
     observed = context.observe(desired, kept.ledger)
     if found := find_refusals(context, desired, observed, kept.ledger):
-        return Previewed(changes=(), refusals=found, lease=context.memory.lease)
+        return Previewed(changes=(), refusals=found, lease=memory.lease)
     # Staging writes down first what NICs hold now, and the marks of bridges tell that.
     ledger = extended(desired, observed, kept.ledger)
     changes = changes_of(find_drift(desired, observed, ledger).steps)
-    return Previewed(changes=changes, refusals=(), lease=context.memory.lease)
+    return Previewed(changes=changes, refusals=(), lease=memory.lease)
 
 
 def read_back(context: Context, generation: int) -> ReadBackResult:

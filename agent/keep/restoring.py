@@ -34,7 +34,8 @@ def restore(context: Context, generation: int) -> Outcome:
     memory = context.memory
     with memory.lock:
         there_is = leases.check_restore(memory.kept, generation)
-        if not there_is:
+        # One that is not here must not come later, also while another one is being undone.
+        if not there_is or generation > memory.kept.lease.highest_generation:
             memory.save(leases.never_to_come(memory.kept, generation))
 
     def begun() -> Kept:

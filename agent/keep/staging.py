@@ -20,7 +20,9 @@ from placewire.agent.reconcile.validate import refusals
 def stage(context: Context, desired: DesiredState, lease_seconds: float) -> Outcome:
     memory = context.memory
     try:
-        kind = leases.check_stage(memory.kept, desired)
+        with memory.lock:
+            now = memory.now()  # First, because it may move expiries along.
+            kind = leases.check_stage(memory.kept, desired, now)
         observed = context.observe(desired, memory.kept.ledger)
     except LeaseRefusedError as error:
         return Outcome(refusals=(error.refusal,))
@@ -40,8 +42,8 @@ def stage(context: Context, desired: DesiredState, lease_seconds: float) -> Outc
         done = apply_whole(context, desired, memory.kept.ledger, "stage", observed)
         with memory.lock:
             # A state that is staged again may have been committed since the check above.
-            expires = memory.now() + lease_seconds
-            memory.save(leases.staged(memory.kept, expires, done.observed))
+            now = memory.now()
+            memory.save(leases.staged(memory.kept, now + lease_seconds, done.observed, now))
     except Exception as error:
         # Any error at all: it must not leave the server half changed.
         return _give_up(context, error)

@@ -180,13 +180,16 @@ def goes_with_address(address: Address, foreign: Iterable[ForeignEntry]) -> Iter
 def _routes_from(
     address: Address, observed: ObservedState, ledger: Ledger
 ) -> Iterator[ForeignEntry]:
-    """Others' routes over no bridge of ours. None, while a NIC has this very address as well: they
-    then stay."""
+    """Others' routes over no bridge of ours. None, while another interface has this very address as
+    well: they then stay."""
     host = address.address.split("/")[0]
-    if any(held.split("/")[0] == host for nic in observed.nics for held in nic.addresses):
+    elsewhere = (at.address for at in observed.addresses_elsewhere)
+    held = (*(a for nic in observed.nics for a in nic.addresses), *elsewhere)
+    if any(a.split("/")[0] == host for a in held):
         return
     own = {route for taken in ledger.nics for route in taken.routes}
-    for route in dict.fromkeys(r for nic in observed.nics for r in nic.routes if r not in own):
+    routes = (*(r for nic in observed.nics for r in nic.routes), *observed.routes_elsewhere)
+    for route in dict.fromkeys(r for r in routes if r not in own):
         yield ForeignEntry(
             collection=OTHER_ROUTES,
             key=route,

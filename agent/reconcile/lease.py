@@ -83,7 +83,7 @@ def with_known_addresses(kept: Kept) -> Kept:
     return kept.model_copy(update={"ledger": ledgers.with_addresses(states, kept.ledger)})
 
 
-def check_stage(kept: Kept, desired: DesiredState) -> Literal["new", "again"]:
+def check_stage(kept: Kept, desired: DesiredState, now_unix: float) -> Literal["new", "again"]:
     """`again`: this very state is already in force. Raises LeaseRefusedError."""
     lease, where = kept.lease, f"server {desired.server}"
     if lease.is_unsettled:
@@ -94,6 +94,7 @@ def check_stage(kept: Kept, desired: DesiredState) -> Literal["new", "again"]:
         )
     same = (desired.generation, desired.content_digest) == (lease.generation, lease.content_digest)
     if same and lease.is_in_force:
+        _require_time_left(lease, now_unix, where)
         return "again"
     if holder := _other_plan(kept, desired.plan_name):
         raise LeaseRefusedError(
@@ -135,11 +136,13 @@ def begin_stage(kept: Kept, desired: DesiredState, ledger: Ledger) -> Kept:
     return Kept(lease=lease, desired=desired, baselines=beneath, ledger=ledger)
 
 
-def staged(kept: Kept, expires_unix: float, observed: ObservedState) -> Kept:
+def staged(kept: Kept, expires_unix: float, observed: ObservedState, now_unix: float) -> Kept:
     """To be called once the state was read back and found as desired. A committed state that is
-    staged again keeps the lease that it has."""
+    staged again keeps the lease that it has. Raises LeaseRefusedError where the lease of a state
+    that was staged again has run out meanwhile."""
     if kept.lease.is_committed:
         return kept
+    _require_time_left(kept.lease, now_unix, "stage")
     return _with_lease(_settled(kept, observed), phase="staged", expires_unix=expires_unix)
 
 
@@ -346,6 +349,15 @@ def _require_in_force(kept: Kept, generation: int, now_unix: float, verb: str) -
             verb,
             f"generation {generation} is not in force: the server is {lease.phase} at generation "
             f"{lease.generation}",
+            "stage again with a new generation",
+        )
+
+
+def _require_time_left(lease: LeaseState, now_unix: float, where: str) -> None:
+    if _is_past(lease.expires_unix, now_unix):
+        raise LeaseRefusedError(
+            where,
+            f"the lease of generation {lease.generation} has run out",
             "stage again with a new generation",
         )
 

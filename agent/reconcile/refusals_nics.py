@@ -18,7 +18,7 @@ from placewire.agent.contract.state import (
     Refusal,
     refuse,
 )
-from placewire.agent.reconcile.command_words import is_a_route
+from placewire.agent.reconcile.command_words import interfaces_of, is_a_route
 
 _INTERFACE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _OWN_SYSCTLS = "set only sysctls of the bridges and NICs of this state"
@@ -154,6 +154,11 @@ def _held(wanted: DesiredState, bridge: Bridge, nic: NicFacts) -> Iterator[Refus
                 "a control character, a backslash or a byte that is no UTF-8",
                 "give the NIC that address anew without such a label",
             )
+    yield from _immovable_routes(nic)
+
+
+def _immovable_routes(nic: NicFacts) -> Iterator[Refusal]:
+    where = f"NIC {nic.name}"
     for route in nic.routes:
         if "nexthop" in route.split():
             yield refuse(
@@ -168,18 +173,20 @@ def _held(wanted: DesiredState, bridge: Bridge, nic: NicFacts) -> Iterator[Refus
 
 
 def _sources(nic: NicFacts, observed: ObservedState) -> Iterator[Refusal]:
-    """Refuses a NIC whose address is the source of a route over another one: the kernel removes
-    such a route when the address leaves the bridge again."""
+    """Refuses a NIC whose address is the source of a route over another interface: the kernel
+    removes such a route when the address leaves the bridge again."""
     hosts = [address.split("/")[0] for address in nic.addresses]
-    for other in observed.nics:
-        for route in other.routes if other.name != nic.name else ():
-            if any(f" src {host} " in f"{route} " for host in hosts):
-                yield refuse(
-                    f"NIC {nic.name}",
-                    f"has the address from which {other.name} sends by the route {route!r}; an "
-                    "undo would lose that route",
-                    f"remove it, or give it a source of {other.name}'s own (ip route del {route})",
-                )
+    routes = [(n.name, route) for n in observed.nics if n.name != nic.name for route in n.routes]
+    for route in observed.routes_elsewhere:
+        routes.append((", ".join(sorted(interfaces_of(route))) or "this server", route))
+    for name, route in routes:
+        if any(f" src {host} " in f"{route} " for host in hosts):
+            yield refuse(
+                f"NIC {nic.name}",
+                f"has the address from which {name} sends by the route {route!r}; an undo would "
+                "lose that route",
+                f"remove it, or give it a source of {name}'s own (ip route del {route})",
+            )
 
 
 def _mtu(bridge: Bridge, nic: NicFacts) -> Iterator[Refusal]:

@@ -179,7 +179,8 @@ def _down(server: MemoryServer, desired: DesiredState) -> list[str]:
 
 def _sysctls(server: MemoryServer, wanted: Collections, others: Others) -> list[str]:
     values = {sysctl.name: sysctl.value for sysctl in wanted.sysctls}
-    for name in (sysctl for nic in NICS for sysctl in sysctls_of(nic)):
+    here = (nic for nic in NICS if nic not in other_nics(server))
+    for name in (sysctl for nic in here for sysctl in sysctls_of(nic)):
         if name in server.sysctls and name not in others.edited_sysctls:
             values.setdefault(name, "0")
     return [

@@ -88,6 +88,8 @@ CLOCK_OFF_SECONDS = (60.0, 3 * 86_400.0)
 _PASSING = ("not ours", "its owner's", "injected", "no answer")
 # How often, at a step, an owner uses a NIC that no state wants back.
 _USED_SELDOM = 0.01
+# How often the owner of an adapter that replaced a NIC uses it for something else.
+_USED_OFTEN = 0.4
 _AWAY_NAME, _OTHER_MAC = "away-{}", "02:00:00:00:01:{:02x}"
 
 
@@ -128,6 +130,7 @@ class FaultRun:
         self._away: dict[str, _Away] = {}
         # NICs that another one replaced while our bridge was over that name.
         self._adopted: set[str] = set()
+        self._replacements = 0  # Each has a MAC of its own.
         self._owed: set[str] = set()
         self._clock_wrong = 0.0
         self._leases = Leases()
@@ -593,7 +596,11 @@ class FaultRun:
 
     def _given_to_others(self, replaced: set[str]) -> list[str]:
         """Addresses that another NIC of the same name got, though nobody configured it."""
-        held = {nic: self.server.links[nic].addresses for nic in replaced & self._owed}
+        links = self.server.links
+        held = {
+            nic: [a for a in links[nic].addresses if a not in links[nic].theirs]
+            for nic in replaced & self._owed
+        }
         return [f"another NIC of the name {nic} got {a}" for nic, a in held.items() if a]
 
     def _require_foreign(self, when: str) -> None:
@@ -689,9 +696,12 @@ class FaultRun:
             if away.fault is Fault.NIC_RENAMED:
                 self.server.nic_renamed(_AWAY_NAME.format(nic), nic)
             else:
-                other = _OTHER_MAC.format(NICS.index(nic))
                 replaced = away.fault is Fault.NIC_REPLACED
+                self._replacements += replaced
+                other = _OTHER_MAC.format(self._replacements)
                 self.server.nic_comes_back(nic, other if replaced else away.mac)
+                if replaced and self._rng.random() < _USED_OFTEN:
+                    self._say(f"others: {self._others.use_another_adapter(nic)}")
                 if replaced and (row := self.server.bridges.get(f"pw-{nic}")) and row.ours:
                     self._adopted.add(nic)
                 if not away.owed:

@@ -112,6 +112,30 @@ class Others:
         link.theirs.add(address)
         return f"address {address} of {nic}"
 
+    def use_another_adapter(self, nic: str) -> str:
+        """The owner of another adapter that has the NIC's name takes our bridge off it, and uses it
+        for something else. Returns what was made; "" while ovs-vswitchd does not run."""
+        server, address = self._server, "10.95.0.7/24"
+        if not server.switch_runs:
+            return ""
+        if (row := server.bridges.get(f"pw-{nic}")) is not None and row.ours:
+            self._delete_bridge(row)
+        link, settings = server.links[nic], dict.fromkeys(sysctls_of(nic), "2")
+        link.up = True
+        link.addresses.append(address)
+        link.theirs.add(address)
+        server.sysctls |= settings
+
+        def there() -> bool:
+            given_up = server.links.get(nic) is not link or address not in link.theirs
+            return given_up or all(
+                server.sysctls[name] == value or name in self.edited_sysctls
+                for name, value in settings.items()
+            )
+
+        self._keep(f"the use of another adapter as {nic}", there, _REBOOT, nic)
+        return f"address {address} and sysctls of another adapter, {nic}"
+
     def edit_ours(self) -> str:
         """Returns what was changed; "" where there is nothing of ours."""
         edits = [
@@ -255,7 +279,8 @@ class Others:
         lines = [f"10.60.0.0/16 dev {row.name}", f"10.61.0.0/16 dev {row.name} table 8000"]
         if held:
             host = held[0].split("/")[0]
-            lines += [f"10.62.0.0/16 dev {via} src {host}" for via in (row.name, MANAGEMENT)]
+            lines += [f"10.62.0.0/16 dev {via} src {host}"
+                      for via in (row.name, MANAGEMENT, "br-ex")]  # fmt: skip
         line = self._rng.choice(lines)
         if line not in self._server.their_routes:
             self._server.their_routes.append(line)

@@ -72,6 +72,7 @@ THINGS = {
     "route in our table": _route(f"10.61.0.0/16 dev pw-nic0 table {TABLE_BASE}"),
     "route with our source": _route("10.62.0.0/16 dev pw-nic0 src 10.7.0.1"),
     "route elsewhere with our source": _route("10.62.0.0/16 dev mgmt src 10.7.0.1"),
+    "route elsewhere, over lo, with our source": _route("10.62.0.0/16 dev lo src 10.7.0.1"),
     "neighbour": Thing(
         lambda server: server.links["pw-nic0"].neighbours.append("10.7.0.9"),
         lambda server: server.links["pw-nic0"].neighbours.clear(),

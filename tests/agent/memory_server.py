@@ -441,6 +441,15 @@ class MemoryServer:
                 if link.internal and name not in names and name not in sought.bridges
                 for address in link.addresses
             ),
+            routes_elsewhere=tuple(
+                r
+                for r in (*self.main_routes, *self.their_routes)
+                if not any(
+                    is_over(r, name)
+                    for name, link in self.links.items()
+                    if not link.internal or name in names or name in sought.bridges
+                )
+            ),
             problems=tuple(down),
         )
 

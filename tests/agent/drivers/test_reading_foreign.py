@@ -315,6 +315,18 @@ def test_each_thing_on_a_bridge_is_told_with_what_removes_it() -> None:
     }  # fmt: skip
 
 
+def test_routes_beside_nics_and_bridges_are_read(a_busy_bridge: dict[str, str]) -> None:
+    a_busy_bridge["ip -o -4 route show table all"] += (
+        "10.99.0.0/24 dev br-ex proto kernel scope link src 10.99.0.1\n"
+        "10.88.0.0/16 via 10.99.0.254 dev br-ex src 10.7.0.1\n"
+        "10.89.0.0/16 dev lo scope link src 10.7.0.1\n"
+    )
+    assert InterfaceView().foreign_routes_beside({"pw-nic0", "mgmt"}) == (
+        "10.89.0.0/16 dev lo scope link src 10.7.0.1",
+        "10.88.0.0/16 via 10.99.0.254 dev br-ex src 10.7.0.1",
+    )
+
+
 @pytest.mark.usefixtures("a_busy_bridge")
 def test_the_disciplines_that_open_vswitch_makes_for_offloading_are_its_own() -> None:
     found = read_on_bridges(InterfaceView(), "pw-nic0", OWN, offloads=True)

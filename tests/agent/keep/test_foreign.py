@@ -186,6 +186,7 @@ RACES = {
     "address of our subnet": "remove pw-nic0 10.7.0.1/24",
     "route with our source": "remove pw-nic0 10.7.0.1/24",
     "route elsewhere with our source": "remove pw-nic0 10.7.0.1/24",
+    "route elsewhere, over lo, with our source": "remove pw-nic0 10.7.0.1/24",
 }  # fmt: skip
 
 

@@ -346,11 +346,17 @@ def test_nics_that_must_not_be_taken_over(facts: NicFacts, expected: str) -> Non
     assert any(expected in refusal.what for refusal in found), found
 
 
-def test_a_nic_whose_address_others_send_from_is_not_taken_over() -> None:
+@pytest.mark.parametrize("over", ["mgmt", "br-ex", "lo"])
+def test_a_nic_whose_address_others_send_from_is_not_taken_over(over: str) -> None:
     """An undo takes the address off the bridge, and the kernel that route with it."""
-    mgmt = nic("mgmt", "10.9.0.1/24", routes=("10.62.0.0/16 dev mgmt src 10.7.0.1",))
-    observed = BARE.model_copy(update={"nics": (*BARE.nics[:2], mgmt)})
+    route = f"10.62.0.0/16 dev {over} src 10.7.0.1"
+    mgmt = nic("mgmt", "10.9.0.1/24", routes=(route,) if over == "mgmt" else ())
+    elsewhere = () if over == "mgmt" else (route,)
+    observed = BARE.model_copy(
+        update={"nics": (*BARE.nics[:2], mgmt), "routes_elsewhere": elsewhere}
+    )
     (refusal,) = refusals(desired_state(1), observed, Ledger(), FACTS)
+    assert f"from which {over} sends" in refusal.what
     assert refusal.where == "NIC nic0" and "10.62.0.0/16" in refusal.remedy
     taken = Ledger(nics=(TakenOver(nic="nic0", addresses=("10.7.0.1/24",)),))
     assert refusals(desired_state(1), observed, taken, FACTS) == ()
