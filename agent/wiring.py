@@ -28,16 +28,17 @@ def server_facts(config: AgentConfig, server: Server) -> Callable[[], ServerFact
     numbers = tuple(int(part) for part in re.findall(r"\d+", open_vswitch_version()))
 
     def facts() -> ServerFacts:
-        ways = interfaces_towards(config.controller_url)
+        url = config.controller_url
+        ways, addresses = interfaces_towards(url), addresses_towards(url)
         return ServerFacts(
             server=config.server,
             datapath=server.datapath,
             open_vswitch_version=numbers,
             protected=frozenset(config.protected),
-            protected_addresses=addresses_towards(config.controller_url),
+            protected_addresses=addresses,
             traffic_control=server.traffic_control,
             controller_interfaces=ways,
-            unknown_way_to="" if ways else config.controller_url,
+            unknown_way_to="" if ways or addresses else url,
         )
 
     return facts

@@ -35,8 +35,11 @@ def restore(context: Context, generation: int) -> Outcome:
     with memory.lock:
         there_is = leases.check_restore(memory.kept, generation)
         # One that is not here must not come later, also while another one is being undone.
-        if not there_is or generation > memory.kept.lease.highest_generation:
+        if not there_is:
             memory.save(leases.never_to_come(memory.kept, generation))
+        elif generation > memory.kept.lease.highest_generation:
+            # A full disk must not keep the other one from being undone.
+            memory.hold(leases.never_to_come(memory.kept, generation))
 
     def begun() -> Kept:
         now = memory.now()  # First, because it may move expiries along.

@@ -12,7 +12,7 @@ from placewire.agent.reconcile.diff import difference
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.foreign import hold_back
 from placewire.agent.reconcile.lease import LeaseRefusedError
-from placewire.agent.reconcile.ledger import extended, is_of
+from placewire.agent.reconcile.ledger import extended, is_of, with_replaced_owed
 from placewire.agent.reconcile.unknown_marks import refusal_of_unknown_marks
 from placewire.agent.reconcile.validate import refusals
 
@@ -55,6 +55,7 @@ def find_refusals(
 ) -> tuple[Refusal, ...]:
     """Why this state cannot be staged on this server as it is now."""
     server = context.facts().server
+    ledger = with_replaced_owed(observed, ledger)
     return (
         refusal_of_unknown_marks(server, context.memory.kept.lease, observed)
         or _unpaid(server, desired, observed, ledger)
@@ -66,8 +67,9 @@ def find_refusals(
 def _unpaid(
     server: str, desired: DesiredState, observed: ObservedState, ledger: Ledger
 ) -> tuple[Refusal, ...]:
-    """NICs that came back, and have not yet all that they held before."""
-    wanted = {bridge.nic for bridge in desired.bridges}
+    """NICs that came back, and have not yet all that they held before. A port of ours is paid when
+    it is given back."""
+    wanted = {bridge.nic for bridge in desired.bridges} - {b.nic for b in observed.bridges}
     here = [nic for nic in observed.nics if nic.name in wanted]
     return tuple(
         refuse(

@@ -12,15 +12,16 @@ from itertools import pairwise
 
 _ADDRESS = r"[\da-fA-F.:]+(?:/\d+)?"
 # Of a route, by what follows them.
-_NAMED = "dev|proto|scope|table|tos|realms?|pref|congctl"
+_NAMED = "dev|proto|scope|table|tos|realms?|pref|ttl-propagate"
 _NUMBERED = (
     "metric|mtu|advmss|rtt|rttvar|window|cwnd|ssthresh|reordering|hoplimit|initcwnd|initrwnd|"
     "quickack|rto_min|fastopen_no_cookie"
 )
 _ROUTE = re.compile(
-    rf"(?:(?:unicast|multicast|anycast|broadcast) )?(?:default|{_ADDRESS})"
+    rf"(?:(?:unicast|local|multicast|anycast|broadcast) )?(?:default|{_ADDRESS})"
     rf"(?: (?:via (?:inet6? )?{_ADDRESS}|src {_ADDRESS}|(?:{_NAMED}) \S+"
-    rf"|(?:{_NUMBERED}) (?:lock )?\d\S*|features ecn|onlink))*"
+    rf"|(?:{_NUMBERED}) (?:lock )?\d\S*|features(?: ecn| tcp_usec_ts)+"
+    r"|congctl (?:lock )?\S+|onlink))*"
 )
 _OF_A_NIC = re.compile(
     rf"{_ADDRESS}(?: (?:peer {_ADDRESS}|broadcast {_ADDRESS}|(?:scope|label) \S+|metric \d+"

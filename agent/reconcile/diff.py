@@ -211,5 +211,7 @@ def _nics_back(bridges: tuple[Bridge, ...], observed: ObservedState, ledger: Led
             continue  # One that is away will be owed what it held.
         free = is_of(taken, nic) and nic.bridge is None
         if taken.nic in ours or (free and not has_back(taken, nic)):
-            steps.append(NicStep("back", ours.get(taken.nic, ""), taken))
+            # A port of ours is the NIC, though its MAC address may have changed meanwhile.
+            back = taken.model_copy(update={"mac": nic.mac})
+            steps.append(NicStep("back", ours.get(taken.nic, ""), back))
     return steps

@@ -36,7 +36,7 @@ class ServerFacts:
     protected              interfaces that are never touched
     protected_addresses    addresses (a.b.c.d) that must keep working, as the way to the controller
     controller_interfaces  interfaces by which packets leave for the controller
-    unknown_way_to         the controller's URL while there are none; any NIC may be the way then
+    unknown_way_to         the controller's URL while there are neither; any NIC may be the way then
     """
 
     server: str

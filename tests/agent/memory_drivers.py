@@ -382,6 +382,7 @@ class MemoryNetwork:
         link = self._server.links.get(nic)
         _require(link is not None, f"NIC {nic} is gone")
         assert link is not None
+        _require(held.mac in ("", link.mac), f"NIC {nic} is another one now")
         there = list(self._server.main_routes)
         missing = [a for a in held.addresses if a not in link.address_commands]
         return [

@@ -16,6 +16,7 @@ from placewire.agent.reconcile.command_words import interfaces_of, is_a_route, i
         "10.8.0.0/24 dev br-x+@ table vrf-red proto 18 scope 253 tos lowdelay realm 7/cosmos",
         "10.8.0.9 via inet6 fe80::1 dev nic0 mtu lock 1400 advmss 1300 rtt 10ms rto_min lock 5ms",
         "default dev nic0 features ecn congctl bbr quickack 1 initcwnd 10 window 4096",
+        "local 10.7.0.0/25 dev nic0 table 100 congctl lock cubic features ecn tcp_usec_ts",
         "multicast 224.0.0.0/4 dev nic0 scope link",
         "fd00::/64 dev nic0 proto kernel metric 256 pref medium",
     ],

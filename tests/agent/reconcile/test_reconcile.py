@@ -440,6 +440,18 @@ def test_a_nic_is_no_longer_promiscuous_when_it_was_not_before() -> None:
     assert difference(None, observed, wanted_so) == ()
 
 
+def test_a_port_of_ours_whose_mac_changed_gets_back_what_it_held() -> None:
+    """A driver may give another MAC at each start; the driver's check must not take that for
+    another adapter."""
+    desired = desired_state(1, nics=("nic0",))
+    held = TakenOver(nic="nic0", addresses=("10.7.0.1/24",), mac="02:00:00:00:99:01")
+    port = nic("nic0", bridge="pw-nic0")
+    observed = BARE.model_copy(update={"nics": (port,), "bridges": desired.bridges})
+    steps = difference(None, observed, Ledger(nics=(held,)))
+    (back,) = (step for step in steps if isinstance(step, NicStep))
+    assert back.held == held.model_copy(update={"mac": port.mac}) and port.mac != held.mac
+
+
 def test_shaping_that_a_port_left_on_its_nic_goes() -> None:
     shaped = nic("nic0", "10.7.0.1/24", root_qdisc="htb", left_by_switch=True)
     observed = BARE.model_copy(update={"nics": (shaped,)})
