@@ -51,7 +51,7 @@ async def apply(
     proposal = await propose(request, tools)
     if request.preview is not None:
         require_as_previewed(request.preview, proposal)
-    # What cannot be promised ends this before any server is touched.
+    # A rate that cannot be promised ends the apply here, before any server is touched.
     promised = promises(plan, proposal.decision.allocation) if request.measured else None
     if not await request.confirm():
         raise UsageError("not confirmed; nothing was changed")

@@ -1,42 +1,36 @@
-"""Reads facts of NICs, changes addresses, and moves a NIC's own to its bridge and back."""
+"""Reads facts of interfaces, changes addresses, and moves a NIC's own to its bridge and back."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from ipaddress import IPv4Interface
-from itertools import pairwise
 from pathlib import Path
 from socket import AF_INET, AF_INET6
-from typing import Any, Literal
+from typing import Any
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
-from placewire.agent.contract.entries import PROTOCOL, TABLES, Address, Bridge, DatapathType
+from placewire.agent.contract.entries import Address, Bridge, DatapathType
 from placewire.agent.contract.state import NicFacts
 from placewire.agent.drivers import ethtool
 from placewire.agent.drivers.announce import announce
 from placewire.agent.drivers.command import parsed, run, shown
+from placewire.agent.drivers.routes import (
+    identified,
+    is_over,
+    is_the_kernels,
+    made_with,
+    read_routes,
+)
 from placewire.agent.drivers.traffic_control import Discipline, read_on_left
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.steps import EntryStep, NicStep
 
-# Words that `ip route` prints and does not accept.
-_ROUTE_STATES = {"linkdown", "dead", "offload", "rt_offload", "trap", "pervasive"}
-_LASTS = re.compile(r" expires \S+")
-# The end of a line, as `ip -o` writes it; another backslash is part of a name.
-_LINE_END = re.compile(r"\\(?=\s)")
 _BLANK = re.compile(r"\s")
-# Where the versions of iproute2 look for names of routing protocols.
-_PROTOCOL_NAMES = tuple(
-    f"{folder}/iproute2/{files}"
-    for folder in ("etc", "usr/lib", "usr/share")
-    for files in ("rt_protos", "rt_protos.d/*.conf")
-)
 _DATAPATH_INTERFACES = ("ovs-netdev", "ovs-system")
 # Disciplines that take what an interface receives.
 RECEIVING = ("ingress", "clsact")
@@ -102,7 +96,7 @@ class InterfaceView:
     @cached_property
     def foreign_routes_v6(self) -> Sequence[str]:
         """Other programs' IPv6 routes, as `ip -6 route` accepts them."""
-        return [line for line in read_routes("-6") if not _is_the_kernels(line)]
+        return [line for line in read_routes("-6") if not is_the_kernels(line)]
 
     @cached_property
     def permanent_neighbours(self) -> Sequence[Mapping[str, Any]]:
@@ -119,7 +113,7 @@ class InterfaceView:
         """Other programs' IPv4 routes of table local."""
         # By its number, because iproute2's files may give the table another name.
         lines = run(["ip", "-o", "-4", "route", "show", "table", "255"]).splitlines()
-        return [line.strip() for line in lines if not _is_the_kernels(line)]
+        return [line.strip() for line in lines if not is_the_kernels(line)]
 
     def _lost_with_addresses(self, nic: str) -> tuple[str, ...]:
         asked = (("", self.permanent_neighbours), ("proxy ", self._proxied))
@@ -130,13 +124,13 @@ class InterfaceView:
                 for entry in entries
                 if entry.get("dev") == nic and ":" not in entry["dst"]
             ),
-            *(f"route {line}" for line in self._local_routes if _is_over(line, nic)),
+            *(f"route {line}" for line in self._local_routes if is_over(line, nic)),
         )
 
     @property
     def all_foreign_routes(self) -> Sequence[str]:
         """Other programs' IPv4 routes, as `ip route` accepts them."""
-        return [line for line in self._routes if not _is_the_kernels(line)]
+        return [line for line in self._routes if not is_the_kernels(line)]
 
     def disciplines(self, interface: str) -> tuple[Discipline, ...]:
         """The queueing disciplines that have a handle."""
@@ -166,13 +160,13 @@ class InterfaceView:
         return tuple(
             line
             for line in self._routes
-            if _is_over(line, interface) and (line in also or not _is_the_kernels(line))
+            if is_over(line, interface) and (line in also or not is_the_kernels(line))
         )
 
     def foreign_routes_beside(self, interfaces: Collection[str]) -> tuple[str, ...]:
         """Other programs' routes through none of these interfaces, as `ip route` accepts them."""
         lines = self.all_foreign_routes
-        return tuple(r for r in lines if not any(_is_over(r, name) for name in interfaces))
+        return tuple(r for r in lines if not any(is_over(r, name) for name in interfaces))
 
     def _routes_of_nic(self, nic: str) -> tuple[str, ...]:
         """Those that a program must put back once they are gone. NetworkManager tells the kernel to
@@ -181,8 +175,8 @@ class InterfaceView:
         entries = [entry for entry in self.address_entries(nic) if entry["family"] == "inet"]
         if not any(entry.get("noprefixroute") for entry in entries):
             return self.foreign_routes(nic)
-        made = {_made_with(entry) for entry in entries if not entry.get("noprefixroute")}
-        unmade = [line for line in self._routes if _identified(line) not in made]
+        made = {made_with(entry) for entry in entries if not entry.get("noprefixroute")}
+        unmade = [line for line in self._routes if identified(line) not in made]
         return self.foreign_routes(nic, also=unmade)
 
     def nics(
@@ -251,54 +245,11 @@ def _address_command(entry: Mapping[str, Any]) -> str:
     return " ".join(words)
 
 
-def read_routes(family: Literal["-4", "-6"] = "-4") -> list[str]:
-    """All routes but ours and those of table local, as `ip route` accepts them. Those without a
-    gateway come first, so that all can be added in this order."""
-    lines, protocol = [], names_of_our_protocol()
-    for line in run(["ip", "-o", family, "route", "show", "table", "all"]).splitlines():
-        # How long a route still lasts differs at each reading.
-        lasting = _LASTS.sub("", _LINE_END.sub(" ", line))
-        words = [word for word in lasting.split() if word not in _ROUTE_STATES]
-        pairs = set(pairwise(words))
-        own = family == "-4" and _is_ours(pairs, protocol)
-        if words and ("table", "local") not in pairs and not own:
-            lines.append(" ".join(words))
-    return sorted(lines, key=lambda line: " via " in line)
-
-
-def names_of_our_protocol(root: Path = Path("/")) -> frozenset[str]:
-    """How `ip` may show our protocol: by its number, or as a file of iproute2's names it."""
-    names = {str(PROTOCOL)}
-    for pattern in _PROTOCOL_NAMES:
-        for path in root.glob(pattern):
-            with suppress(OSError):
-                text = path.read_text(errors="backslashreplace")
-                rows = (line.partition("#")[0].split() for line in text.splitlines())
-                names |= {row[1] for row in rows if len(row) == 2 and _is_protocol(row[0])}
-    return frozenset(names)
-
-
-def _is_protocol(number: str) -> bool:
-    """number: as iproute2's files have it, decimal or hexadecimal."""
-    with suppress(ValueError):
-        return int(number, 16 if number.startswith("0x") else 10) == PROTOCOL
-    return False
-
-
-def _is_ours(pairs: Collection[tuple[str, str]], protocol: Collection[str]) -> bool:
-    """Whether a route of these pairs of neighbouring words has our protocol and is in a table of
-    ours. A table that /etc/iproute2/rt_tables names may be one of ours: the name hides the number.
-    """
-    table = next((value for key, value in pairs if key == "table"), "main")
-    in_ours = int(table) in TABLES if table.isdigit() else table not in ("main", "default")
-    return any(("proto", name) in pairs for name in protocol) and in_ours
-
-
 def leaving_by(address: str) -> list[str]:
     """The interface by which packets to this address leave; empty while there is no route."""
     try:
         with IPRoute() as netlink:
-            # Of a link-local IPv6 address, the interface is a part.
+            # A link-local IPv6 address has the interface as a part.
             host, _, _ = address.partition("%")
             routes = netlink.route("get", dst=host, family=AF_INET6 if ":" in host else AF_INET)
             names = names_of_links(netlink)
@@ -310,29 +261,6 @@ def leaving_by(address: str) -> list[str]:
 def names_of_links(netlink: Any) -> dict[int, str]:
     """By the interface's index. pyroute2 has a name that is no UTF-8 as bytes."""
     return {link["index"]: shown(link.get_attr("IFLA_IFNAME")) for link in netlink.get_links()}
-
-
-def _is_the_kernels(route: str) -> bool:
-    """Whether the kernel made it, or a program that says so. `ra`: of a router's advertisement."""
-    return any(f" proto {protocol} " in f"{route} " for protocol in ("kernel", "ra"))
-
-
-def _is_over(route: str, interface: str) -> bool:
-    return f" dev {interface} " in f" {route} "
-
-
-def _made_with(entry: Mapping[str, Any]) -> tuple[str, str, str]:
-    """What `_identified` says of the route that the kernel makes with an IPv4 address."""
-    peer_or_own = entry.get("address", entry["local"])
-    network = IPv4Interface(f"{peer_or_own}/{entry['prefixlen']}").network
-    return str(network).removesuffix("/32"), entry["local"], str(entry.get("metric", ""))
-
-
-def _identified(route: str) -> tuple[str, str, str]:
-    """Its destination, source and metric; "" for what it does not say."""
-    words = route.split()
-    said = dict(pairwise(words))
-    return words[0], said.get("src", ""), said.get("metric", "")
 
 
 def change_addresses(steps: Sequence[EntryStep]) -> None:

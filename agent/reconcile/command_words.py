@@ -11,7 +11,7 @@ import re
 from itertools import pairwise
 
 _ADDRESS = r"[\da-fA-F.:]+(?:/\d+)?"
-# Of a route, by what follows them.
+# The words of a route, by what follows each.
 _NAMED = "dev|proto|scope|table|tos|realms?|pref|ttl-propagate"
 _NUMBERED = (
     "metric|mtu|advmss|rtt|rttvar|window|cwnd|ssthresh|reordering|hoplimit|initcwnd|initrwnd|"

@@ -79,7 +79,7 @@ def _ways(
     wanted: DesiredState,
     observed: ObservedState,
 ) -> list[IPv4Address]:
-    """Of the addresses that must keep working, those on no interface that is known here."""
+    """The addresses that must keep working and are on no interface that is known here."""
     nics = {bridge.nic for bridge in wanted.bridges}
     known = {str(address.ip) for _, address in theirs}
     known |= {a.address.split("/")[0] for a in observed.addresses}

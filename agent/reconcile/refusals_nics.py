@@ -251,7 +251,7 @@ def unknown_way_refusals(
     wanted: DesiredState, ledger: Ledger, unknown_way_to: str
 ) -> Iterator[Refusal]:
     """Refuses each NIC that is not taken over yet while nobody knows by which one the controller is
-    reached. An undo does not ask: it must not wait for a name server."""
+    reached. An undo is not refused for it."""
     taken = {nic.nic for nic in ledger.nics}
     for bridge in wanted.bridges if unknown_way_to else ():
         if bridge.nic not in taken:

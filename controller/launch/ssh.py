@@ -221,7 +221,7 @@ class SshLauncher:
                 f"{INSTALLED_PYTHON}",
             )
         try:
-            # What the interpreter prints of its own, as from a sitecustomize, comes before.
+            # The interpreter may print lines of its own before, as from a sitecustomize.
             found = json.loads(said.strip().rpartition("\n")[2])
         except ValueError:
             return problem(

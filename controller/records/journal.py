@@ -56,7 +56,7 @@ def to_remove_on(servers: Collection[str], *, all_of_plan: bool = True) -> str:
 
 
 def _servers_in(detail: str) -> list[str]:
-    """Of the phase `destroy decided`; empty in a former release's."""
+    """Servers that the detail of a phase `destroy decided` names; a former release's names none."""
     return detail.removeprefix(_ONLY).removeprefix(_TO_REMOVE_ON).split()
 
 
@@ -76,8 +76,8 @@ class Decision:
 
     @property
     def last_phase(self) -> str:
-        """Of those that stand: a destroy that every server refused, or that was for some servers
-        only, leaves the phase before it."""
+        """The last phase that stands: a destroy that every server refused, or that was for some
+        servers only, leaves the phase before it."""
         return self._standing[-1].name
 
     @property

@@ -11,8 +11,9 @@ from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
 from placewire.agent.contract.entries import Address
 from placewire.agent.contract.state import Ledger, ObservedState
-from placewire.agent.drivers import command, interfaces
-from placewire.agent.drivers.interfaces import InterfaceView, names_of_links, read_routes
+from placewire.agent.drivers import command, interfaces, routes
+from placewire.agent.drivers.interfaces import InterfaceView, names_of_links
+from placewire.agent.drivers.routes import read_routes
 from placewire.agent.interface_counters import parse_devices
 from placewire.agent.reconcile.validate import refusals
 from tests.agent.observed_states import FACTS
@@ -76,7 +77,8 @@ def strange(monkeypatch: pytest.MonkeyPatch) -> InterfaceView:
         octal = "".join(f"\\{byte:03o}" for byte in printed.get(" ".join(words), b""))
         return command.run(["printf", octal])
 
-    monkeypatch.setattr(interfaces, "run", run)
+    for module in (interfaces, routes):
+        monkeypatch.setattr(module, "run", run)
     return InterfaceView()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from placewire.agent.contract.entries import PROTOCOL, Route, Rule
-from placewire.agent.drivers import interfaces, policy_routing
+from placewire.agent.drivers import policy_routing, routes
 
 
 class Message(dict[str, Any]):
@@ -99,8 +99,8 @@ def test_routes_of_others_with_our_protocol_are_seen_where_they_may_be_lost(
 ) -> None:
     """They go with a NIC's address, and so are moved and put back with it. A table's name may hide
     one of our numbers."""
-    monkeypatch.setattr(interfaces, "run", lambda command: ROUTES)
-    assert interfaces.read_routes() == ROUTES.splitlines()[:3]
-    assert interfaces.read_routes("-6") == sorted(
+    monkeypatch.setattr(routes, "run", lambda command: ROUTES)
+    assert routes.read_routes() == ROUTES.splitlines()[:3]
+    assert routes.read_routes("-6") == sorted(
         ROUTES.splitlines(), key=lambda line: " via " in line
     ), "ours are IPv4 only"

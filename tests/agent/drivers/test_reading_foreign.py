@@ -16,7 +16,7 @@ from placewire.agent.contract.state import (
     ObservedState,
     TakenOver,
 )
-from placewire.agent.drivers import interfaces, on_queues, traffic_control
+from placewire.agent.drivers import interfaces, on_queues, routes, traffic_control
 from placewire.agent.drivers.interfaces import InterfaceView
 from placewire.agent.drivers.on_bridges import made_by_kernel, read_on_bridges, require_alone
 from placewire.agent.drivers.openflow import parse_flows
@@ -79,7 +79,7 @@ class Said:
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     answers: dict[str, str] = {}
-    for module in (traffic_control, interfaces):
+    for module in (traffic_control, interfaces, routes):
         monkeypatch.setattr(module, "run", Said(answers))
     return answers
 
@@ -442,12 +442,12 @@ def test_a_route_of_ours_is_ours_whatever_its_protocol_is_called(
     said["ip -o -4 route show table all"] = "\n".join(
         [ours.format("80"), ours.format("placewire"), theirs]
     )
-    assert interfaces.read_routes() == [ours.format("placewire"), theirs]
+    assert routes.read_routes() == [ours.format("placewire"), theirs]
     (tmp_path / file).parent.mkdir(parents=True)
     (tmp_path / file).write_text(f"# names\n{row}\n186 bird\n")
-    names = interfaces.names_of_our_protocol
-    monkeypatch.setattr(interfaces, "names_of_our_protocol", lambda: names(tmp_path))
-    assert interfaces.read_routes() == [theirs]
+    names = routes.names_of_our_protocol
+    monkeypatch.setattr(routes, "names_of_our_protocol", lambda: names(tmp_path))
+    assert routes.read_routes() == [theirs]
 
 
 def test_a_moved_route_of_the_subnet_is_seen_on_the_bridge(said: dict[str, str]) -> None:
