@@ -29,6 +29,8 @@ def run(package: str, description: str, items: Mapping[int, Sequence[str]], head
     """
     # As an exception, SIGTERM lets every `with` take down the labs and processes that it made.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    # A shell's background job ignores SIGINT otherwise.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     file = f"{package.rpartition('.')[2]}.md"
     parser = argparse.ArgumentParser(
         prog=f"python -m {package}", description=description,

@@ -131,7 +131,7 @@ def main() -> int:
 def _lanes() -> tuple[Lane, ...]:
     # The profile draws the same examples each time: a red run is a change's doing, not chance's.
     pytest = [sys.executable, "-m", "pytest", "-q", "-p", "tests.skipped"]
-    pytest += ["--hypothesis-profile=ci", "-m"]
+    pytest += ["--hypothesis-profile=ci", "--durations=8", "--durations-min=10", "-m"]
     timed = "(network or timed) and not thorough"
     rest = "not (network or timed or lab or thorough)"
     optimizer, controller = "tests/optimizer", "tests/controller"

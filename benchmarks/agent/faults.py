@@ -3,8 +3,11 @@ with one fault each, and servers in memory with up to four."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sized
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from benchmarks.table import Table
 from tests.agent import fault_table
@@ -19,10 +22,22 @@ from tests.agent.real_fault_runs import real_fault_runs
 
 REAL_RUNS = 504
 RUNS_IN_MEMORY = 10_000
+PROGRESS_SECONDS = 30.0
+
+
+class _Judged(Protocol):
+    """broken: what is wrong with how a run ended; empty where nothing is."""
+
+    @property
+    def broken(self) -> object: ...
+
+
+_Told = TypeVar("_Told", bound=_Judged)
 
 
 def tables(_: Path | None) -> Iterable[Table]:
-    told = list(real_fault_runs(range(REAL_RUNS)))
+    seeds = range(REAL_RUNS)
+    told = list(_with_progress(real_fault_runs(seeds), seeds))
     columns, rows = table(told)
     yield Table(
         f"2. {len(told)} changes of real servers, each with a fault at a random step",
@@ -41,7 +56,8 @@ def tables(_: Path | None) -> Iterable[Table]:
             "NICs came back only after an undo. Nobody gave a NIC back what the agent should have.",
         ),
     )
-    in_memory = list(fault_table.fault_runs(range(RUNS_IN_MEMORY)))
+    seeds = range(RUNS_IN_MEMORY)
+    in_memory = list(_with_progress(fault_table.fault_runs(seeds), seeds))
     yield Table(
         f"2. {len(in_memory)} runs of the agent in memory, each with up to {MOST_FAULTS} faults",
         fault_table.COLUMNS,
@@ -52,3 +68,21 @@ def tables(_: Path | None) -> Iterable[Table]:
             "forgotten, no lease too long or too short), and counts for each kind that struck it.",
         ),
     )
+
+
+def _with_progress(runs: Iterable[_Told], seeds: Sized) -> Iterator[_Told]:
+    """Passes the runs on, and says on standard error now and then how many ended, how many of them
+    are broken, and how many minutes the others will take."""
+    began = said = time.monotonic()
+    broken = 0
+    for number, run in enumerate(runs, 1):
+        broken += bool(run.broken)
+        now = time.monotonic()
+        if now - said >= PROGRESS_SECONDS or number == len(seeds):
+            left = (now - began) / number * (len(seeds) - number) / 60
+            print(
+                f"    {number} of {len(seeds)} runs, {broken} broken, {left:.0f} min left",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
+            said = now
+        yield run
