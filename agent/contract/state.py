@@ -122,6 +122,14 @@ class ForeignEntry(Frozen):
     remedy: str = ""
 
 
+class UnopenedNic(Frozen):
+    """A NIC that is a port of a bridge of Placewire's in Open vSwitch's database, and that
+    ovs-vswitchd does not have open: no packet passes. why: what the database says; "": nothing."""
+
+    nic: str
+    why: str = ""
+
+
 class EffectiveQueue(Frozen):
     """An HTB class as the kernel has it (tc), whatever OVSDB says. least_burst_bytes: Open vSwitch
     raises a smaller burst to this, which depends on the NIC's MTU."""
@@ -171,19 +179,21 @@ class ObservedState(Collections):
     that a killed ovs-vswitchd left behind. addresses: those that Placewire gave to the bridges'
     interfaces; a NIC's own are in nics, those of others in foreign. sysctls: those that a desired
     state or the ledger names. bridges_down: bridges whose interface is down, as ovs-vswitchd leaves
-    it when it makes the interface anew. bridge_routes: all routes over the bridges that neither
-    Placewire nor the kernel made, and those that their NICs held, as `ip route` accepts them.
-    unused_rows: the next change removes them. held: what bridges' marks say that their NICs held
-    before. addresses_elsewhere: IPv4 addresses of interfaces that are neither NICs nor bridges of
-    Placewire: the loopback's, and those of others in Open vSwitch. routes_elsewhere: others' IPv4
-    routes over such interfaces, as `ip route` accepts them. problems: what is broken, for example a
-    bridge of MTU above its NIC's.
+    it when it makes the interface anew. unopened: ports of those bridges that ovs-vswitchd does not
+    have open, as one whose NIC was made anew, or all while it starts. bridge_routes: all routes
+    over the bridges that neither Placewire nor the kernel made, and those that their NICs held, as
+    `ip route` accepts them. unused_rows: the next change removes them. held: what bridges' marks
+    say that their NICs held before. addresses_elsewhere: IPv4 addresses of interfaces that are
+    neither NICs nor bridges of Placewire: the loopback's, and those of others in Open vSwitch.
+    routes_elsewhere: others' IPv4 routes over such interfaces, as `ip route` accepts them.
+    problems: what is broken, for example a bridge of MTU above its NIC's.
     """
 
     nics: tuple[NicFacts, ...] = ()
     effective_queues: tuple[EffectiveQueue, ...] = ()
     foreign: tuple[ForeignEntry, ...] = ()
     bridges_down: tuple[str, ...] = ()
+    unopened: tuple[UnopenedNic, ...] = ()
     bridge_routes: tuple[str, ...] = ()
     unused_rows: tuple[UnusedRow, ...] = ()
     held: tuple[TakenOver, ...] = ()

@@ -69,6 +69,12 @@ class InterfaceView:
     def is_up(self, interface: str) -> bool:
         return interface in self._links and "UP" in self._links[interface]["flags"]
 
+    def is_opened(self, nic: str) -> bool:
+        """Whether ovs-vswitchd has this port open: it then belongs to the kernel datapath, or is
+        promiscuous for the userspace datapath. The database does not say it (Open vSwitch 3.1)."""
+        link = self._links.get(nic, {})
+        return link.get("master") == "ovs-system" or "PROMISC" in link.get("flags", ())
+
     def addresses(self, interface: str) -> list[str]:
         """Those of global scope, IPv6 too, as a.b.c.d/len."""
         return [f"{a['local']}/{a['prefixlen']}" for a in self._global(interface)]

@@ -51,6 +51,14 @@ class SwitchView:
                 found.append((row.name, nic if is_port else "", datapath))
         return sorted(found)
 
+    def errors(self) -> dict[str, str]:
+        """By port that Open vSwitch could not make: why, as the database says it."""
+        return {
+            row.name: row.error[0] if row.error else "it has no OpenFlow port"
+            for row in self._rows("Interface")
+            if row.error or row.ofport == [-1]
+        }
+
     def held(self) -> list[TakenOver]:
         """Returns what the marks of our bridges say that their NICs held. A mark belongs to the
         bridge that it stands on, whichever it names. A mark that somebody spoilt is left out."""
