@@ -81,6 +81,8 @@ class NicFacts(Frozen):
     left_by_switch: it is no bridge's port, and its queueing discipline is an HTB made by
     ovs-vswitchd, which leaves it behind where a port is removed before its QoS.
     least_mtu_bytes, largest_mtu_bytes: what its driver accepts; None: the driver does not say.
+    link_type, kind: in the words of `ip -d link`, for example "ether" and "macvlan"; kind is "" for
+    an adapter's own interface. resolves_neighbours: False where it is set to NOARP or POINTOPOINT.
     lost_with_addresses: IPv4 entries that somebody set and that the kernel drops with the NIC's
     last address, as `ip` names them: "neigh 10.7.0.9 dev nic0", "neigh proxy …", "route local …".
     """
@@ -103,6 +105,9 @@ class NicFacts(Frozen):
     left_by_switch: bool = False
     least_mtu_bytes: Count | None = None
     largest_mtu_bytes: Count | None = None
+    link_type: str = "ether"
+    kind: str = ""
+    resolves_neighbours: bool = True
     lost_with_addresses: tuple[str, ...] = ()
 
 

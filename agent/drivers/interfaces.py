@@ -223,6 +223,9 @@ class InterfaceView:
             # 0: the driver states no bound.
             least_mtu_bytes=link.get("min_mtu") or None,
             largest_mtu_bytes=link.get("max_mtu") or None,
+            link_type=link.get("link_type", ""),
+            kind=self._kind(name),
+            resolves_neighbours=not {"NOARP", "POINTOPOINT"}.intersection(link["flags"]),
             lost_with_addresses=self._lost_with_addresses(name),
         )
 
