@@ -186,21 +186,21 @@ class InterfaceView:
         return self.foreign_routes(nic, also=unmade)
 
     def nics(
-        self, bridge_of_port: Mapping[str, str], internal: Collection[str]
+        self, bridge_of_interface: Mapping[str, str], internal: Collection[str]
     ) -> tuple[NicFacts, ...]:
         """All interfaces that could be a NIC: not the loopback, and not Open vSwitch's own."""
         return tuple(
-            self._facts(name, bridge_of_port)
+            self._facts(name, bridge_of_interface)
             for name, link in sorted(self._links.items())
             if "LOOPBACK" not in link["flags"]
             and name not in internal
             and name not in _DATAPATH_INTERFACES
         )
 
-    def _facts(self, name: str, bridge_of_port: Mapping[str, str]) -> NicFacts:
+    def _facts(self, name: str, bridge_of_interface: Mapping[str, str]) -> NicFacts:
         link = self._links[name]
         master = link.get("master")
-        bridge = bridge_of_port.get(name) or (None if master == "ovs-system" else master)
+        bridge = bridge_of_interface.get(name) or (None if master == "ovs-system" else master)
         return NicFacts(
             name=name,
             mac=link.get("address", ""),

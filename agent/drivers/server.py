@@ -102,7 +102,7 @@ class Server:
         )
         rules, foreign_rules = policy_routing.read_rules()
         routes, foreign_routes = policy_routing.read_routes()
-        facts = view.nics(switch.bridge_of_port, switch.internal_interfaces)
+        facts = view.nics(switch.bridge_of_interface, switch.internal_interfaces)
         known = {*(nic.name for nic in facts), *(b.name for b in (*bridges, *left))}
         effective = traffic_control.read_queues(nics)
         theirs = switch.foreign_on_ours()

@@ -36,6 +36,13 @@ class SwitchView:
         self.bridge_of_port = {
             port.name: bridge.name for bridge in self._rows("Bridge") for port in bridge.ports
         }
+        # A port may have several interfaces (a bond), none of which needs to have its name.
+        self.bridge_of_interface = {
+            interface.name: bridge.name
+            for bridge in self._rows("Bridge")
+            for port in bridge.ports
+            for interface in port.interfaces
+        }
         self.internal_interfaces = {
             row.name for row in self._rows("Interface") if row.type == "internal"
         }
