@@ -81,6 +81,8 @@ class NicFacts(Frozen):
     left_by_switch: it is no bridge's port, and its queueing discipline is an HTB made by
     ovs-vswitchd, which leaves it behind where a port is removed before its QoS.
     least_mtu_bytes, largest_mtu_bytes: what its driver accepts; None: the driver does not say.
+    link_type, kind: in the words of `ip -d link`, for example "ether" and "macvlan"; kind is "" for
+    an adapter's own interface. resolves_neighbours: False where it is set to NOARP or POINTOPOINT.
     lost_with_addresses: IPv4 entries that somebody set and that the kernel drops with the NIC's
     last address, as `ip` names them: "neigh 10.7.0.9 dev nic0", "neigh proxy …", "route local …".
     """
@@ -103,6 +105,9 @@ class NicFacts(Frozen):
     left_by_switch: bool = False
     least_mtu_bytes: Count | None = None
     largest_mtu_bytes: Count | None = None
+    link_type: str = "ether"
+    kind: str = ""
+    resolves_neighbours: bool = True
     lost_with_addresses: tuple[str, ...] = ()
 
 
@@ -120,6 +125,14 @@ class ForeignEntry(Frozen):
     text: str
     on: str = ""
     remedy: str = ""
+
+
+class UnopenedNic(Frozen):
+    """A NIC that is a port of a bridge of Placewire's in Open vSwitch's database, and that
+    ovs-vswitchd does not have open: no packet passes. why: what the database says; "": nothing."""
+
+    nic: str
+    why: str = ""
 
 
 class EffectiveQueue(Frozen):
@@ -171,19 +184,21 @@ class ObservedState(Collections):
     that a killed ovs-vswitchd left behind. addresses: those that Placewire gave to the bridges'
     interfaces; a NIC's own are in nics, those of others in foreign. sysctls: those that a desired
     state or the ledger names. bridges_down: bridges whose interface is down, as ovs-vswitchd leaves
-    it when it makes the interface anew. bridge_routes: all routes over the bridges that neither
-    Placewire nor the kernel made, and those that their NICs held, as `ip route` accepts them.
-    unused_rows: the next change removes them. held: what bridges' marks say that their NICs held
-    before. addresses_elsewhere: IPv4 addresses of interfaces that are neither NICs nor bridges of
-    Placewire: the loopback's, and those of others in Open vSwitch. routes_elsewhere: others' IPv4
-    routes over such interfaces, as `ip route` accepts them. problems: what is broken, for example a
-    bridge of MTU above its NIC's.
+    it when it makes the interface anew. unopened: ports of those bridges that ovs-vswitchd does not
+    have open, as one whose NIC was made anew, or all while it starts. bridge_routes: all routes
+    over the bridges that neither Placewire nor the kernel made, and those that their NICs held, as
+    `ip route` accepts them. unused_rows: the next change removes them. held: what bridges' marks
+    say that their NICs held before. addresses_elsewhere: IPv4 addresses of interfaces that are
+    neither NICs nor bridges of Placewire: the loopback's, and those of others in Open vSwitch.
+    routes_elsewhere: others' IPv4 routes over such interfaces, as `ip route` accepts them.
+    problems: what is broken, for example a bridge of MTU above its NIC's.
     """
 
     nics: tuple[NicFacts, ...] = ()
     effective_queues: tuple[EffectiveQueue, ...] = ()
     foreign: tuple[ForeignEntry, ...] = ()
     bridges_down: tuple[str, ...] = ()
+    unopened: tuple[UnopenedNic, ...] = ()
     bridge_routes: tuple[str, ...] = ()
     unused_rows: tuple[UnusedRow, ...] = ()
     held: tuple[TakenOver, ...] = ()

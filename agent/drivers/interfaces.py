@@ -69,6 +69,12 @@ class InterfaceView:
     def is_up(self, interface: str) -> bool:
         return interface in self._links and "UP" in self._links[interface]["flags"]
 
+    def is_opened(self, nic: str) -> bool:
+        """Whether ovs-vswitchd has this port open: it then belongs to the kernel datapath, or is
+        promiscuous for the userspace datapath. The database does not say it (Open vSwitch 3.1)."""
+        link = self._links.get(nic, {})
+        return link.get("master") == "ovs-system" or "PROMISC" in link.get("flags", ())
+
     def addresses(self, interface: str) -> list[str]:
         """Those of global scope, IPv6 too, as a.b.c.d/len."""
         return [f"{a['local']}/{a['prefixlen']}" for a in self._global(interface)]
@@ -180,21 +186,21 @@ class InterfaceView:
         return self.foreign_routes(nic, also=unmade)
 
     def nics(
-        self, bridge_of_port: Mapping[str, str], internal: Collection[str]
+        self, bridge_of_interface: Mapping[str, str], internal: Collection[str]
     ) -> tuple[NicFacts, ...]:
         """All interfaces that could be a NIC: not the loopback, and not Open vSwitch's own."""
         return tuple(
-            self._facts(name, bridge_of_port)
+            self._facts(name, bridge_of_interface)
             for name, link in sorted(self._links.items())
             if "LOOPBACK" not in link["flags"]
             and name not in internal
             and name not in _DATAPATH_INTERFACES
         )
 
-    def _facts(self, name: str, bridge_of_port: Mapping[str, str]) -> NicFacts:
+    def _facts(self, name: str, bridge_of_interface: Mapping[str, str]) -> NicFacts:
         link = self._links[name]
         master = link.get("master")
-        bridge = bridge_of_port.get(name) or (None if master == "ovs-system" else master)
+        bridge = bridge_of_interface.get(name) or (None if master == "ovs-system" else master)
         return NicFacts(
             name=name,
             mac=link.get("address", ""),
@@ -217,6 +223,9 @@ class InterfaceView:
             # 0: the driver states no bound.
             least_mtu_bytes=link.get("min_mtu") or None,
             largest_mtu_bytes=link.get("max_mtu") or None,
+            link_type=link.get("link_type", ""),
+            kind=self._kind(name),
+            resolves_neighbours=not {"NOARP", "POINTOPOINT"}.intersection(link["flags"]),
             lost_with_addresses=self._lost_with_addresses(name),
         )
 

@@ -22,6 +22,9 @@ from placewire.agent.drivers.switch_view import (
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.steps import EntryStep
 
+# A type of an interface that Open vSwitch does not have.
+_CLOSED_TYPE = "placewire-closed"
+
 
 class MarkedBridge(NamedTuple):
     """mac: the bridge's MAC address. held: what its mark says that its NIC held; None leaves the
@@ -123,6 +126,48 @@ def install_anew(remote: str, nics: Collection[str]) -> None:
         names = ", ".join(sorted(shaped))
         database.transact(lambda _: assign(False), f"take the queues off {names}")
         database.transact(lambda _: assign(True), f"queues of {names}")
+
+
+def open_anew(remote: str, nics: Collection[str]) -> None:
+    """Makes ovs-vswitchd close these NICs, where they are ports of ours, and open them again.
+
+    It opens a port when that appears, and closes it when that goes or is of a type that it does not
+    know. For the latter all rows stay, with what others have written to them: only the type changes
+    and changes back. The port keeps its OpenFlow number, which flows of others may name: it is
+    asked for while the port is opened. An agent that ends in between leaves a port that is not
+    open, which the next one finds. Raises EffectError.
+    """
+    with connected(remote) as database:
+        rows = [
+            row
+            for port in database.rows("Port")
+            if port.name in nics and OWNER_KEY in port.external_ids
+            for row in port.interfaces
+        ]
+        former = {row.uuid: "" if row.type == _CLOSED_TYPE else row.type for row in rows}
+        numbered = [row for row in rows if not row.ofport_request and row.ofport not in ([], [-1])]
+
+        def close(_: Any) -> None:
+            for row in rows:
+                row.verify("type")
+                row.type = _CLOSED_TYPE
+            for row in numbered:
+                row.ofport_request = row.ofport
+
+        def open_again(_: Any) -> None:
+            for row in rows:
+                row.verify("type")
+                row.type = former[row.uuid]
+
+        def ask_for_no_number(_: Any) -> None:
+            for row in numbered:
+                row.ofport_request = []
+
+        names = ", ".join(sorted(row.name for row in rows))
+        if rows:
+            database.transact(close, f"close {names}, to open anew")
+            database.transact(open_again, f"open {names} anew")
+            database.transact(ask_for_no_number, f"{names}: keep the numbers")
 
 
 def remove_unused_rows(remote: str) -> None:

@@ -31,7 +31,7 @@ COLUMNS = {
         "controller", "mirrors", "netflow", "sflow", "ipfix",
     ],
     "Port": ["name", "interfaces", "qos", "external_ids"],
-    "Interface": ["name", "type", "mtu_request"],
+    "Interface": ["name", "type", "mtu_request", "ofport", "ofport_request", "error"],
     "QoS": ["type", "queues", "other_config", "external_ids"],
     "Queue": ["other_config", "external_ids"],
     # Others may add these to a bridge. The agent only needs to know whether one is there.

@@ -26,7 +26,7 @@ from placewire.agent.contract.entries import (
     Queue,
     Shaper,
 )
-from placewire.agent.contract.state import ForeignEntry, ObservedState
+from placewire.agent.contract.state import ForeignEntry, ObservedState, UnopenedNic
 from placewire.agent.drivers import (
     abilities,
     devices,
@@ -102,7 +102,7 @@ class Server:
         )
         rules, foreign_rules = policy_routing.read_rules()
         routes, foreign_routes = policy_routing.read_routes()
-        facts = view.nics(switch.bridge_of_port, switch.internal_interfaces)
+        facts = view.nics(switch.bridge_of_interface, switch.internal_interfaces)
         known = {*(nic.name for nic in facts), *(b.name for b in (*bridges, *left))}
         effective = traffic_control.read_queues(nics)
         theirs = switch.foreign_on_ours()
@@ -150,6 +150,7 @@ class Server:
                 *(r for r in foreign_routes if r.key not in {entry.key for entry in beside}),
             ),
             bridges_down=tuple(name for name in live if not view.is_up(name)),
+            unopened=tuple(_unopened(bridges, switch, view)),
             bridge_routes=tuple(
                 r for name in live for r in view.foreign_routes(name, also=sought.routes or ())
             ),
@@ -259,6 +260,9 @@ class Server:
                 if isinstance(b := step.after, Bridge)
             ]
             ovsdb.add_bridges(self._remote, marked, plan_name)
+            if unopened := [step.after.nic for step in steps
+                            if step.unopened and isinstance(step.after, Bridge)]:  # fmt: skip
+                self._open_anew(unopened)
             for bridge in wanted:
                 if bridge.datapath == "netdev":
                     ethtool.switch_offloads_off(bridge.name)
@@ -268,6 +272,14 @@ class Server:
             self._require_nothing_on(steps)
             ovsdb.remove_bridges(self._remote, gone)
             interfaces.remove_left_by_switch(gone)
+
+    def _open_anew(self, nics: Sequence[str]) -> None:
+        """ovs-vswitchd takes a NIC's queues off when it closes it, and makes them when it opens it.
+        Raises EffectError where others have something on them."""
+        with connected(self._remote) as database:
+            _, queues = SwitchView(database).shapers_and_queues()
+        on_queues.require_bare(nics, queues)
+        ovsdb.open_anew(self._remote, nics)
 
     def _require_nothing_on(self, steps: Sequence[EntryStep]) -> None:
         """Raises EffectError where others have come onto the bridges that these steps remove. Their
@@ -339,6 +351,17 @@ def _bridge_mac(bridge: Bridge, nic_mac: str) -> str:
 def _kind(step: Step) -> tuple[str, bool]:
     is_removal = isinstance(step, EntryStep) and step.after is None
     return _TOGETHER.get(step.collection, step.collection), is_removal
+
+
+def _unopened(
+    bridges: Sequence[Bridge], switch: SwitchView, view: interfaces.InterfaceView
+) -> Iterator[UnopenedNic]:
+    """None while ovs-vswitchd does not run, where it has made no interface of a bridge."""
+    errors = switch.errors()
+    for bridge in bridges:
+        there = bridge.nic in view.names and bridge.name in view.names
+        if there and (bridge.nic in errors or not view.is_opened(bridge.nic)):
+            yield UnopenedNic(nic=bridge.nic, why=errors.get(bridge.nic, ""))
 
 
 def _problems(bridges: Sequence[Bridge], view: interfaces.InterfaceView) -> Iterator[str]:

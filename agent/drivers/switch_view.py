@@ -36,6 +36,13 @@ class SwitchView:
         self.bridge_of_port = {
             port.name: bridge.name for bridge in self._rows("Bridge") for port in bridge.ports
         }
+        # A port may have several interfaces (a bond), none of which needs to have its name.
+        self.bridge_of_interface = {
+            interface.name: bridge.name
+            for bridge in self._rows("Bridge")
+            for port in bridge.ports
+            for interface in port.interfaces
+        }
         self.internal_interfaces = {
             row.name for row in self._rows("Interface") if row.type == "internal"
         }
@@ -50,6 +57,14 @@ class SwitchView:
                 is_port = self.bridge_of_port.get(nic) == row.name
                 found.append((row.name, nic if is_port else "", datapath))
         return sorted(found)
+
+    def errors(self) -> dict[str, str]:
+        """By port that Open vSwitch could not make: why, as the database says it."""
+        return {
+            row.name: row.error[0] if row.error else "it has no OpenFlow port"
+            for row in self._rows("Interface")
+            if row.error or row.ofport == [-1]
+        }
 
     def held(self) -> list[TakenOver]:
         """Returns what the marks of our bridges say that their NICs held. A mark belongs to the

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
 from placewire.agent.keep.context import Context, Taken
 from placewire.agent.keep.outcome import NotAsAppliedError
-from placewire.agent.reconcile.drift import Drift, find_drift
+from placewire.agent.reconcile.drift import Drift, find_drift, opening_anew
 from placewire.agent.reconcile.steps import Step
 
 READ_BACK_PAUSE_SECONDS = 0.1
@@ -38,6 +38,11 @@ def apply_whole(
     if observed is None:
         observed = context.observe(desired, ledger)
     steps = find_drift(desired, observed, ledger).steps
+    deadline = time.monotonic() + context.read_back_seconds
+    # An ovs-vswitchd that starts opens its NICs by itself, a moment later.
+    while opening_anew(steps) and time.monotonic() < deadline:
+        time.sleep(READ_BACK_PAUSE_SECONDS)
+        steps = find_drift(desired, context.observe(desired, ledger), ledger).steps
     _apply(context, steps, desired, event)
     left, observed = _read_back(context, desired, ledger, leave=())
     if left:

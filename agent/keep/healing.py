@@ -12,13 +12,16 @@ from placewire.agent.keep.context import Context, Taken
 from placewire.agent.keep.outcome import KEEPS_TRYING, NOTHING_DONE, Outcome, changes_of, text_of
 from placewire.agent.keep.retry import Retry
 from placewire.agent.reconcile.contest import Contests
-from placewire.agent.reconcile.drift import Drift, find_drift, switch_is_away
+from placewire.agent.reconcile.drift import Drift, find_drift, opening_anew, switch_is_away
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.lease import RETRY_SECONDS
 from placewire.agent.reconcile.next_look import NextLook
 
 log = logging.getLogger(__name__)
 
+# A NIC that was seen unopened is opened anew where it still is so much later: an ovs-vswitchd that
+# starts opens its NICs by itself.
+OPENS_BY_ITSELF_SECONDS = 3.0
 SWITCH_IS_AWAY = "Open vSwitch does not run: what it has lost is put back once it runs again"
 FOUGHT_OVER = "changed again and again by somebody else"
 PUT_IT_RIGHT = "put it right, or apply the plan again"
@@ -38,6 +41,8 @@ class Healing:
         # The sentences of the drift that was seen last, and of the drift that could not be healed.
         self._seen: tuple[str, ...] = ()
         self._failed: tuple[str, ...] = ()
+        # By subject of a NIC that ovs-vswitchd does not have open: when that was first seen.
+        self._unopened_since: dict[str, float] = {}
         self.state = DriftState(policy="heal")
 
     def notice(self, *, switch_restarted: bool = False) -> None:
@@ -87,6 +92,7 @@ class Healing:
     def _act(self, taken: Taken, drift: Drift, *, away: bool) -> tuple[Outcome, float | None]:
         """The outcome, and in how many seconds to look again (None: when something happens)."""
         drift = drift._replace(in_the_way=(*taken.refused, *drift.in_the_way))
+        opening = self._opening(drift)
         if not drift:
             self._all_right()
             return NOTHING_DONE, None
@@ -99,9 +105,10 @@ class Healing:
             return self._not_right((note,), PUT_IT_RIGHT), None
         if away:
             return self._not_right((SWITCH_IS_AWAY,)), RETRY_SECONDS
-        paused = self._contests.left_alone(drift.subjects, self._elapsed())
+        contested = self._contests.left_alone(drift.subjects, self._elapsed())
+        paused = {**opening, **contested}
         todo = drift.without(paused)
-        fought = tuple(self._fought_over(subject) for subject in sorted(paused))
+        fought = tuple(self._fought_over(subject) for subject in sorted(contested))
         if todo.subjects:
             outcome, again_in = self._heal(taken, drift, frozenset(paused), fought)
         else:
@@ -142,6 +149,14 @@ class Healing:
         self.state = self.state.model_copy(update=changes)
         said = "; ".join(todo.due_sentences())
         log.warning("others changed the state in force; put back: %s", said)
+
+    def _opening(self, drift: Drift) -> dict[str, float]:
+        """By subject of a NIC that ovs-vswitchd may still open by itself: in how many seconds it is
+        to be opened anew."""
+        now, since = self._elapsed(), self._unopened_since
+        self._unopened_since = {s: since.get(s, now) for s in opening_anew(drift.steps)}
+        left = {s: at + OPENS_BY_ITSELF_SECONDS - now for s, at in self._unopened_since.items()}
+        return {subject: seconds for subject, seconds in left.items() if seconds > 0}
 
     def _fought_over(self, subject: str) -> str:
         if self._contests.is_given_up(subject):

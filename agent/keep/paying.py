@@ -8,7 +8,7 @@ from placewire.agent.contract.state import Refusal
 from placewire.agent.keep.context import Context
 from placewire.agent.keep.outcome import NotAsAppliedError, Outcome, changes_of, text_of
 from placewire.agent.keep.retry import Retry
-from placewire.agent.reconcile.ledger import payable, payment, without_debts
+from placewire.agent.reconcile.ledger import payable, payment, waiting_sentences, without_debts
 from placewire.agent.reconcile.next_look import NextLook
 from placewire.agent.reconcile.steps import Step
 
@@ -22,6 +22,7 @@ class Paying:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._retry = Retry(context.elapsed)
+        self._told: tuple[str, ...] = ()
         # An agent that starts looks at once.
         self._next_look = NextLook(looked_at=float("-inf"))
 
@@ -69,6 +70,7 @@ class Paying:
         kept = memory.kept
         observed = context.observe(kept.desired, kept.ledger)
         debts = payable(kept.desired, observed, kept.ledger)
+        self._tell(waiting_sentences(kept.desired, observed, kept.ledger))
         if not debts:
             return None
         steps = payment(debts, observed)
@@ -89,6 +91,13 @@ class Paying:
         memory.note("paid", (), detail=f"what was owed to {nics} was given back")
         log.warning("%s came back, and has what was owed to it", nics)
         return steps
+
+    def _tell(self, waiting: tuple[str, ...]) -> None:
+        """Logs what keeps debts from being paid, once while that stays the same."""
+        for sentence in waiting:
+            if sentence not in self._told:
+                log.warning("%s", sentence)
+        self._told = waiting
 
     def _refusal(self, what: str) -> Refusal:
         return self._context.failure(what)

@@ -12,12 +12,13 @@ from placewire.agent.reconcile.diff import difference
 from placewire.agent.reconcile.drift import find_drift
 from placewire.agent.reconcile.effective import ineffective_queues
 from placewire.agent.reconcile.lease import LeaseRefusedError
-from placewire.agent.reconcile.ledger import extended
+from placewire.agent.reconcile.ledger import extended, waiting_sentences
 from placewire.agent.reconcile.unknown_marks import refusal_of_unknown_marks
 
 
 def observe(context: Context) -> Observation:
-    """The problems name also marks of ours that no state on this server's disk knows."""
+    """The problems name also marks of ours that no state on this server's disk knows, and what
+    keeps debts from being paid."""
     kept = context.memory.kept
     state = context.observe(kept.desired, kept.ledger)
     # A change may have begun meanwhile: its marks are known.
@@ -25,7 +26,11 @@ def observe(context: Context) -> Observation:
     unknown = (
         refusal_of_unknown_marks(context.facts().server, kept.lease, state) if was_idle else ()
     )
-    problems = (*state.problems, *(refusal.sentence for refusal in unknown))
+    problems = (
+        *state.problems,
+        *(refusal.sentence for refusal in unknown),
+        *waiting_sentences(kept.desired, state, kept.ledger),
+    )
     return Observation(
         state=state.model_copy(update={"problems": problems}), lease=context.memory.lease
     )

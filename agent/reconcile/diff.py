@@ -5,9 +5,10 @@ flow points to it), then everything that goes, in the opposite order. A NIC's ow
 the NIC after its bridge has them, and come back after the bridge is gone.
 
 A step with equal before and after brings up a bridge that is down, or whose NIC is down, or writes
-the mark of a bridge anew that does not tell what the ledger does. Such steps also replace all the
-shaping of a NIC whose classes in the kernel are not as the database has its queues: somebody
-changed the classes, though the database is right.
+the mark of a bridge anew that does not tell what the ledger does, or has ovs-vswitchd open its NIC
+anew: a NIC that was deleted and made anew is not opened by itself on the userspace datapath. Such
+steps also replace all the shaping of that NIC, and of one whose classes in the kernel are not as
+the database has its queues: somebody changed the classes, though the database is right.
 
 The routes that a NIC had when it was taken over stay on its bridge while that is in force. Where
 the bridge's interface was made anew, they went with the former interface and are put back.
@@ -51,13 +52,17 @@ def difference(
     """
     wanted = Collections() if desired is None else canonical(desired)
     marks = {b.name: marked_as_held(b, wanted, ledger) for b in wanted.bridges}
+    unopened = _unopened(wanted, observed)
     broken = _drifted(wanted, observed) | _down(wanted, observed) | _mismarked(marks, observed)
+    broken |= {name for bridge in wanted.bridges if bridge.name in unopened
+               for name in (bridge.name, bridge.nic)}  # fmt: skip
     appearing: list[Step] = []
     leaving: list[list[Step]] = []
     for kind in COLLECTIONS:
         target = _by_key(getattr(wanted, kind.collection))
         current = _by_key(getattr(observed, kind.collection))
-        appearing += _appearing(target, current, broken, marks if kind is Bridge else {})
+        of_bridges = (marks, unopened) if kind is Bridge else ({}, {})
+        appearing += _appearing(target, current, broken, *of_bridges)
         if kind is Address:
             appearing += _nics_to_bridges(wanted, observed, ledger)
         if kind is Sysctl:
@@ -78,10 +83,12 @@ def _appearing(
     current: dict[str, Entry],
     broken: frozenset[str],
     marks: Mapping[str, TakenOver | None],
+    unopened: Mapping[str, str],
 ) -> list[Step]:
-    """broken: names of NICs and bridges that are not as the database says. marks: by key."""
+    """broken: names of NICs and bridges that are not as the database says. marks, unopened: by
+    key."""
     return [
-        EntryStep(current.get(key), entry, mark=marks.get(key))
+        EntryStep(current.get(key), entry, mark=marks.get(key), unopened=unopened.get(key, ""))
         for key, entry in target.items()
         if current.get(key) != entry
         or (isinstance(entry, (Shaper, Queue, Classifier)) and entry.nic in broken)
@@ -104,6 +111,18 @@ def _down(wanted: Collections, observed: ObservedState) -> frozenset[str]:
     nics = {nic.name for nic in observed.nics if not nic.up}
     names = (b.name for b in wanted.bridges if b.nic in nics or b.name in observed.bridges_down)
     return frozenset(names)
+
+
+def _unopened(wanted: Collections, observed: ObservedState) -> dict[str, str]:
+    """By bridge that keeps its NIC as its port: why ovs-vswitchd must open that anew."""
+    ports = {bridge.name: bridge.nic for bridge in observed.bridges}
+    why = {one.nic: one.why for one in observed.unopened}
+    return {
+        bridge.name: f"ovs-vswitchd does not have NIC {bridge.nic} open"
+        + (f" ({why[bridge.nic]})" if why[bridge.nic] else "")
+        for bridge in wanted.bridges
+        if bridge.nic in why and ports.get(bridge.name) == bridge.nic
+    }
 
 
 def _mismarked(marks: Mapping[str, TakenOver | None], observed: ObservedState) -> frozenset[str]:

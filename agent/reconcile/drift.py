@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from placewire.agent.contract.entries import Classifier, Queue, Shaper, UnusedRow
+from placewire.agent.contract.entries import Bridge, Classifier, Queue, Shaper, UnusedRow
 from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
 from placewire.agent.reconcile.diff import difference
 from placewire.agent.reconcile.effective import Fault, faults
@@ -51,7 +51,7 @@ class Drift(NamedTuple):
 
     def due_sentences(self) -> tuple[str, ...]:
         return (
-            *(step.as_change().due_sentence for step in self.steps),
+            *(step.due_sentence for step in self.steps),
             *(fault.sentence for fault in self.faults),
         )
 
@@ -71,6 +71,18 @@ def subject_of(step: Step) -> str:
         return step.entry.collection  # Each row has a new name.
     change = step.as_change()
     return f"{change.collection} {change.key}"
+
+
+def opening_anew(steps: Iterable[Step]) -> frozenset[str]:
+    """The subjects of the bridges whose NIC ovs-vswitchd is to open anew, and of the NIC's queues,
+    which it makes anew with that."""
+    bridges = (step.entry for step in steps if isinstance(step, EntryStep) and step.unopened)
+    return frozenset(
+        subject
+        for bridge in bridges
+        if isinstance(bridge, Bridge)
+        for subject in (f"{bridge.collection} {bridge.key}", queues_of(bridge.nic))
+    )
 
 
 def queues_of(nic: str) -> str:

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from ipaddress import IPv4Interface
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from placewire.agent.contract.entries import Address, Bridge, Classifier, Entry, Queue, Rule, Shaper
 from placewire.agent.contract.state import ForeignEntry, Ledger, ObservedState, Refusal, refuse
@@ -109,6 +109,8 @@ def _what_would_go(
     going = [step for step in steps if isinstance(step, EntryStep) and _goes(step)]
     bridges = [step.before for step in going if isinstance(step.before, Bridge)]
     nics = {step.before.nic for step in going if isinstance(step.before, Shaper)}
+    # Its queues go and come back where ovs-vswitchd opens a NIC anew.
+    nics |= {s.after.nic for s in steps if _opens_anew(s) and isinstance(s.after, Bridge)}
     # An ovs-vswitchd that was killed left these queues.
     nics |= {s.held.nic for s in steps if isinstance(s, NicStep) and s.direction == "back"} & {
         nic.name for nic in observed.nics if nic.left_by_switch
@@ -152,6 +154,10 @@ def _goes(step: EntryStep) -> bool:
     if isinstance(step.before, Bridge) and isinstance(step.after, Bridge):
         return bool(step.before.nic) and step.before.datapath != step.after.datapath
     return step.after is None
+
+
+def _opens_anew(step: Step) -> TypeGuard[EntryStep]:
+    return isinstance(step, EntryStep) and bool(step.unopened)
 
 
 def _is_beneath(name: str, nic: str) -> bool:
@@ -290,6 +296,8 @@ class _Staying:
             # Without a bridge, the driver gives all back but the queues that others have used.
             return step.direction == "back" and step.bridge in self._bridges
         gone = step.before
+        if _opens_anew(step) and isinstance(gone, Bridge) and gone.nic in self._shaping:
+            return True
         if not _goes(step) or gone is None:
             return False
         if isinstance(gone, Bridge):

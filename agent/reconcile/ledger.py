@@ -14,7 +14,7 @@ the former one held is owed to that.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from placewire.agent.contract.entries import Address, Bridge, Sysctl
 from placewire.agent.contract.state import (
@@ -153,21 +153,55 @@ def payable(
     """The debts whose NIC is here and free: no bridge's port, and not wanted by `desired`. A debt
     also waits while one of its addresses is in use elsewhere on this server."""
     wanted = {bridge.nic for bridge in desired.bridges} if desired else set()
-    free = [nic for nic in observed.nics if nic.bridge is None and nic.name not in wanted]
-    given = [*observed.addresses, *(desired.addresses if desired else ())]
+    here = [nic for nic in observed.nics if nic.name not in wanted]
     return tuple(
         debt
         for debt in ledger.owed
-        if any(is_of(debt, nic) for nic in free)
-        and hosts(debt.addresses).isdisjoint(
-            hosts(
-                [
-                    *(address.address for address in given),
-                    *(a for nic in observed.nics if nic.name != debt.nic for a in nic.addresses),
-                ]
-            )
-        )
+        if any(is_of(debt, nic) for nic in here) and not _in_the_way(debt, desired, observed)
     )
+
+
+def waiting_sentences(
+    desired: DesiredState | None, observed: ObservedState, ledger: Ledger
+) -> tuple[str, ...]:
+    """What keeps debts from being paid to NICs that are here."""
+    return tuple(
+        f"NIC {debt.nic}{_mac(debt)} is owed {_what(debt)}, and waits for it: "
+        f"{'; '.join(in_the_way)}"
+        for debt in ledger.owed
+        if any(is_of(debt, nic) for nic in observed.nics)
+        and (in_the_way := _in_the_way(debt, desired, observed))
+    )
+
+
+def _in_the_way(
+    debt: TakenOver, desired: DesiredState | None, observed: ObservedState
+) -> list[str]:
+    bridges = [nic.bridge for nic in observed.nics if nic.name == debt.nic and nic.bridge]
+    owed = hosts(debt.addresses)
+    return [
+        *(f"it is a port of {bridge}" for bridge in bridges),
+        *(
+            f"{address} is on {interface}"
+            for interface, address in _addresses_beside(debt.nic, desired, observed)
+            if hosts([address]) <= owed
+        ),
+    ]
+
+
+def _addresses_beside(
+    nic: str, desired: DesiredState | None, observed: ObservedState
+) -> Iterator[tuple[str, str]]:
+    """(interface, address) on this server but for those of the NIC."""
+    given = dict.fromkeys((*observed.addresses, *(desired.addresses if desired else ())))
+    for entry in (*given, *observed.addresses_elsewhere):
+        yield entry.interface, entry.address
+    for other in observed.nics:
+        if other.name != nic:
+            yield from ((other.name, address) for address in other.addresses)
+    for foreign in observed.foreign:
+        if foreign.collection == Address.collection and foreign.on:
+            yield foreign.on, foreign.key.removeprefix(f"{foreign.on} ")
 
 
 def hosts(addresses: Iterable[str]) -> set[str]:

@@ -21,6 +21,8 @@ from placewire.agent.contract.state import (
 from placewire.agent.reconcile.command_words import interfaces_of, is_a_route
 
 _INTERFACE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+# Kinds of interfaces that pass no frames of a bridge above them: they know only their own address.
+_NO_PORTS = ("macvlan", "macvtap", "ipvlan", "ipvtap", "vrf")
 _OWN_SYSCTLS = "set only sysctls of the bridges and NICs of this state"
 
 
@@ -94,6 +96,8 @@ def _nic(
             where, f"is already a port of {nic.bridge}", "take it out of that bridge first"
         )
         return
+    if nic.bridge is None:
+        yield from _unfit(nic)
     own = nic.left_by_switch and nic.name in taken
     if nic.bridge is None and nic.root_qdisc is not None and not own:
         yield refuse(
@@ -125,6 +129,25 @@ def _nic(
         held = ", ".join(nic.addresses or nic.routes)
         yield refuse(where, f"holds {held}", "say take_over: true for it in the plan, or free it")
     yield from _held(wanted, bridge, nic)
+
+
+def _unfit(nic: NicFacts) -> Iterator[Refusal]:
+    """Refuses what Open vSwitch cannot make a port of, or what carries nothing as one."""
+    where = f"NIC {nic.name}"
+    if nic.link_type != "ether" or nic.kind in _NO_PORTS:
+        what = nic.kind if nic.kind in _NO_PORTS else nic.link_type or "unknown"
+        yield refuse(
+            where,
+            f"has a link of type {what}, which cannot be the port of a bridge",
+            "use an Ethernet NIC, for example the one that it is made on",
+        )
+    elif not nic.resolves_neighbours:
+        yield refuse(
+            where,
+            "finds no neighbours (NOARP or POINTOPOINT), so that its bridge would reach nobody",
+            f"use another NIC, or set it so (ip link set {nic.name} arp on), if its network has "
+            "ARP",
+        )
 
 
 def _held(wanted: DesiredState, bridge: Bridge, nic: NicFacts) -> Iterator[Refusal]:

@@ -18,12 +18,15 @@ class EntryStep:
     anything else on it.
 
     mark: what a bridge that appears or changes says that its NIC held; None leaves it as it is.
+
+    unopened: why the NIC of this bridge is to be opened anew by ovs-vswitchd; "": it is not.
     """
 
     before: Entry | None
     after: Entry | None
     with_it: tuple[str, ...] = ()
     mark: TakenOver | None = None
+    unopened: str = ""
 
     @property
     def entry(self) -> Entry:
@@ -40,6 +43,11 @@ class EntryStep:
         if self.before is None:
             return "add"
         return "remove" if self.after is None else "replace"
+
+    @property
+    def due_sentence(self) -> str:
+        due = self.as_change().due_sentence
+        return f"{due}: {self.unopened}" if self.unopened else due
 
     def as_change(self) -> Change:
         return Change(
@@ -62,6 +70,10 @@ class NicStep:
     direction: Literal["to bridge", "back"]
     bridge: str
     held: TakenOver
+
+    @property
+    def due_sentence(self) -> str:
+        return self.as_change().due_sentence
 
     def as_change(self) -> Change:
         alone, under = self.held.model_dump_json(), f'{{"bridge":"{self.bridge}"}}'

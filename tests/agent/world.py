@@ -15,6 +15,7 @@ from placewire.agent.contract.state import (
     NicFacts,
     ObservedState,
     TakenOver,
+    UnopenedNic,
 )
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.reconcile.effects import EffectError, UnreadableError
@@ -49,6 +50,7 @@ class FakeNetwork:
         self.crash_after: int | None = None
         self.unreadable = False
         self.foreign: tuple[ForeignEntry, ...] = ()
+        self.unopened: tuple[UnopenedNic, ...] = ()
         self.touched = 0
 
     def observe(self, sought: Unmarked) -> ObservedState:
@@ -72,8 +74,9 @@ class FakeNetwork:
         )  # fmt: skip
         held = tuple(self.marks[b.name] for b in found["bridges"] if b.name in self.marks)
         return ObservedState(
-            **found, nics=self.nics, effective_queues=effective, foreign=self.foreign, held=held
-        )
+            **found, nics=self.nics, effective_queues=effective, foreign=self.foreign, held=held,
+            unopened=self.unopened,
+        )  # fmt: skip
 
     def apply(self, steps: Sequence[Step], plan_name: str) -> None:
         for number, step in enumerate(steps):
@@ -97,6 +100,8 @@ class FakeNetwork:
             del self.entries[step.collection, step.entry.key]
         else:
             self.entries[step.collection, step.entry.key] = step.after
+            if step.unopened:
+                self.unopened = ()
             if step.mark is not None:
                 self.marks[step.entry.key] = step.mark
 

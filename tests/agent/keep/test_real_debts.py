@@ -15,6 +15,7 @@ from placewire.agent.keep.keeper import Keeper
 from placewire.agent.store import COPY_FILE, STATE_FILE, DiskStore
 from placewire.agent.wiring import server_facts
 from tests.agent import keeping
+from tests.agent.datapath import DATAPATH
 from tests.agent.server_under_test import ServerUnderTest, server_under_test
 from tests.agent.states import desired_state
 
@@ -103,6 +104,42 @@ def test_a_nic_with_another_mac_is_not_the_one(server: ServerUnderTest) -> None:
     (said,) = server.inside(give_up, server.config, "nic0")
     assert "10.7.0.1/24" in said
     assert server.inside(keeping.destroy, server.config).succeeded
+
+
+IN_THE_WAY = {
+    "an interface of somebody's port": (
+        "ovs-vsctl --db=unix:$OVS_RUNDIR/db.sock add-br theirs -- set bridge theirs "
+        f"datapath_type={DATAPATH} -- add-bond theirs bond0 nic0 mgmt",
+        "ovs-vsctl --db=unix:$OVS_RUNDIR/db.sock del-br theirs",
+        "it is a port of theirs",
+    ),
+    "its address on the loopback": (
+        "ip address add 10.7.0.1/32 dev lo", "ip address del 10.7.0.1/32 dev lo",
+        "10.7.0.1/32 is on lo",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", IN_THE_WAY)
+def test_a_debt_waits_while_something_is_in_the_way(server: ServerUnderTest, what: str) -> None:
+    make, remove, told = IN_THE_WAY[what]
+    before = shown(server)
+    mac = server.sh("cat /sys/class/net/nic0/address").strip()
+    assert server.inside(keeping.stage, server.config, desired_state(1)).succeeded
+    take_away(server, "made anew")
+    server.inside(keeping.restore, server.config, 1)
+    bring_back(server, "made anew", mac)
+    server.sh(make)
+    server.inside(tick, server.config)
+    assert "10.7.0.1" not in server.sh("ip address show nic0")
+    observation = server.inside(keeping.observe, server.config)
+    assert observation.lease.owed
+    assert any("10.7.0.1/24" in p and told in p for p in observation.state.problems)
+    server.sh(remove)
+    server.inside(tick, server.config)
+    after = shown(server)
+    assert not server.inside(keeping.observe, server.config).lease.owed
+    assert after == before
 
 
 def give_up(config: AgentConfig, nic: str) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from placewire.agent.contract.entries import Address, Sysctl
-from placewire.agent.contract.state import Ledger, ObservedState, TakenOver
+from placewire.agent.contract.state import ForeignEntry, Ledger, ObservedState, TakenOver
 from placewire.agent.reconcile.ledger import (
     extended,
     owed_refusals,
@@ -13,6 +13,7 @@ from placewire.agent.reconcile.ledger import (
     payable,
     payment,
     settled,
+    waiting_sentences,
 )
 from placewire.agent.reconcile.steps import EntryStep, NicStep
 from tests.agent.observed_states import BARE, nic
@@ -98,12 +99,44 @@ def test_a_nic_that_was_moved_away_as_our_port_does_not_stay_promiscuous() -> No
     assert isinstance(step, NicStep) and not step.held.was_promiscuous and step.held.was_up
 
 
-@pytest.mark.parametrize("where", ["another NIC", "a bridge of ours"])
-def test_an_address_that_is_in_use_elsewhere_is_not_given_back_yet(where: str) -> None:
-    ledger, here = debt_of_nic0(), nic("nic0")
-    other = nic("nic2", "10.7.0.1/24") if where == "another NIC" else nic("nic2")
-    ours = (Address(interface="pw-nic2", address="10.7.0.1/24"),) if where != "another NIC" else ()
-    observed = ObservedState(nics=(here, other), addresses=ours)
-    assert payable(None, observed, ledger) == ()
-    assert payable(None, ObservedState(nics=(here,)), ledger) == ledger.owed
+HERE = nic("nic0")
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "at"),
+    [
+        (ObservedState(nics=(HERE, nic("nic2", "10.7.0.1/16"))), "10.7.0.1/16 is on nic2"),
+        (
+            ObservedState(
+                nics=(HERE,), addresses=(Address(interface="pw-nic2", address="10.7.0.1/24"),)
+            ),
+            "10.7.0.1/24 is on pw-nic2",
+        ),
+        (
+            ObservedState(
+                nics=(HERE,), addresses_elsewhere=(Address(interface="lo", address="10.7.0.1/32"),)
+            ),
+            "10.7.0.1/32 is on lo",
+        ),
+        (
+            ObservedState(
+                nics=(HERE,),
+                foreign=(ForeignEntry(collection="addresses", key="pw-nic2 10.7.0.1/24", text="",
+                                      on="pw-nic2"),),
+            ),
+            "10.7.0.1/24 is on pw-nic2",
+        ),
+    ],
+)  # fmt: skip
+def test_an_address_that_is_in_use_elsewhere_is_not_given_back_yet(
+    elsewhere: ObservedState, at: str
+) -> None:
+    ledger = debt_of_nic0()
+    assert payable(None, elsewhere, ledger) == ()
+    (told,) = waiting_sentences(None, elsewhere, ledger)
+    assert told.startswith("NIC nic0 ") and told.endswith(f"waits for it: {at}")
+    alone = ObservedState(nics=(HERE,))
+    assert payable(None, alone, ledger) == ledger.owed and not waiting_sentences(
+        None, alone, ledger
+    )
     assert "in use elsewhere" in owed_refusals("s1", ledger)[0].what

@@ -334,6 +334,10 @@ def test_what_cannot_be_done_is_refused(changes: dict[str, Any], expected: str) 
         (nic("nic0", routes=("default nexthop via 1.2.3.4 dev nic0 nexthop",)), "multipath"),
         (nic("nic0", routes=("10.8.0.0/16 nhid 7 via 1.2.3.4 dev nic0",)), "nhid 7 via"),
         (nic("nic0", "10.9.0.1/24"), "reaches its controller"),
+        (nic("nic0", kind="macvlan"), "a link of type macvlan, which cannot be the port"),
+        (nic("nic0", link_type="infiniband"), "a link of type infiniband, which cannot"),
+        (nic("nic0", link_type="none", kind="tun"), "a link of type none, which cannot"),
+        (nic("nic0", resolves_neighbours=False), "finds no neighbours (NOARP or POINTOPOINT)"),
         (
             nic("nic0", "10.7.0.1/24", speed_bits_per_second=10_000_000),
             "runs at 10 Mbit/s, less than the 50",
