@@ -18,6 +18,8 @@ from placewire.agent.contract.state import NicFacts
 from placewire.agent.drivers import ethtool
 from placewire.agent.drivers.announce import announce
 from placewire.agent.drivers.command import parsed, run, shown
+from placewire.agent.drivers.disciplines import Discipline, read_disciplines
+from placewire.agent.drivers.link_names import names_of_links
 from placewire.agent.drivers.routes import (
     identified,
     is_over,
@@ -25,7 +27,7 @@ from placewire.agent.drivers.routes import (
     made_with,
     read_routes,
 )
-from placewire.agent.drivers.traffic_control import Discipline, read_on_left
+from placewire.agent.drivers.traffic_control import HTB_HANDLE, read_on_left
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.steps import EntryStep, NicStep
@@ -39,17 +41,13 @@ _DATAPATH_OF: Mapping[str, DatapathType] = {"tun": "netdev", "openvswitch": "sys
 
 
 class InterfaceView:
-    """All interfaces as `ip` and `tc` show them; read once."""
+    """All interfaces as `ip` shows them, with their queueing disciplines; read once."""
 
     def __init__(self) -> None:
         self._links: dict[str, Any] = {
             link["ifname"]: link for link in parsed(run(["ip", "-j", "-d", "address", "show"]))
         }
-        # Those that the kernel attaches by itself have no handle.
-        self._given_qdiscs = [
-            qdisc for qdisc in parsed(run(["tc", "-j", "qdisc", "show"])) if qdisc["handle"] != "0:"
-        ]
-        self._qdiscs: dict[str, Any] = {q["dev"]: q for q in self._given_qdiscs if q.get("root")}
+        self._disciplines = read_disciplines()
         self._routes = read_routes()
 
     @property
@@ -88,8 +86,8 @@ class InterfaceView:
 
     def has_htb_of_switch(self, nic: str) -> bool:
         """Whether the NIC has an HTB with Open vSwitch's handle and root class."""
-        qdisc = self._qdiscs.get(nic)
-        if qdisc is None or (qdisc["kind"], qdisc["handle"]) != ("htb", "1:"):
+        root = self._root(nic)
+        if root is None or (root.kind, root.handle) != ("htb", HTB_HANDLE):
             return False
         return "class htb 1:fffe root" in run(["tc", "class", "show", "dev", nic])
 
@@ -134,11 +132,10 @@ class InterfaceView:
 
     def disciplines(self, interface: str) -> tuple[Discipline, ...]:
         """The queueing disciplines that have a handle."""
-        return tuple(
-            Discipline(q["kind"], q["handle"], "" if q.get("root") else q.get("parent", ""))
-            for q in self._given_qdiscs
-            if q["dev"] == interface
-        )
+        return self._disciplines.get(interface, ())
+
+    def _root(self, interface: str) -> Discipline | None:
+        return next((one for one in self.disciplines(interface) if not one.parent), None)
 
     def above(self, interface: str) -> tuple[str, ...]:
         """The interfaces that are made on top of it, as VLANs are: they go with it."""
@@ -195,6 +192,7 @@ class InterfaceView:
         link = self._links[name]
         master = link.get("master")
         bridge = bridge_of_port.get(name) or (None if master == "ovs-system" else master)
+        root = self._root(name)
         return NicFacts(
             name=name,
             mac=link.get("address", ""),
@@ -207,7 +205,7 @@ class InterfaceView:
             bridge=bridge,
             address_commands=tuple(_address_command(a) for a in self._global(name)),
             routes=self._routes_of_nic(name),
-            root_qdisc=self._qdiscs[name]["kind"] if name in self._qdiscs else None,
+            root_qdisc=root.kind if root else None,
             receiving_qdisc=next(
                 (one.kind for one in self.disciplines(name) if one.kind in RECEIVING), None
             ),
@@ -256,11 +254,6 @@ def leaving_by(address: str) -> list[str]:
     except (NetlinkError, OSError):
         return []
     return [names[index] for route in routes if (index := route.get_attr("RTA_OIF")) in names]
-
-
-def names_of_links(netlink: Any) -> dict[int, str]:
-    """By the interface's index. pyroute2 has a name that is no UTF-8 as bytes."""
-    return {link["index"]: shown(link.get_attr("IFLA_IFNAME")) for link in netlink.get_links()}
 
 
 def change_addresses(steps: Sequence[EntryStep]) -> None:

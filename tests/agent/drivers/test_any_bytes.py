@@ -12,7 +12,8 @@ from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from placewire.agent.contract.entries import Address
 from placewire.agent.contract.state import Ledger, ObservedState
 from placewire.agent.drivers import command, interfaces, routes
-from placewire.agent.drivers.interfaces import InterfaceView, names_of_links
+from placewire.agent.drivers.interfaces import InterfaceView
+from placewire.agent.drivers.link_names import names_of_links
 from placewire.agent.drivers.routes import read_routes
 from placewire.agent.interface_counters import parse_devices
 from placewire.agent.reconcile.validate import refusals
@@ -67,7 +68,6 @@ def strange(monkeypatch: pytest.MonkeyPatch) -> InterfaceView:
         b'{"ifname":"nic0","flags":["UP"],"mtu":1500,"address":"02:00:00:00:00:01","addr_info":['
         b'{"family":"inet","local":"10.7.0.1","prefixlen":24,"scope":"global",'
         b'"label":"nic0:\xff a"}]}]',
-        "tc -j qdisc show": b"[]",
         "ip -o -4 route show table all": b"10.1.0.0/16 dev nic0\xff proto static \n"
         b"10.2.0.0/16 dev nic0\x1c proto static \n"
         b"default proto static \\\tnexthop via 10.9.0.1 dev a weight 1 \n",
@@ -79,6 +79,7 @@ def strange(monkeypatch: pytest.MonkeyPatch) -> InterfaceView:
 
     for module in (interfaces, routes):
         monkeypatch.setattr(module, "run", run)
+    monkeypatch.setattr(interfaces, "read_disciplines", dict)
     return InterfaceView()
 
 

@@ -17,11 +17,12 @@ from placewire.agent.contract.state import (
     TakenOver,
 )
 from placewire.agent.drivers import interfaces, on_queues, routes, traffic_control
+from placewire.agent.drivers.disciplines import Discipline
 from placewire.agent.drivers.interfaces import InterfaceView
 from placewire.agent.drivers.on_bridges import made_by_kernel, read_on_bridges, require_alone
 from placewire.agent.drivers.openflow import parse_flows
 from placewire.agent.drivers.switch_view import SwitchView
-from placewire.agent.drivers.traffic_control import Discipline, read_classifiers, read_foreign
+from placewire.agent.drivers.traffic_control import read_classifiers, read_foreign
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.foreign import DISCIPLINES, ON_BRIDGES, ON_QUEUES
@@ -81,7 +82,14 @@ def said(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     answers: dict[str, str] = {}
     for module in (traffic_control, interfaces, routes):
         monkeypatch.setattr(module, "run", Said(answers))
+    has(monkeypatch)
     return answers
+
+
+def has(monkeypatch: pytest.MonkeyPatch, **disciplines: tuple[Discipline, ...]) -> None:
+    """Gives interfaces these queueing disciplines, and others none."""
+    by_name = {name.replace("pw_", "pw-"): found for name, found in disciplines.items()}
+    monkeypatch.setattr(interfaces, "read_disciplines", lambda: by_name)
 
 
 def remedies(found: list[ForeignEntry]) -> dict[str, tuple[str, str]]:
@@ -154,20 +162,22 @@ def test_nothing_is_asked_class_by_class_while_there_is_nothing(
     ("root", "shaped", "foreign"),
     [
         (None, True, False),
-        ({"kind": "htb", "handle": "1:", "root": True}, True, False),
-        ({"kind": "tbf", "handle": "8001:", "root": True}, True, True),
-        ({"kind": "htb", "handle": "9:", "root": True}, True, True),
+        (("htb", "1:"), True, False),
+        (("tbf", "8001:"), True, True),
+        (("htb", "9:"), True, True),
         # Of others, on a port of ours that has no queues; or not yet removed by ovs-vswitchd.
-        ({"kind": "htb", "handle": "1:", "root": True}, False, True),
-        ({"kind": "htb", "handle": "1:", "root": True, "of": "ovs"}, False, False),
+        (("htb", "1:"), False, True),
+        (("htb", "1:", "ovs"), False, False),
     ],
 )
 def test_a_discipline_in_the_place_of_our_htb(
-    said: dict[str, str], root: dict[str, Any] | None, shaped: bool, foreign: bool
-) -> None:
+    said: dict[str, str], monkeypatch: pytest.MonkeyPatch, root: tuple[str, ...] | None,
+    shaped: bool, foreign: bool,
+) -> None:  # fmt: skip
     if root is not None:
-        said["tc -j qdisc show"] = json.dumps([{**root, "dev": "nic0"}])
-        if root.get("of"):
+        kind, handle, *of = root
+        has(monkeypatch, nic0=(Discipline(kind, handle, ""),))
+        if of:
             said["tc class show dev nic0"] = "class htb 1:fffe root rate 1Mbit"
     queue_ids = {"nic0": {0}} if shaped else {}
     found = list(on_queues.read_on_queues(InterfaceView(), ["nic0"], [], queue_ids))
@@ -197,10 +207,7 @@ def test_queues_are_not_removed_with_what_others_have_on_them(
 ) -> None:  # fmt: skip
     said["ip -j -d address show"] = json.dumps(NIC)
     said["tc filter show dev nic0"] = THEIR_FILTERS.partition("filter parent 1: protocol all")[0]
-    said["tc -j qdisc show"] = json.dumps(
-        [{"kind": "tbf", "handle": "8001:", "dev": "nic0", "root": True},
-         {"kind": "sfq", "handle": "10:", "dev": "nic0", "parent": "1:3"}]
-    )  # fmt: skip
+    has(monkeypatch, nic0=(Discipline("tbf", "8001:", ""), Discipline("sfq", "10:", "1:3")))
     monkeypatch.setattr(on_queues, "read_queues", lambda _: [])
     try:
         on_queues.require_free(steps)
@@ -276,7 +283,7 @@ OWN = ("10.7.0.1/24", "172.16.0.0/16 via 10.7.0.2 dev pw-nic0 proto static metri
 
 
 @pytest.fixture
-def a_busy_bridge(said: dict[str, str]) -> dict[str, str]:
+def a_busy_bridge(said: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     said["ip -j -d address show"] = json.dumps(LINKS)
     said["ip -o -4 route show table all"] = ROUTES
     said["ip -o -6 route show table all"] = ROUTES_V6
@@ -284,12 +291,14 @@ def a_busy_bridge(said: dict[str, str]) -> dict[str, str]:
         [{"dst": "10.7.0.9", "dev": "pw-nic0", "lladdr": "02:00:00:00:00:09"},
          {"dst": "10.9.0.9", "dev": "mgmt", "lladdr": "02:00:00:00:00:19"}]
     )  # fmt: skip
-    said["tc -j qdisc show"] = json.dumps(
-        [{"kind": "tbf", "handle": "8001:", "dev": "pw-nic0", "root": True},
-         {"kind": "clsact", "handle": "ffff:", "dev": "pw-nic0", "parent": "ffff:fff1"},
-         {"kind": "sfq", "handle": "8002:", "dev": "pw-nic0", "parent": "8001:1"},
-         {"kind": "noqueue", "handle": "0:", "dev": "mgmt", "root": True}]
-    )  # fmt: skip
+    has(
+        monkeypatch,
+        pw_nic0=(
+            Discipline("tbf", "8001:", ""),
+            Discipline("clsact", "ffff:", "ffff:fff1"),
+            Discipline("sfq", "8002:", "8001:1"),
+        ),
+    )
     return said
 
 
