@@ -25,6 +25,7 @@ from placewire.agent.drivers.routes import (
     is_over,
     is_the_kernels,
     made_with,
+    printed_routes,
     read_routes,
 )
 from placewire.agent.drivers.traffic_control import HTB_HANDLE, read_on_left
@@ -32,6 +33,10 @@ from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.steps import EntryStep, NicStep
 
+# With numbers in the place of names, also of scopes and of types of links (`[1]` is Ethernet): which
+# names there are may change at any time.
+_SHOW = ("ip", "-N", "-j")
+_GLOBAL = "0"
 _BLANK = re.compile(r"\s")
 _DATAPATH_INTERFACES = ("ovs-netdev", "ovs-system")
 # Disciplines that take what an interface receives.
@@ -45,7 +50,7 @@ class InterfaceView:
 
     def __init__(self) -> None:
         self._links: dict[str, Any] = {
-            link["ifname"]: link for link in parsed(run(["ip", "-j", "-d", "address", "show"]))
+            link["ifname"]: link for link in parsed(run([*_SHOW, "-d", "address", "show"]))
         }
         self._disciplines = read_disciplines()
         self._routes = read_routes()
@@ -99,19 +104,17 @@ class InterfaceView:
     @cached_property
     def permanent_neighbours(self) -> Sequence[Mapping[str, Any]]:
         """As `ip -j neigh` shows them; the kernel makes none by itself."""
-        return list(parsed(run(["ip", "-j", "neigh", "show", "nud", "permanent"]) or "[]"))
+        return list(parsed(run([*_SHOW, "neigh", "show", "nud", "permanent"]) or "[]"))
 
     @cached_property
     def _proxied(self) -> Sequence[Mapping[str, Any]]:
         """The neighbours for which this server answers, as `ip -j neigh` shows them."""
-        return list(parsed(run(["ip", "-j", "neigh", "show", "proxy"]) or "[]"))
+        return list(parsed(run([*_SHOW, "neigh", "show", "proxy"]) or "[]"))
 
     @cached_property
     def _local_routes(self) -> Sequence[str]:
         """Other programs' IPv4 routes of table local."""
-        # By its number, because iproute2's files may give the table another name.
-        lines = run(["ip", "-o", "-4", "route", "show", "table", "255"]).splitlines()
-        return [line.strip() for line in lines if not is_the_kernels(line)]
+        return [line for line in printed_routes("-4", "255") if not is_the_kernels(line)]
 
     def _lost_with_addresses(self, nic: str) -> tuple[str, ...]:
         asked = (("", self.permanent_neighbours), ("proxy ", self._proxied))
@@ -220,7 +223,7 @@ class InterfaceView:
 
     def _global(self, interface: str) -> list[Any]:
         entries = self.address_entries(interface)
-        return [a for a in entries if a["family"] == "inet" or a["scope"] == "global"]
+        return [a for a in entries if a["family"] == "inet" or a["scope"] == _GLOBAL]
 
 
 def _has_rdma(name: str) -> bool:

@@ -23,10 +23,12 @@ from placewire.agent.reconcile.foreign import (
     goes_with_address,
 )
 
-# Newer versions of iproute2 show one of these protocols for an address that the kernel made by
-# itself; only such an address has one of these flags.
-_KERNELS_PROTOCOLS = ("kernel_ll", "kernel_ra", "kernel_lo")
+# Newer versions of iproute2 show one of these protocols (linux/if_addr.h: of the loopback, of a
+# router's advertisement, link-local) for an address that the kernel made by itself; only such an
+# address has one of these flags.
+_KERNELS_PROTOCOLS = ("0x1", "0x2", "0x3")
 _KERNELS_FLAGS = ("mngtmpaddr", "temporary", "stable-privacy")
+_SCOPE_LINK = "253"
 
 
 def read_on_bridges(
@@ -85,14 +87,14 @@ def _addresses(
 
 def made_by_kernel(entry: Mapping[str, Any]) -> bool:
     """Whether the kernel made this IPv6 address by itself: a link-local one of an interface that is
-    up, or one that it made of a router's advertisement. entry: as `ip -j address` shows it."""
+    up, or one that it made of a router's advertisement. entry: as `ip -N -j address` shows it."""
     if entry["family"] != "inet6":
         return False
     if entry.get("protocol") in _KERNELS_PROTOCOLS or any(map(entry.get, _KERNELS_FLAGS)):
         return True
     # Made of a MAC address (RFC 4291, appendix A).
     of_mac = IPv6Address(entry["local"]).packed[11:13] == b"\xff\xfe"
-    return entry["scope"] == "link" and of_mac
+    return entry["scope"] == _SCOPE_LINK and of_mac
 
 
 def _route(route: str, on: str) -> ForeignEntry:
