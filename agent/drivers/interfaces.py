@@ -31,10 +31,11 @@ from placewire.agent.drivers.routes import (
 from placewire.agent.drivers.traffic_control import HTB_HANDLE, read_on_left
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.route_identity import identities, identity
 from placewire.agent.reconcile.steps import EntryStep, NicStep
 
-# With numbers in the place of names, also of scopes and of types of links (`[1]` is Ethernet): which
-# names there are may change at any time.
+# With numbers in the place of names, also of scopes and of types of links (`[1]` is Ethernet):
+# which names there are may change at any time.
 _SHOW = ("ip", "-N", "-j")
 _GLOBAL = "0"
 _BLANK = re.compile(r"\s")
@@ -157,10 +158,11 @@ class InterfaceView:
     def foreign_routes(self, interface: str, also: Collection[str] = ()) -> tuple[str, ...]:
         """Other programs' routes through the interface, as `ip route` accepts them. also: routes
         that count though they are of `proto kernel`."""
+        counted = identities(also)
         return tuple(
             line
             for line in self._routes
-            if is_over(line, interface) and (line in also or not is_the_kernels(line))
+            if is_over(line, interface) and (not is_the_kernels(line) or identity(line) in counted)
         )
 
     def foreign_routes_beside(self, interfaces: Collection[str]) -> tuple[str, ...]:
@@ -342,13 +344,14 @@ def _to_bridge(step: NicStep) -> list[list[str]]:
     gateway route stays when its address goes."""
     nic, held = step.held.nic, step.held
     there = read_routes()
+    moving, known = identities(held.routes), identities(there)
     return [
-        *[["ip", "route", "del", *route.split()] for route in held.routes if route in there],
+        *[["ip", "route", "del", *line.split()] for line in there if identity(line) in moving],
         *[["ip", "address", "del", *_identity(a), "dev", nic] for a in held.addresses],
         *[
             ["ip", "route", "add", *moved.split()]
             for route in held.routes
-            if (moved := over_bridge(route, nic, step.bridge)) not in there
+            if identity(moved := over_bridge(route, nic, step.bridge)) not in known
         ],
     ]
 
@@ -364,13 +367,13 @@ def _back(step: NicStep) -> list[list[str]]:
             f"{held.mac} held"
         )
     have = {_address_command(a) for a in view._global(nic)}
-    there = read_routes()
+    there = identities(read_routes())
     missing = [a for a in held.addresses if a not in have]
     return [
         ["ip", "link", "set", nic, "up" if held.was_up else "down"],
         *([] if held.was_promiscuous else [["ip", "link", "set", nic, "promisc", "off"]]),
         *[["ip", "address", "add", *address.split(), "dev", nic] for address in missing],
-        *[["ip", "route", "add", *route.split()] for route in held.routes if route not in there],
+        *[["ip", "route", "add", *r.split()] for r in held.routes if identity(r) not in there],
     ]
 
 

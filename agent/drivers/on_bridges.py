@@ -22,6 +22,7 @@ from placewire.agent.reconcile.foreign import (
     OTHER_ROUTES,
     goes_with_address,
 )
+from placewire.agent.reconcile.route_identity import identities, identity
 
 # Newer versions of iproute2 show one of these protocols (linux/if_addr.h: of the loopback, of a
 # router's advertisement, link-local) for an address that the kernel made by itself; only such an
@@ -40,9 +41,10 @@ def read_on_bridges(
     own: the addresses (a.b.c.d/len) and routes (as `ip route` prints them) that are ours. offloads:
     whether Open vSwitch offloads flows to hardware.
     """
+    ours = identities(own)
     return [
         *_addresses(bridge, view.address_entries(bridge), own),
-        *(_route(route, bridge) for route in view.foreign_routes(bridge) if route not in own),
+        *(_route(r, bridge) for r in view.foreign_routes(bridge) if identity(r) not in ours),
         *_routes_v6(bridge, view.foreign_routes_v6),
         *_neighbours(bridge, view.permanent_neighbours),
         *_above(bridge, view.above(bridge)),
@@ -66,7 +68,8 @@ def require_alone(address: Address, own: Collection[str]) -> None:
     if any(host == entry["local"] for name in others for entry in view.address_entries(name)):
         elsewhere = []  # A route with this source stays as long as any interface has the address.
     else:
-        elsewhere = [_route(r, "") for r in view.all_foreign_routes if r not in own]
+        ours = identities(own)
+        elsewhere = [_route(r, "") for r in view.all_foreign_routes if identity(r) not in ours]
     require_nothing(goes_with_address(address, [*there, *elsewhere]))
 
 
