@@ -1,4 +1,5 @@
-"""Turns the names that iproute2 prints, of tables, protocols, scopes and the like, into numbers.
+"""Turns what iproute2 prints into what it takes back: names of tables, protocols, scopes and the
+like into numbers, and words that it prints and does not accept into ones that it does.
 
 A name is what a file of iproute2's says at that moment, and such a file may change while a plan is
 in force; the kernel knows the number alone. The agent therefore reads and writes numbers. What an
@@ -7,6 +8,7 @@ earlier release wrote down has names.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -33,6 +35,13 @@ _FILE_OF = {
     "table": "rt_tables", "proto": "rt_protos", "scope": "rt_scopes", "realm": "rt_realms",
     "realms": "rt_realms", "tos": "rt_dsfield",
 }  # fmt: skip
+# `ip` locks this metric whenever it is given, says so, and does not accept that.
+_ALWAYS_LOCKED = re.compile(r"\brto_min lock ")
+
+
+def as_accepted(route: str) -> str:
+    """The route with the words that `ip route add` accepts. route: as `ip route` prints it."""
+    return _ALWAYS_LOCKED.sub("rto_min ", route)
 
 
 class Names:
@@ -55,7 +64,7 @@ class Names:
         return taken.model_copy(
             update={
                 "addresses": tuple(map(self.in_text, taken.addresses)),
-                "routes": tuple(map(self.in_text, taken.routes)),
+                "routes": tuple(as_accepted(self.in_text(route)) for route in taken.routes),
             }
         )
 

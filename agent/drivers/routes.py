@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from placewire.agent.contract.entries import PROTOCOL, TABLES
 from placewire.agent.drivers.command import run
+from placewire.agent.iproute2_names import as_accepted
 
 # Words that `ip route` prints and does not accept.
 _ROUTE_STATES = {"linkdown", "dead", "offload", "rt_offload", "trap", "pervasive"}
@@ -50,7 +51,8 @@ def _accepted(printed: str) -> str:
     # How long a route still lasts differs at each reading.
     lasting = _LASTS.sub("", _LINE_END.sub(" ", printed))
     words = [word for word in lasting.split() if word not in _ROUTE_STATES]
-    return " ".join([*(_TYPES.get(word, word) for word in words[:1]), *words[1:]])
+    kind = [_TYPES.get(word, word) for word in words[:1]]
+    return as_accepted(" ".join([*kind, *words[1:]]))
 
 
 def _is_ours(pairs: Collection[tuple[str, str]]) -> bool:

@@ -53,7 +53,10 @@ def test_what_an_earlier_release_wrote_is_read_with_numbers(tmp_path: Path) -> N
     names = TakenOver(
         nic="nic0", mac="02:00:00:00:00:01", bridge="pw-nic0",
         addresses=("10.7.0.1/24 broadcast 10.7.0.255 scope global label nic0",),
-        routes=("10.7.0.0/24 dev nic0 table main proto kernel scope link src 10.7.0.1 metric 100",),
+        routes=(
+            "10.7.0.0/24 dev nic0 table main proto kernel scope link src 10.7.0.1 metric 100",
+            "10.8.0.0/24 via 10.7.0.2 dev nic0 rto_min lock 200ms mtu lock 1400",
+        ),
     )  # fmt: skip
     ledger = Ledger(nics=(names,), owed=(names.model_copy(update={"nic": "nic1"}),))
     text = Kept(ledger=ledger).model_dump_json()
@@ -64,6 +67,7 @@ def test_what_an_earlier_release_wrote_is_read_with_numbers(tmp_path: Path) -> N
         assert taken.addresses == ("10.7.0.1/24 broadcast 10.7.0.255 scope 0 label nic0",)
         assert taken.routes == (
             "10.7.0.0/24 dev nic0 table 254 proto 2 scope 253 src 10.7.0.1 metric 100",
+            "10.8.0.0/24 via 10.7.0.2 dev nic0 rto_min 200ms mtu lock 1400",
         )
 
 
