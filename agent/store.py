@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from pydantic import ValidationError
 
+from placewire.agent.iproute2_names import Names
 from placewire.agent.reconcile.lease import Kept
 
 log = logging.getLogger(__name__)
@@ -127,12 +128,14 @@ def _parsed(data: bytes, path: Path) -> Kept:
     else:
         raise DamagedError(f"{path} is not as it was written")
     try:
-        return Kept.model_validate_json(text)
+        kept = Kept.model_validate_json(text)
     except ValidationError as error:
         raise StoreError(
             f"{path}: not a state that this version of the agent knows ({error.error_count()} "
             "mistakes); run the version of the agent that wrote it"
         ) from error
+    # An agent of an earlier release wrote names.
+    return kept.model_copy(update={"ledger": Names().in_ledger(kept.ledger)})
 
 
 def _json(line: bytes) -> Any:

@@ -18,18 +18,26 @@ from placewire.agent.contract.state import NicFacts
 from placewire.agent.drivers import ethtool
 from placewire.agent.drivers.announce import announce
 from placewire.agent.drivers.command import parsed, run, shown
+from placewire.agent.drivers.disciplines import Discipline, read_disciplines
+from placewire.agent.drivers.link_names import names_of_links
 from placewire.agent.drivers.routes import (
     identified,
     is_over,
     is_the_kernels,
     made_with,
+    printed_routes,
     read_routes,
 )
-from placewire.agent.drivers.traffic_control import Discipline, read_on_left
+from placewire.agent.drivers.traffic_control import HTB_HANDLE, read_on_left
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.route_identity import identities, identity
 from placewire.agent.reconcile.steps import EntryStep, NicStep
 
+# With numbers in the place of names, also of scopes and of types of links (`[1]` is Ethernet):
+# which names there are may change at any time.
+_SHOW = ("ip", "-N", "-j")
+_GLOBAL = "0"
 _BLANK = re.compile(r"\s")
 _DATAPATH_INTERFACES = ("ovs-netdev", "ovs-system")
 # Disciplines that take what an interface receives.
@@ -39,17 +47,13 @@ _DATAPATH_OF: Mapping[str, DatapathType] = {"tun": "netdev", "openvswitch": "sys
 
 
 class InterfaceView:
-    """All interfaces as `ip` and `tc` show them; read once."""
+    """All interfaces as `ip` shows them, with their queueing disciplines; read once."""
 
     def __init__(self) -> None:
         self._links: dict[str, Any] = {
-            link["ifname"]: link for link in parsed(run(["ip", "-j", "-d", "address", "show"]))
+            link["ifname"]: link for link in parsed(run([*_SHOW, "-d", "address", "show"]))
         }
-        # Those that the kernel attaches by itself have no handle.
-        self._given_qdiscs = [
-            qdisc for qdisc in parsed(run(["tc", "-j", "qdisc", "show"])) if qdisc["handle"] != "0:"
-        ]
-        self._qdiscs: dict[str, Any] = {q["dev"]: q for q in self._given_qdiscs if q.get("root")}
+        self._disciplines = read_disciplines()
         self._routes = read_routes()
 
     @property
@@ -94,8 +98,8 @@ class InterfaceView:
 
     def has_htb_of_switch(self, nic: str) -> bool:
         """Whether the NIC has an HTB with Open vSwitch's handle and root class."""
-        qdisc = self._qdiscs.get(nic)
-        if qdisc is None or (qdisc["kind"], qdisc["handle"]) != ("htb", "1:"):
+        root = self._root(nic)
+        if root is None or (root.kind, root.handle) != ("htb", HTB_HANDLE):
             return False
         return "class htb 1:fffe root" in run(["tc", "class", "show", "dev", nic])
 
@@ -107,19 +111,17 @@ class InterfaceView:
     @cached_property
     def permanent_neighbours(self) -> Sequence[Mapping[str, Any]]:
         """As `ip -j neigh` shows them; the kernel makes none by itself."""
-        return list(parsed(run(["ip", "-j", "neigh", "show", "nud", "permanent"]) or "[]"))
+        return list(parsed(run([*_SHOW, "neigh", "show", "nud", "permanent"]) or "[]"))
 
     @cached_property
     def _proxied(self) -> Sequence[Mapping[str, Any]]:
         """The neighbours for which this server answers, as `ip -j neigh` shows them."""
-        return list(parsed(run(["ip", "-j", "neigh", "show", "proxy"]) or "[]"))
+        return list(parsed(run([*_SHOW, "neigh", "show", "proxy"]) or "[]"))
 
     @cached_property
     def _local_routes(self) -> Sequence[str]:
         """Other programs' IPv4 routes of table local."""
-        # By its number, because iproute2's files may give the table another name.
-        lines = run(["ip", "-o", "-4", "route", "show", "table", "255"]).splitlines()
-        return [line.strip() for line in lines if not is_the_kernels(line)]
+        return [line for line in printed_routes("-4", "255") if not is_the_kernels(line)]
 
     def _lost_with_addresses(self, nic: str) -> tuple[str, ...]:
         asked = (("", self.permanent_neighbours), ("proxy ", self._proxied))
@@ -140,11 +142,10 @@ class InterfaceView:
 
     def disciplines(self, interface: str) -> tuple[Discipline, ...]:
         """The queueing disciplines that have a handle."""
-        return tuple(
-            Discipline(q["kind"], q["handle"], "" if q.get("root") else q.get("parent", ""))
-            for q in self._given_qdiscs
-            if q["dev"] == interface
-        )
+        return self._disciplines.get(interface, ())
+
+    def _root(self, interface: str) -> Discipline | None:
+        return next((one for one in self.disciplines(interface) if not one.parent), None)
 
     def above(self, interface: str) -> tuple[str, ...]:
         """The interfaces that are made on top of it, as VLANs are: they go with it."""
@@ -163,10 +164,11 @@ class InterfaceView:
     def foreign_routes(self, interface: str, also: Collection[str] = ()) -> tuple[str, ...]:
         """Other programs' routes through the interface, as `ip route` accepts them. also: routes
         that count though they are of `proto kernel`."""
+        counted = identities(also)
         return tuple(
             line
             for line in self._routes
-            if is_over(line, interface) and (line in also or not is_the_kernels(line))
+            if is_over(line, interface) and (not is_the_kernels(line) or identity(line) in counted)
         )
 
     def foreign_routes_beside(self, interfaces: Collection[str]) -> tuple[str, ...]:
@@ -201,6 +203,7 @@ class InterfaceView:
         link = self._links[name]
         master = link.get("master")
         bridge = bridge_of_interface.get(name) or (None if master == "ovs-system" else master)
+        root = self._root(name)
         return NicFacts(
             name=name,
             mac=link.get("address", ""),
@@ -213,7 +216,7 @@ class InterfaceView:
             bridge=bridge,
             address_commands=tuple(_address_command(a) for a in self._global(name)),
             routes=self._routes_of_nic(name),
-            root_qdisc=self._qdiscs[name]["kind"] if name in self._qdiscs else None,
+            root_qdisc=root.kind if root else None,
             receiving_qdisc=next(
                 (one.kind for one in self.disciplines(name) if one.kind in RECEIVING), None
             ),
@@ -231,7 +234,7 @@ class InterfaceView:
 
     def _global(self, interface: str) -> list[Any]:
         entries = self.address_entries(interface)
-        return [a for a in entries if a["family"] == "inet" or a["scope"] == "global"]
+        return [a for a in entries if a["family"] == "inet" or a["scope"] == _GLOBAL]
 
 
 def _has_rdma(name: str) -> bool:
@@ -265,11 +268,6 @@ def leaving_by(address: str) -> list[str]:
     except (NetlinkError, OSError):
         return []
     return [names[index] for route in routes if (index := route.get_attr("RTA_OIF")) in names]
-
-
-def names_of_links(netlink: Any) -> dict[int, str]:
-    """By the interface's index. pyroute2 has a name that is no UTF-8 as bytes."""
-    return {link["index"]: shown(link.get_attr("IFLA_IFNAME")) for link in netlink.get_links()}
 
 
 def change_addresses(steps: Sequence[EntryStep]) -> None:
@@ -355,13 +353,14 @@ def _to_bridge(step: NicStep) -> list[list[str]]:
     gateway route stays when its address goes."""
     nic, held = step.held.nic, step.held
     there = read_routes()
+    moving, known = identities(held.routes), identities(there)
     return [
-        *[["ip", "route", "del", *route.split()] for route in held.routes if route in there],
+        *[["ip", "route", "del", *line.split()] for line in there if identity(line) in moving],
         *[["ip", "address", "del", *_identity(a), "dev", nic] for a in held.addresses],
         *[
             ["ip", "route", "add", *moved.split()]
             for route in held.routes
-            if (moved := over_bridge(route, nic, step.bridge)) not in there
+            if identity(moved := over_bridge(route, nic, step.bridge)) not in known
         ],
     ]
 
@@ -377,13 +376,13 @@ def _back(step: NicStep) -> list[list[str]]:
             f"{held.mac} held"
         )
     have = {_address_command(a) for a in view._global(nic)}
-    there = read_routes()
+    there = identities(read_routes())
     missing = [a for a in held.addresses if a not in have]
     return [
         ["ip", "link", "set", nic, "up" if held.was_up else "down"],
         *([] if held.was_promiscuous else [["ip", "link", "set", nic, "promisc", "off"]]),
         *[["ip", "address", "add", *address.split(), "dev", nic] for address in missing],
-        *[["ip", "route", "add", *route.split()] for route in held.routes if route not in there],
+        *[["ip", "route", "add", *r.split()] for r in held.routes if identity(r) not in there],
     ]
 
 

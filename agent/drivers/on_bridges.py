@@ -22,11 +22,14 @@ from placewire.agent.reconcile.foreign import (
     OTHER_ROUTES,
     goes_with_address,
 )
+from placewire.agent.reconcile.route_identity import identities, identity
 
-# Newer versions of iproute2 show one of these protocols for an address that the kernel made by
-# itself; only such an address has one of these flags.
-_KERNELS_PROTOCOLS = ("kernel_ll", "kernel_ra", "kernel_lo")
+# Newer versions of iproute2 show one of these protocols (linux/if_addr.h: of the loopback, of a
+# router's advertisement, link-local) for an address that the kernel made by itself; only such an
+# address has one of these flags.
+_KERNELS_PROTOCOLS = ("0x1", "0x2", "0x3")
 _KERNELS_FLAGS = ("mngtmpaddr", "temporary", "stable-privacy")
+_SCOPE_LINK = "253"
 
 
 def read_on_bridges(
@@ -38,9 +41,10 @@ def read_on_bridges(
     own: the addresses (a.b.c.d/len) and routes (as `ip route` prints them) that are ours. offloads:
     whether Open vSwitch offloads flows to hardware.
     """
+    ours = identities(own)
     return [
         *_addresses(bridge, view.address_entries(bridge), own),
-        *(_route(route, bridge) for route in view.foreign_routes(bridge) if route not in own),
+        *(_route(r, bridge) for r in view.foreign_routes(bridge) if identity(r) not in ours),
         *_routes_v6(bridge, view.foreign_routes_v6),
         *_neighbours(bridge, view.permanent_neighbours),
         *_above(bridge, view.above(bridge)),
@@ -64,7 +68,8 @@ def require_alone(address: Address, own: Collection[str]) -> None:
     if any(host == entry["local"] for name in others for entry in view.address_entries(name)):
         elsewhere = []  # A route with this source stays as long as any interface has the address.
     else:
-        elsewhere = [_route(r, "") for r in view.all_foreign_routes if r not in own]
+        ours = identities(own)
+        elsewhere = [_route(r, "") for r in view.all_foreign_routes if identity(r) not in ours]
     require_nothing(goes_with_address(address, [*there, *elsewhere]))
 
 
@@ -85,14 +90,14 @@ def _addresses(
 
 def made_by_kernel(entry: Mapping[str, Any]) -> bool:
     """Whether the kernel made this IPv6 address by itself: a link-local one of an interface that is
-    up, or one that it made of a router's advertisement. entry: as `ip -j address` shows it."""
+    up, or one that it made of a router's advertisement. entry: as `ip -N -j address` shows it."""
     if entry["family"] != "inet6":
         return False
     if entry.get("protocol") in _KERNELS_PROTOCOLS or any(map(entry.get, _KERNELS_FLAGS)):
         return True
     # Made of a MAC address (RFC 4291, appendix A).
     of_mac = IPv6Address(entry["local"]).packed[11:13] == b"\xff\xfe"
-    return entry["scope"] == "link" and of_mac
+    return entry["scope"] == _SCOPE_LINK and of_mac
 
 
 def _route(route: str, on: str) -> ForeignEntry:

@@ -23,7 +23,7 @@ from placewire.agent.contract.entries import (
     Rule,
 )
 from placewire.agent.contract.state import ForeignEntry
-from placewire.agent.drivers.interfaces import names_of_links
+from placewire.agent.drivers.link_names import names_of_links
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.steps import EntryStep
 

@@ -4,74 +4,67 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from ipaddress import IPv4Interface
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Literal
 
 from placewire.agent.contract.entries import PROTOCOL, TABLES
 from placewire.agent.drivers.command import run
+from placewire.agent.iproute2_names import as_accepted
 
 # Words that `ip route` prints and does not accept.
 _ROUTE_STATES = {"linkdown", "dead", "offload", "rt_offload", "trap", "pervasive"}
 _LASTS = re.compile(r" expires \S+")
 # The end of a line, as `ip -o` writes it; another backslash is part of a name.
 _LINE_END = re.compile(r"\\(?=\s)")
-# Where the versions of iproute2 look for names of routing protocols.
-_PROTOCOL_NAMES = tuple(
-    f"{folder}/iproute2/{files}"
-    for folder in ("etc", "usr/lib", "usr/share")
-    for files in ("rt_protos", "rt_protos.d/*.conf")
-)
+# The types of routes by the kernel's numbers (linux/rtnetlink.h): `ip -N` prints a number in the
+# place of each name, and takes back only the names of these.
+_TYPES = {
+    "1": "unicast", "2": "local", "3": "broadcast", "4": "anycast", "5": "multicast",
+    "6": "blackhole", "7": "unreachable", "8": "prohibit", "9": "throw", "10": "nat",
+}  # fmt: skip
+_MAIN, _LOCAL = "254", "255"
+# The protocols (linux/rtnetlink.h) kernel, and of a router's advertisement.
+_KERNELS = ("2", "9")
 
 
 def read_routes(family: Literal["-4", "-6"] = "-4") -> list[str]:
     """All routes but ours and those of table local, as `ip route` accepts them. Those without a
     gateway come first, so that all can be added in this order."""
-    lines, protocol = [], names_of_our_protocol()
-    for line in run(["ip", "-o", family, "route", "show", "table", "all"]).splitlines():
-        # How long a route still lasts differs at each reading.
-        lasting = _LASTS.sub("", _LINE_END.sub(" ", line))
-        words = [word for word in lasting.split() if word not in _ROUTE_STATES]
-        pairs = set(pairwise(words))
-        own = family == "-4" and _is_ours(pairs, protocol)
-        if words and ("table", "local") not in pairs and not own:
-            lines.append(" ".join(words))
+    lines = []
+    for line in printed_routes(family, "all"):
+        pairs = set(pairwise(line.split()))
+        own = family == "-4" and _is_ours(pairs)
+        if ("table", _LOCAL) not in pairs and not own:
+            lines.append(line)
     return sorted(lines, key=lambda line: " via " in line)
 
 
-def names_of_our_protocol(root: Path = Path("/")) -> frozenset[str]:
-    """How `ip` may show our protocol: by its number, or as a file of iproute2's names it."""
-    names = {str(PROTOCOL)}
-    for pattern in _PROTOCOL_NAMES:
-        for path in root.glob(pattern):
-            with suppress(OSError):
-                text = path.read_text(errors="backslashreplace")
-                rows = (line.partition("#")[0].split() for line in text.splitlines())
-                names |= {row[1] for row in rows if len(row) == 2 and _is_protocol(row[0])}
-    return frozenset(names)
+def printed_routes(family: Literal["-4", "-6"], table: str) -> list[str]:
+    """The routes of a table (its number, or `all`), as `ip route` accepts them. Tables, protocols,
+    scopes and the like are numbers: which names there are for them may change at any time."""
+    printed = run(["ip", "-N", "-o", family, "route", "show", "table", table]).splitlines()
+    return [line for raw in printed if (line := _accepted(raw))]
 
 
-def _is_protocol(number: str) -> bool:
-    """number: as iproute2's files have it, decimal or hexadecimal."""
-    with suppress(ValueError):
-        return int(number, 16 if number.startswith("0x") else 10) == PROTOCOL
-    return False
+def _accepted(printed: str) -> str:
+    # How long a route still lasts differs at each reading.
+    lasting = _LASTS.sub("", _LINE_END.sub(" ", printed))
+    words = [word for word in lasting.split() if word not in _ROUTE_STATES]
+    kind = [_TYPES.get(word, word) for word in words[:1]]
+    return as_accepted(" ".join([*kind, *words[1:]]))
 
 
-def _is_ours(pairs: Collection[tuple[str, str]], protocol: Collection[str]) -> bool:
-    """Whether a route of these pairs of neighbouring words has our protocol and is in a table of
-    ours. A table that /etc/iproute2/rt_tables names may be one of ours: the name hides the number.
-    """
-    table = next((value for key, value in pairs if key == "table"), "main")
-    in_ours = int(table) in TABLES if table.isdigit() else table not in ("main", "default")
-    return any(("proto", name) in pairs for name in protocol) and in_ours
+def _is_ours(pairs: Collection[tuple[str, str]]) -> bool:
+    """Whether a route of these pairs of neighbouring words has our protocol, and is in a table of
+    ours."""
+    table = next((value for key, value in pairs if key == "table"), _MAIN)
+    return ("proto", str(PROTOCOL)) in pairs and table.isdigit() and int(table) in TABLES
 
 
 def is_the_kernels(route: str) -> bool:
     """Whether the kernel made it, or a program that says so. `ra`: of a router's advertisement."""
-    return any(f" proto {protocol} " in f"{route} " for protocol in ("kernel", "ra"))
+    return any(f" proto {protocol} " in f"{route} " for protocol in _KERNELS)
 
 
 def is_over(route: str, interface: str) -> bool:

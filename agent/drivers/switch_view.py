@@ -18,6 +18,7 @@ from placewire.agent.contract.entries import (
 )
 from placewire.agent.contract.state import ForeignEntry, TakenOver
 from placewire.agent.drivers.ovsdb_connection import Database
+from placewire.agent.iproute2_names import Names
 from placewire.agent.reconcile.foreign import FEATURES, PORTS, SHAPERS
 
 NIC_KEY = "placewire-nic"
@@ -69,12 +70,12 @@ class SwitchView:
     def held(self) -> list[TakenOver]:
         """Returns what the marks of our bridges say that their NICs held. A mark belongs to the
         bridge that it stands on, whichever it names. A mark that somebody spoilt is left out."""
-        found = []
+        found, names = [], Names()
         for row in self._rows("Bridge"):
             text = row.external_ids.get(HELD_KEY)
             if OWNER_KEY in row.external_ids and text is not None:
                 with suppress(ValidationError):
-                    taken = TakenOver.model_validate_json(text)
+                    taken = names.in_taken(TakenOver.model_validate_json(text))
                     found.append(taken.model_copy(update={"bridge": row.name}))
         return found
 

@@ -24,6 +24,7 @@ from placewire.agent.contract.entries import (
 )
 from placewire.agent.contract.state import EffectiveQueue, ForeignEntry
 from placewire.agent.drivers.command import run
+from placewire.agent.drivers.disciplines import Discipline
 from placewire.agent.reconcile.foreign import CLASSES, DISCIPLINES, FILTERS
 from placewire.agent.reconcile.steps import EntryStep
 
@@ -123,14 +124,6 @@ class Filter:
                 text = str(IPv4Network((value, mask.bit_count()))).removesuffix("/32")
                 return Classifier(nic=nic, destination=text, queue_id=queue_id)
         return None
-
-
-class Discipline(NamedTuple):
-    """A queueing discipline that somebody gave a handle. parent: as tc names it; "" for a root."""
-
-    kind: str
-    handle: str
-    parent: str
 
 
 def read_classifiers(nics: Iterable[str]) -> tuple[list[Classifier], list[ForeignEntry]]:

@@ -13,14 +13,13 @@ from itertools import pairwise
 _ADDRESS = r"[\da-fA-F.:]+(?:/\d+)?"
 # The words of a route, by what follows each.
 _NAMED = "dev|proto|scope|table|tos|realms?|pref|ttl-propagate"
-_NUMBERED = (
-    "metric|mtu|advmss|rtt|rttvar|window|cwnd|ssthresh|reordering|hoplimit|initcwnd|initrwnd|"
-    "quickack|rto_min|fastopen_no_cookie"
-)
+_LOCKABLE = "mtu|advmss|rtt|rttvar|window|cwnd|ssthresh|reordering|hoplimit|initcwnd|initrwnd"
+# Another program may lock these too; `ip` then says so, and cannot lock them.
+_UNLOCKABLE = "metric|quickack|rto_min|fastopen_no_cookie"
 _ROUTE = re.compile(
     rf"(?:(?:unicast|local|multicast|anycast|broadcast) )?(?:default|{_ADDRESS})"
     rf"(?: (?:via (?:inet6? )?{_ADDRESS}|src {_ADDRESS}|(?:{_NAMED}) \S+"
-    rf"|(?:{_NUMBERED}) (?:lock )?\d\S*|features(?: ecn| tcp_usec_ts)+"
+    rf"|(?:{_LOCKABLE}) (?:lock )?\d\S*|(?:{_UNLOCKABLE}) \d\S*|features(?: ecn| tcp_usec_ts)+"
     r"|congctl (?:lock )?\S+|onlink))*"
 )
 _OF_A_NIC = re.compile(

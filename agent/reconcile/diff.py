@@ -39,6 +39,7 @@ from placewire.agent.contract.state import (
 from placewire.agent.reconcile.canonical import canonical
 from placewire.agent.reconcile.effective import drifted_nics
 from placewire.agent.reconcile.ledger import has_back, is_of, is_replaced, marked_as_held, tells_all
+from placewire.agent.reconcile.route_identity import identities, identity
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 
 
@@ -156,16 +157,17 @@ def _nics_to_bridges(wanted: Collections, observed: ObservedState, ledger: Ledge
         taken = taken_over.get(nic.name)
         ours = {a.address for a in wanted.addresses if a.interface == bridge.name}
         addresses, routes = _to_move(nic, taken, ours)
+        on_nic, on_bridge = identities(nic.routes), identities(observed.bridge_routes)
         lost = tuple(
             route
             for route in (taken.routes if taken else ())
-            if route not in nic.routes
-            and over_bridge(route, nic.name, bridge.name) not in observed.bridge_routes
+            if identity(route) not in on_nic
+            and identity(over_bridge(route, nic.name, bridge.name)) not in on_bridge
         )
         if addresses or routes or lost:
             # In the order in which the NIC had them: a gateway's subnet before the gateway's route.
-            both = {*routes, *lost}
-            ordered = tuple(r for r in (taken.routes if taken else routes) if r in both)
+            both = identities((*routes, *lost))
+            ordered = tuple(r for r in (taken.routes if taken else routes) if identity(r) in both)
             held = TakenOver(nic=nic.name, addresses=addresses, routes=ordered, was_up=nic.up)
             steps.append(NicStep("to bridge", bridge.name, held))
     return steps
@@ -179,9 +181,10 @@ def _to_move(
     if taken is None:
         return nic.address_commands, nic.routes
     known = {*ours, *(address.split()[0] for address in taken.addresses)}
+    held = identities(taken.routes)
     return (
         tuple(a for a in nic.address_commands if a.split()[0] in known),
-        tuple(r for r in nic.routes if r in taken.routes),
+        tuple(r for r in nic.routes if identity(r) in held),
     )
 
 

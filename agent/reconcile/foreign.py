@@ -28,6 +28,7 @@ from typing import NamedTuple, TypeGuard
 
 from placewire.agent.contract.entries import Address, Bridge, Classifier, Entry, Queue, Rule, Shaper
 from placewire.agent.contract.state import ForeignEntry, Ledger, ObservedState, Refusal, refuse
+from placewire.agent.reconcile.route_identity import identities, identity
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 
 # Collections of a ForeignEntry on what is ours; the key of the first two is our bridge, or our NIC.
@@ -193,9 +194,9 @@ def _routes_from(
     held = (*(a for nic in observed.nics for a in nic.addresses), *elsewhere)
     if any(a.split("/")[0] == host for a in held):
         return
-    own = {route for taken in ledger.nics for route in taken.routes}
+    own = identities(route for taken in ledger.nics for route in taken.routes)
     routes = (*(r for nic in observed.nics for r in nic.routes), *observed.routes_elsewhere)
-    for route in dict.fromkeys(r for r in routes if r not in own):
+    for route in dict.fromkeys(r for r in routes if identity(r) not in own):
         yield ForeignEntry(
             collection=OTHER_ROUTES,
             key=route,

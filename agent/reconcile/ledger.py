@@ -27,6 +27,7 @@ from placewire.agent.contract.state import (
     TakenOver,
     refuse,
 )
+from placewire.agent.reconcile.route_identity import identities
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 
 
@@ -133,7 +134,7 @@ def has_back(taken: TakenOver, nic: NicFacts) -> bool:
     """Whether the NIC has all that it held before it was taken over, and nothing of ours."""
     return (
         set(taken.addresses) <= set(nic.address_commands)
-        and set(taken.routes) <= set(nic.routes)
+        and identities(taken.routes) <= identities(nic.routes)
         and taken.was_up == nic.up
         # A killed ovs-vswitchd leaves its NICs promiscuous.
         and (taken.was_promiscuous or not nic.promiscuous)

@@ -648,7 +648,7 @@ def base_route(interface: str) -> str:
 def subnet_route(interface: str, nic: str = "nic0") -> str:
     """As NetworkManager makes it of the address of `nic`, over that NIC or its bridge."""
     subnet, host = ip_interface(base_address(nic)).network, base_address(nic).split("/")[0]
-    return f"{subnet} dev {interface} proto kernel scope link src {host} metric 100"
+    return f"{subnet} dev {interface} proto 2 scope 253 src {host} metric 100"
 
 
 def _subnet(route: str) -> Any:

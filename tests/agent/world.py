@@ -29,7 +29,7 @@ BARE = (
     NicFacts(
         name="nic0", mac="02:00:00:00:00:01", mtu_bytes=1500, up=True, speed_bits_per_second=None,
         driver="veth", rdma=False, addresses=("10.7.0.1/24",), bridge=None,
-        address_commands=("10.7.0.1/24 scope global label nic0",),
+        address_commands=("10.7.0.1/24 scope 0 label nic0",),
     ),
 )  # fmt: skip
 

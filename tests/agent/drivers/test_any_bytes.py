@@ -12,7 +12,8 @@ from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from placewire.agent.contract.entries import Address
 from placewire.agent.contract.state import Ledger, ObservedState
 from placewire.agent.drivers import command, interfaces, routes
-from placewire.agent.drivers.interfaces import InterfaceView, names_of_links
+from placewire.agent.drivers.interfaces import InterfaceView
+from placewire.agent.drivers.link_names import names_of_links
 from placewire.agent.drivers.routes import read_routes
 from placewire.agent.interface_counters import parse_devices
 from placewire.agent.reconcile.validate import refusals
@@ -63,14 +64,14 @@ def test_an_escape_that_json_does_not_have_is_read() -> None:
 def strange(monkeypatch: pytest.MonkeyPatch) -> InterfaceView:
     """A server whose foreign interface, and whose NIC's label, have such bytes."""
     printed = {
-        "ip -j -d address show": b'[{"ifname":"e\xff","flags":["UP"],"mtu":1500,"ifalias":"\x01"},'
+        "ip -N -j -d address show": b'[{"ifname":"e\xff","flags":["UP"],'
+        b'"mtu":1500,"ifalias":"\x01"},'
         b'{"ifname":"nic0","flags":["UP"],"mtu":1500,"address":"02:00:00:00:00:01","addr_info":['
-        b'{"family":"inet","local":"10.7.0.1","prefixlen":24,"scope":"global",'
+        b'{"family":"inet","local":"10.7.0.1","prefixlen":24,"scope":"0",'
         b'"label":"nic0:\xff a"}]}]',
-        "tc -j qdisc show": b"[]",
-        "ip -o -4 route show table all": b"10.1.0.0/16 dev nic0\xff proto static \n"
-        b"10.2.0.0/16 dev nic0\x1c proto static \n"
-        b"default proto static \\\tnexthop via 10.9.0.1 dev a weight 1 \n",
+        "ip -N -o -4 route show table all": b"10.1.0.0/16 dev nic0\xff proto 4 \n"
+        b"10.2.0.0/16 dev nic0\x1c proto 4 \n"
+        b"default proto 4 \\\tnexthop via 10.9.0.1 dev a weight 1 \n",
     }
 
     def run(words: list[str]) -> str:
@@ -79,6 +80,7 @@ def strange(monkeypatch: pytest.MonkeyPatch) -> InterfaceView:
 
     for module in (interfaces, routes):
         monkeypatch.setattr(module, "run", run)
+    monkeypatch.setattr(interfaces, "read_disciplines", dict)
     return InterfaceView()
 
 
@@ -87,9 +89,9 @@ def test_what_is_read_of_a_strange_server_can_be_told_and_written(strange: Inter
     assert ObservedState.model_validate_json(seen.model_dump_json()) == seen
     assert [nic.name for nic in seen.nics] == [r"e\xff", "nic0"]
     assert read_routes() == [
-        r"10.1.0.0/16 dev nic0\xff proto static",
-        r"10.2.0.0/16 dev nic0\x1c proto static",
-        "default proto static nexthop via 10.9.0.1 dev a weight 1",
+        r"10.1.0.0/16 dev nic0\xff proto 4",
+        r"10.2.0.0/16 dev nic0\x1c proto 4",
+        "default proto 4 nexthop via 10.9.0.1 dev a weight 1",
     ]
     assert seen.nics[1].routes == ()
 

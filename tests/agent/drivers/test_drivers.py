@@ -163,6 +163,30 @@ def test_routes_of_a_taken_nic_move_and_come_back(server: ServerUnderTest) -> No
     assert after == before
 
 
+METRICS = """
+mtu 1400 advmss 1000 rtt 100ms rttvar 50ms window 1000 cwnd 20 ssthresh 20 reordering 4 hoplimit 3
+mtu lock 1400 advmss lock 1000 rtt lock 100ms rttvar lock 50ms window lock 1000 cwnd lock 20
+ssthresh lock 20 reordering lock 4 hoplimit lock 3 initcwnd lock 20 initrwnd lock 10
+rto_min 200ms
+rto_min 1s quickack 1 fastopen_no_cookie 1 features ecn congctl lock cubic initcwnd 10 initrwnd 5
+"""
+
+
+@network
+def test_routes_with_any_metric_move_and_come_back(server: ServerUnderTest) -> None:
+    for number, words in enumerate(METRICS.split("\n")[1:-1]):
+        server.sh(f"ip route add 172.{16 + number}.0.0/16 via 10.7.0.2 dev nic0 {words}")
+    before = server.snapshot()
+    assert server.inside(keeping.stage, server.config, desired_state()).succeeded
+    during = server.sh("ip route show")
+    assert "dev pw-nic0 rto_min lock 200ms" in during and "dev nic0" not in during
+    assert server.inside(keeping.read_back, server.config, 1).deviations == ()
+    assert server.inside(keeping.restore, server.config, 1).succeeded
+    after = server.snapshot()
+    assert sorted(after.pop("routes").splitlines()) == sorted(before.pop("routes").splitlines())
+    assert after == before
+
+
 @network
 def test_a_route_that_network_manager_made_of_the_subnet_comes_back(
     server: ServerUnderTest,

@@ -86,19 +86,18 @@ def test_a_route_is_ours_by_protocol_and_table(kernel: Kernel) -> None:
 
 
 ROUTES = """\
-default via 10.7.0.254 dev nic0 proto static
+default via 10.7.0.254 dev nic0 proto 4
 10.44.0.0/16 via 10.7.0.254 dev nic0 proto 80
 10.45.0.0/16 via 10.7.0.254 dev nic0 table 100 proto 80
-10.7.0.0/24 dev pw-nic0 table 8000 proto 80 scope link src 10.7.0.1
-10.7.1.0/24 dev pw-nic1 table storage proto 80 scope link src 10.7.1.1
+10.7.0.0/24 dev pw-nic0 table 8000 proto 80 scope 253 src 10.7.0.1
+10.7.1.0/24 dev pw-nic1 table 8001 proto 80 scope 253 src 10.7.1.1
 """
 
 
 def test_routes_of_others_with_our_protocol_are_seen_where_they_may_be_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They go with a NIC's address, and so are moved and put back with it. A table's name may hide
-    one of our numbers."""
+    """They go with a NIC's address, and so are moved and put back with it."""
     monkeypatch.setattr(routes, "run", lambda command: ROUTES)
     assert routes.read_routes() == ROUTES.splitlines()[:3]
     assert routes.read_routes("-6") == sorted(

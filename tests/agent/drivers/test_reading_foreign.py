@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +16,12 @@ from placewire.agent.contract.state import (
     TakenOver,
 )
 from placewire.agent.drivers import interfaces, on_queues, routes, traffic_control
+from placewire.agent.drivers.disciplines import Discipline
 from placewire.agent.drivers.interfaces import InterfaceView
 from placewire.agent.drivers.on_bridges import made_by_kernel, read_on_bridges, require_alone
 from placewire.agent.drivers.openflow import parse_flows
 from placewire.agent.drivers.switch_view import SwitchView
-from placewire.agent.drivers.traffic_control import Discipline, read_classifiers, read_foreign
+from placewire.agent.drivers.traffic_control import read_classifiers, read_foreign
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.foreign import DISCIPLINES, ON_BRIDGES, ON_QUEUES
@@ -81,7 +81,14 @@ def said(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     answers: dict[str, str] = {}
     for module in (traffic_control, interfaces, routes):
         monkeypatch.setattr(module, "run", Said(answers))
+    has(monkeypatch)
     return answers
+
+
+def has(monkeypatch: pytest.MonkeyPatch, **disciplines: tuple[Discipline, ...]) -> None:
+    """Gives interfaces these queueing disciplines, and others none."""
+    by_name = {name.replace("pw_", "pw-"): found for name, found in disciplines.items()}
+    monkeypatch.setattr(interfaces, "read_disciplines", lambda: by_name)
 
 
 def remedies(found: list[ForeignEntry]) -> dict[str, tuple[str, str]]:
@@ -154,20 +161,22 @@ def test_nothing_is_asked_class_by_class_while_there_is_nothing(
     ("root", "shaped", "foreign"),
     [
         (None, True, False),
-        ({"kind": "htb", "handle": "1:", "root": True}, True, False),
-        ({"kind": "tbf", "handle": "8001:", "root": True}, True, True),
-        ({"kind": "htb", "handle": "9:", "root": True}, True, True),
+        (("htb", "1:"), True, False),
+        (("tbf", "8001:"), True, True),
+        (("htb", "9:"), True, True),
         # Of others, on a port of ours that has no queues; or not yet removed by ovs-vswitchd.
-        ({"kind": "htb", "handle": "1:", "root": True}, False, True),
-        ({"kind": "htb", "handle": "1:", "root": True, "of": "ovs"}, False, False),
+        (("htb", "1:"), False, True),
+        (("htb", "1:", "ovs"), False, False),
     ],
 )
 def test_a_discipline_in_the_place_of_our_htb(
-    said: dict[str, str], root: dict[str, Any] | None, shaped: bool, foreign: bool
-) -> None:
+    said: dict[str, str], monkeypatch: pytest.MonkeyPatch, root: tuple[str, ...] | None,
+    shaped: bool, foreign: bool,
+) -> None:  # fmt: skip
     if root is not None:
-        said["tc -j qdisc show"] = json.dumps([{**root, "dev": "nic0"}])
-        if root.get("of"):
+        kind, handle, *of = root
+        has(monkeypatch, nic0=(Discipline(kind, handle, ""),))
+        if of:
             said["tc class show dev nic0"] = "class htb 1:fffe root rate 1Mbit"
     queue_ids = {"nic0": {0}} if shaped else {}
     found = list(on_queues.read_on_queues(InterfaceView(), ["nic0"], [], queue_ids))
@@ -195,12 +204,9 @@ def test_queues_are_not_removed_with_what_others_have_on_them(
     said: dict[str, str], monkeypatch: pytest.MonkeyPatch, steps: list[EntryStep],
     refused: list[str],
 ) -> None:  # fmt: skip
-    said["ip -j -d address show"] = json.dumps(NIC)
+    said["ip -N -j -d address show"] = json.dumps(NIC)
     said["tc filter show dev nic0"] = THEIR_FILTERS.partition("filter parent 1: protocol all")[0]
-    said["tc -j qdisc show"] = json.dumps(
-        [{"kind": "tbf", "handle": "8001:", "dev": "nic0", "root": True},
-         {"kind": "sfq", "handle": "10:", "dev": "nic0", "parent": "1:3"}]
-    )  # fmt: skip
+    has(monkeypatch, nic0=(Discipline("tbf", "8001:", ""), Discipline("sfq", "10:", "1:3")))
     monkeypatch.setattr(on_queues, "read_queues", lambda _: [])
     try:
         on_queues.require_free(steps)
@@ -221,17 +227,17 @@ def v6(local: str, scope: str, **flags: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("entry", "kernels"),
     [
-        (v6("fe80::fc:ff:fe00:1", "link"), True),
-        (v6("fe80::2c3a:41ff:fe22:5", "link"), True),
-        (v6("fe80::9a1:3:2:7", "link", **{"stable-privacy": True}), True),
-        (v6("fe80::9a1:3:2:7", "link", protocol="kernel_ll"), True),
-        (v6("fd00::9a1:3:2:7", "global", dynamic=True, mngtmpaddr=True), True),
-        (v6("fd00::9a1:3:2:8", "global", dynamic=True, temporary=True), True),
-        (v6("fe80::1", "link"), False),
-        (v6("fd00::2", "global"), False),
-        (v6("fd00::fc:ff:fe00:1", "global"), False),
-        (v6("fd00::3", "global", dynamic=True), False),
-        ({"family": "inet", "local": "10.1.1.1", "prefixlen": 24, "scope": "global"}, False),
+        (v6("fe80::fc:ff:fe00:1", "253"), True),
+        (v6("fe80::2c3a:41ff:fe22:5", "253"), True),
+        (v6("fe80::9a1:3:2:7", "253", **{"stable-privacy": True}), True),
+        (v6("fe80::9a1:3:2:7", "253", protocol="0x3"), True),
+        (v6("fd00::9a1:3:2:7", "0", dynamic=True, mngtmpaddr=True), True),
+        (v6("fd00::9a1:3:2:8", "0", dynamic=True, temporary=True), True),
+        (v6("fe80::1", "253"), False),
+        (v6("fd00::2", "0"), False),
+        (v6("fd00::fc:ff:fe00:1", "0"), False),
+        (v6("fd00::3", "0", dynamic=True), False),
+        ({"family": "inet", "local": "10.1.1.1", "prefixlen": 24, "scope": "0"}, False),
     ],
 )
 def test_what_the_kernel_made_by_itself_is_not_foreign(
@@ -244,52 +250,54 @@ LINKS = [
     {
         "ifname": "pw-nic0", "flags": ["UP"], "mtu": 1500, "address": "02:00:00:00:00:01",
         "addr_info": [
-            {"family": "inet", "local": "10.7.0.1", "prefixlen": 24, "scope": "global"},
-            {"family": "inet", "local": "10.7.0.77", "prefixlen": 24, "scope": "global"},
+            {"family": "inet", "local": "10.7.0.1", "prefixlen": 24, "scope": "0"},
+            {"family": "inet", "local": "10.7.0.77", "prefixlen": 24, "scope": "0"},
             {"family": "inet", "local": "10.99.0.7", "address": "10.99.0.8", "prefixlen": 32,
-             "scope": "global"},
-            v6("fd00::7", "global"), v6("fe80::fc:ff:fe00:1", "link"),
+             "scope": "0"},
+            v6("fd00::7", "0"), v6("fe80::fc:ff:fe00:1", "253"),
         ],
     },
     {"ifname": "vlan7", "link": "pw-nic0", "flags": [], "mtu": 1500, "address": ""},
     {"ifname": "mgmt", "flags": ["UP"], "mtu": 1500, "address": "", "addr_info": []},
 ]  # fmt: skip
 ROUTES = """\
-172.16.0.0/16 via 10.7.0.2 dev pw-nic0 proto static metric 50
-10.7.0.0/24 dev pw-nic0 proto kernel scope link src 10.7.0.1
-10.60.0.0/16 dev pw-nic0 scope link linkdown
-10.61.0.0/16 dev pw-nic0 table 8000 scope link
-10.7.0.0/24 dev pw-nic0 table 8000 proto 80 scope link src 10.7.0.1
-10.62.0.0/16 dev mgmt scope link src 10.7.0.1
-default proto static \\ nexthop via 10.7.0.8 dev pw-nic0 weight 1 \\ nexthop via 10.9.0.1 dev mgmt
-local 10.7.0.1 dev pw-nic0 table local proto kernel scope host src 10.7.0.1
+172.16.0.0/16 via 10.7.0.2 dev pw-nic0 proto 4 metric 50
+10.7.0.0/24 dev pw-nic0 proto 2 scope 253 src 10.7.0.1
+10.60.0.0/16 dev pw-nic0 scope 253 linkdown
+10.61.0.0/16 dev pw-nic0 table 8000 scope 253
+10.7.0.0/24 dev pw-nic0 table 8000 proto 80 scope 253 src 10.7.0.1
+10.62.0.0/16 dev mgmt scope 253 src 10.7.0.1
+default proto 4 \\ nexthop via 10.7.0.8 dev pw-nic0 weight 1 \\ nexthop via 10.9.0.1 dev mgmt
+2 10.7.0.1 dev pw-nic0 table 255 proto 2 scope 254 src 10.7.0.1
 """
 ROUTES_V6 = """\
-fd00::/64 dev pw-nic0 proto kernel metric 256 pref medium
-fe80::/64 dev pw-nic0 proto kernel metric 256 pref medium
-fd01::/64 dev pw-nic0 proto ra metric 256 expires 86391sec pref medium
+fd00::/64 dev pw-nic0 proto 2 metric 256 pref medium
+fe80::/64 dev pw-nic0 proto 2 metric 256 pref medium
+fd01::/64 dev pw-nic0 proto 9 metric 256 expires 86391sec pref medium
 2001:db8::/32 via fe80::1 dev pw-nic0 metric 1024 expires 55sec pref medium
 default via fd00::1 dev mgmt metric 1024 pref medium
-multicast ff00::/8 dev pw-nic0 table local proto kernel metric 256 pref medium
+5 ff00::/8 dev pw-nic0 table 255 proto 2 metric 256 pref medium
 """
-OWN = ("10.7.0.1/24", "172.16.0.0/16 via 10.7.0.2 dev pw-nic0 proto static metric 50")
+OWN = ("10.7.0.1/24", "172.16.0.0/16 via 10.7.0.2 dev pw-nic0 proto 4 metric 50")
 
 
 @pytest.fixture
-def a_busy_bridge(said: dict[str, str]) -> dict[str, str]:
-    said["ip -j -d address show"] = json.dumps(LINKS)
-    said["ip -o -4 route show table all"] = ROUTES
-    said["ip -o -6 route show table all"] = ROUTES_V6
-    said["ip -j neigh show nud permanent"] = json.dumps(
+def a_busy_bridge(said: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    said["ip -N -j -d address show"] = json.dumps(LINKS)
+    said["ip -N -o -4 route show table all"] = ROUTES
+    said["ip -N -o -6 route show table all"] = ROUTES_V6
+    said["ip -N -j neigh show nud permanent"] = json.dumps(
         [{"dst": "10.7.0.9", "dev": "pw-nic0", "lladdr": "02:00:00:00:00:09"},
          {"dst": "10.9.0.9", "dev": "mgmt", "lladdr": "02:00:00:00:00:19"}]
     )  # fmt: skip
-    said["tc -j qdisc show"] = json.dumps(
-        [{"kind": "tbf", "handle": "8001:", "dev": "pw-nic0", "root": True},
-         {"kind": "clsact", "handle": "ffff:", "dev": "pw-nic0", "parent": "ffff:fff1"},
-         {"kind": "sfq", "handle": "8002:", "dev": "pw-nic0", "parent": "8001:1"},
-         {"kind": "noqueue", "handle": "0:", "dev": "mgmt", "root": True}]
-    )  # fmt: skip
+    has(
+        monkeypatch,
+        pw_nic0=(
+            Discipline("tbf", "8001:", ""),
+            Discipline("clsact", "ffff:", "ffff:fff1"),
+            Discipline("sfq", "8002:", "8001:1"),
+        ),
+    )
     return said
 
 
@@ -303,9 +311,9 @@ def test_each_thing_on_a_bridge_is_told_with_what_removes_it() -> None:
         "ip address del 10.7.0.77/24 dev pw-nic0": "pw-nic0 10.7.0.77/24",
         "ip address del 10.99.0.7 peer 10.99.0.8/32 dev pw-nic0": "pw-nic0 10.99.0.7/32",
         "ip address del fd00::7/64 dev pw-nic0": "pw-nic0 fd00::7/64",
-        "ip route del 10.60.0.0/16 dev pw-nic0 scope link": "10.60.0.0/16 dev pw-nic0 scope link",
-        "ip route del 10.61.0.0/16 dev pw-nic0 table 8000 scope link": "table 8000 10.61.0.0/16",
-        f"ip route del default proto static {multipath}": f"default proto static {multipath}",
+        "ip route del 10.60.0.0/16 dev pw-nic0 scope 253": "10.60.0.0/16 dev pw-nic0 scope 253",
+        "ip route del 10.61.0.0/16 dev pw-nic0 table 8000 scope 253": "table 8000 10.61.0.0/16",
+        f"ip route del default proto 4 {multipath}": f"default proto 4 {multipath}",
         "ip -6 route del 2001:db8::/32 via fe80::1 dev pw-nic0 metric 1024 pref medium":
             "inet6 2001:db8::/32 via fe80::1 dev pw-nic0 metric 1024 pref medium",
         "ip neigh del 10.7.0.9 dev pw-nic0": "pw-nic0 10.7.0.9",
@@ -316,13 +324,13 @@ def test_each_thing_on_a_bridge_is_told_with_what_removes_it() -> None:
 
 
 def test_routes_beside_nics_and_bridges_are_read(a_busy_bridge: dict[str, str]) -> None:
-    a_busy_bridge["ip -o -4 route show table all"] += (
-        "10.99.0.0/24 dev br-ex proto kernel scope link src 10.99.0.1\n"
+    a_busy_bridge["ip -N -o -4 route show table all"] += (
+        "10.99.0.0/24 dev br-ex proto 2 scope 253 src 10.99.0.1\n"
         "10.88.0.0/16 via 10.99.0.254 dev br-ex src 10.7.0.1\n"
-        "10.89.0.0/16 dev lo scope link src 10.7.0.1\n"
+        "10.89.0.0/16 dev lo scope 253 src 10.7.0.1\n"
     )
     assert InterfaceView().foreign_routes_beside({"pw-nic0", "mgmt"}) == (
-        "10.89.0.0/16 dev lo scope link src 10.7.0.1",
+        "10.89.0.0/16 dev lo scope 253 src 10.7.0.1",
         "10.88.0.0/16 via 10.99.0.254 dev br-ex src 10.7.0.1",
     )
 
@@ -339,7 +347,7 @@ def test_an_address_is_not_removed_with_what_the_kernel_removes_with_it() -> Non
     with pytest.raises(EffectError) as raised:
         require_alone(address, OWN)
     assert "ip address del 10.7.0.77/24" in str(raised.value), "it came later"
-    assert "10.62.0.0/16 dev mgmt scope link src 10.7.0.1" in str(raised.value)
+    assert "10.62.0.0/16 dev mgmt scope 253 src 10.7.0.1" in str(raised.value)
     assert "fd00::7" not in str(raised.value) and "10.60.0.0" not in str(raised.value)
 
 
@@ -350,7 +358,7 @@ def test_an_address_that_another_interface_has_too_takes_no_route_with_it(
     alone = {**first, "addr_info": first["addr_info"][:1]}  # type: ignore[index]
     nic = {"ifname": "nic0", "flags": ["UP"], "mtu": 1500, "address": "",
            "addr_info": alone["addr_info"]}  # fmt: skip
-    a_busy_bridge["ip -j -d address show"] = json.dumps([alone, nic, *others])
+    a_busy_bridge["ip -N -j -d address show"] = json.dumps([alone, nic, *others])
     require_alone(Address(interface="pw-nic0", address="10.7.0.1/24"), OWN)
 
 
@@ -358,21 +366,21 @@ def test_an_address_that_another_interface_has_too_takes_no_route_with_it(
 
 
 def of_nic0(local: str, **flags: Any) -> dict[str, Any]:
-    return {"family": "inet", "local": local, "prefixlen": 24, "scope": "global", **flags}
+    return {"family": "inet", "local": local, "prefixlen": 24, "scope": "0", **flags}
 
 
 def nic0(said: dict[str, str], addresses: list[dict[str, Any]], *routes: str) -> NicFacts:
     link = {"ifname": "nic0", "flags": ["UP"], "mtu": 1500, "address": "02:00:00:00:00:01",
             "addr_info": addresses}  # fmt: skip
-    said["ip -j -d address show"] = json.dumps([link])
-    said["ip -o -4 route show table all"] = "\n".join(f"{route} " for route in routes)
+    said["ip -N -j -d address show"] = json.dumps([link])
+    said["ip -N -o -4 route show table all"] = "\n".join(f"{route} " for route in routes)
     (found,) = InterfaceView().nics({}, ())
     return found
 
 
-SUBNET = "10.7.0.0/24 dev nic0 proto kernel scope link src 10.7.0.1 metric 100"
-GATEWAY = "10.50.0.0/16 via 10.7.0.254 dev nic0 proto static metric 100"
-LOCAL = "local 10.7.0.1 dev nic0 table local proto kernel scope host src 10.7.0.1"
+SUBNET = "10.7.0.0/24 dev nic0 proto 2 scope 253 src 10.7.0.1 metric 100"
+GATEWAY = "10.50.0.0/16 via 10.7.0.254 dev nic0 proto 4 metric 100"
+LOCAL = "2 10.7.0.1 dev nic0 table 255 proto 2 scope 254 src 10.7.0.1"
 
 
 def test_a_route_that_the_kernel_does_not_make_by_itself_is_a_nics_own(
@@ -385,8 +393,8 @@ def test_a_route_that_the_kernel_does_not_make_by_itself_is_a_nics_own(
     # Beside it, those of addresses with which the kernel makes one.
     peer = of_nic0("10.8.0.1", address="10.8.0.2", prefixlen=32)
     made = (
-        "10.9.0.0/24 dev nic0 proto kernel scope link src 10.9.0.1",
-        "10.8.0.2 dev nic0 proto kernel scope link src 10.8.0.1",
+        "10.9.0.0/24 dev nic0 proto 2 scope 253 src 10.9.0.1",
+        "10.8.0.2 dev nic0 proto 2 scope 253 src 10.8.0.1",
     )
     assert nic0(said, [flagged, of_nic0("10.9.0.1"), peer], *made, SUBNET).routes == (SUBNET,)
 
@@ -409,51 +417,34 @@ def test_a_nics_own_subnet_moves_and_comes_back_before_its_gateway(said: dict[st
 
 
 def test_what_the_kernel_drops_with_the_last_address_is_a_fact(said: dict[str, str]) -> None:
-    said["ip -j neigh show nud permanent"] = json.dumps(
+    said["ip -N -j neigh show nud permanent"] = json.dumps(
         [{"dst": "10.7.0.9", "dev": "nic0"}, {"dst": "10.7.0.9", "dev": "mgmt"},
          {"dst": "fd00::9", "dev": "nic0"}]
     )  # fmt: skip
-    said["ip -j neigh show proxy"] = json.dumps([{"dst": "10.7.0.8", "dev": "nic0"}])
-    said["ip -o -4 route show table 255"] = """\
-local 10.7.0.1 dev nic0 proto kernel scope host src 10.7.0.1
-local 192.0.2.0/24 dev nic0 scope host
-local 198.51.100.0/24 dev lo scope host
+    said["ip -N -j neigh show proxy"] = json.dumps([{"dst": "10.7.0.8", "dev": "nic0"}])
+    said["ip -N -o -4 route show table 255"] = """\
+2 10.7.0.1 dev nic0 proto 2 scope 254 src 10.7.0.1
+2 192.0.2.0/24 dev nic0 scope 254
+2 198.51.100.0/24 dev lo scope 254
 """
     assert nic0(said, [of_nic0("10.7.0.1")]).lost_with_addresses == (
         "neigh 10.7.0.9 dev nic0",
         "neigh proxy 10.7.0.8 dev nic0",
-        "route local 192.0.2.0/24 dev nic0 scope host",
+        "route local 192.0.2.0/24 dev nic0 scope 254",
     )
 
 
-@pytest.mark.parametrize(
-    ("file", "row"),
-    [
-        ("etc/iproute2/rt_protos", "80 placewire  # ours"),
-        ("usr/share/iproute2/rt_protos.d/pw.conf", "0x50\tplacewire"),
-        ("etc/iproute2/rt_protos.d/pw.conf", "x y\n0xy z\n80 placewire"),
-    ],
-)
-def test_a_route_of_ours_is_ours_whatever_its_protocol_is_called(
-    said: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: str, row: str
-) -> None:
-    ours = "10.7.0.0/24 dev pw-nic0 table 8000 proto {} scope link src 10.7.0.1"
-    theirs = "10.7.0.0/24 dev pw-nic0 table 8000 proto bird scope link src 10.7.0.1"
-    said["ip -o -4 route show table all"] = "\n".join(
-        [ours.format("80"), ours.format("placewire"), theirs]
-    )
-    assert routes.read_routes() == [ours.format("placewire"), theirs]
-    (tmp_path / file).parent.mkdir(parents=True)
-    (tmp_path / file).write_text(f"# names\n{row}\n186 bird\n")
-    names = routes.names_of_our_protocol
-    monkeypatch.setattr(routes, "names_of_our_protocol", lambda: names(tmp_path))
-    assert routes.read_routes() == [theirs]
+def test_a_route_of_ours_is_ours_by_its_numbers(said: dict[str, str]) -> None:
+    ours = "10.7.0.0/24 dev pw-nic0 table {} proto {} scope 253 src 10.7.0.1"
+    lines = [ours.format(8000, 186), ours.format(7999, 80), "10.99.0.0/24 dev pw-nic0 proto 80"]
+    said["ip -N -o -4 route show table all"] = "\n".join([ours.format(8000, 80), *lines])
+    assert routes.read_routes() == lines
 
 
 def test_a_moved_route_of_the_subnet_is_seen_on_the_bridge(said: dict[str, str]) -> None:
     moved = over_bridge(SUBNET, "nic0", "pw-nic0")
-    said["ip -o -4 route show table all"] = (
-        f"{moved}\n10.7.0.0/24 dev pw-nic0 proto kernel scope link src 10.7.0.1\n"
+    said["ip -N -o -4 route show table all"] = (
+        f"{moved}\n10.7.0.0/24 dev pw-nic0 proto 2 scope 253 src 10.7.0.1\n"
     )
     assert InterfaceView().foreign_routes("pw-nic0") == ()
     assert InterfaceView().foreign_routes("pw-nic0", also=[moved]) == (moved,)

@@ -331,7 +331,7 @@ def test_what_others_put_on_a_nic_since_is_theirs() -> None:
     bare: dict[str, Any] = dict.fromkeys(("shapers", "queues", "flows", "classifiers"), ())
     desired = desired_state(nics=("nic0",), **bare)
     parts = {name: getattr(desired, name) for name in Collections.model_fields}
-    ledger = Ledger(nics=(TakenOver(nic="nic0", addresses=("10.7.0.1/24 scope global",)),))
+    ledger = Ledger(nics=(TakenOver(nic="nic0", addresses=("10.7.0.1/24 scope 0",)),))
     mark = marked_as_held(desired.bridges[0], desired, ledger)
     assert mark is not None
     theirs = ObservedState(**parts, nics=(nic("10.99.0.1/24"),), held=(mark,))

@@ -14,7 +14,7 @@ from placewire.agent.reconcile.command_words import interfaces_of, is_a_route, i
         "10.50.0.0/16 via 10.7.0.254 dev eth0.100 proto static src 10.7.0.1 metric 50 onlink",
         "10.7.0.0/24 dev enp65s0f0np0 proto kernel scope link src 10.7.0.1",
         "10.8.0.0/24 dev br-x+@ table vrf-red proto 18 scope 253 tos lowdelay realm 7/cosmos",
-        "10.8.0.9 via inet6 fe80::1 dev nic0 mtu lock 1400 advmss 1300 rtt 10ms rto_min lock 5ms",
+        "10.8.0.9 via inet6 fe80::1 dev nic0 mtu lock 1400 advmss 1300 rtt 10ms rto_min 5ms",
         "default dev nic0 features ecn congctl bbr quickack 1 initcwnd 10 window 4096",
         "local 10.7.0.0/25 dev nic0 table 100 congctl lock cubic features ecn tcp_usec_ts",
         "multicast 224.0.0.0/4 dev nic0 scope link",
@@ -31,7 +31,8 @@ def test_a_route_that_ip_prints_for_a_nic_is_one(route: str) -> None:
     [
         "oif mgmt", "nexthop via 10.9.0.1 dev mgmt", "nhid 7", "encap mpls 7", "vrf red",
         "to 10.9.0.0/16", "via link oif mgmt", "features oif mgmt", "mtu oif mgmt", "weight 2",
-        "src oif mgmt", "via inet oif mgmt", "proto", "metric lock", "\noif mgmt", "--", "-force",
+        "src oif mgmt", "via inet oif mgmt", "proto", "metric lock", "metric lock 5",
+        "quickack lock 1", "rto_min lock 5ms", "\noif mgmt", "--", "-force",
     ],
 )  # fmt: skip
 def test_a_route_with_any_other_word_is_none(words: str) -> None:

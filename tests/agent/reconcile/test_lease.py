@@ -299,7 +299,7 @@ def test_the_disk_has_it_before_anything_is_touched(world: World) -> None:
         world.keeper().stage(plan(1), 10)
     kept = read_kept(world.directory)
     assert kept.lease.phase == "applying"
-    assert kept.ledger.nics[0].addresses == ("10.7.0.1/24 scope global label nic0",)
+    assert kept.ledger.nics[0].addresses == ("10.7.0.1/24 scope 0 label nic0",)
     assert kept.ledger.sysctls[0].value == "0"
 
 

@@ -1,0 +1,74 @@
+"""Tells which route a text of `ip route` means: two texts may mean one route. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+_TYPES = (
+    "unicast", "local", "broadcast", "anycast", "multicast", "blackhole", "unreachable",
+    "prohibit", "throw", "nat",
+)  # fmt: skip
+_MAIN = "254"
+_FAMILIES = ("inet", "inet6")
+
+
+class Place(NamedTuple):
+    """Where the kernel keeps a route: of two in one place it uses the first. table, metric: numbers
+    as text."""
+
+    table: str
+    destination: str
+    tos: str
+    metric: str
+
+
+class Identity(NamedTuple):
+    """What makes it that route, beside what it asks of the packets (its MTU and the like) and who
+    made it. ways: (gateway, interface) of each."""
+
+    place: Place
+    kind: str
+    ways: tuple[tuple[str, str], ...]
+    source: str
+
+
+# As many as a server with many routes has over its NICs and bridges.
+@lru_cache(maxsize=1 << 14)
+def identity(route: str) -> Identity:
+    """route: as `ip -N route` prints or accepts it, of IPv4."""
+    words = route.split()
+    kind = words.pop(0) if words and words[0] in _TYPES else "unicast"
+    destination = words.pop(0) if words else ""
+    said = dict(pairwise(words))
+    place = Place(
+        table=said.get("table", _MAIN),
+        destination="0.0.0.0/0" if destination == "default" else destination.removesuffix("/32"),
+        tos=_number(said.get("tos", "0")),
+        metric=said.get("metric", "0"),
+    )
+    return Identity(place, kind, tuple(_ways(words)), said.get("src", ""))
+
+
+def identities(routes: Iterable[str]) -> frozenset[Identity]:
+    return frozenset(map(identity, routes))
+
+
+def _ways(words: list[str]) -> Iterable[tuple[str, str]]:
+    gateway, pairs = "", [*pairwise(words)]
+    for at, (word, following) in enumerate(pairs):
+        if word == "via":
+            whole = following in _FAMILIES and at + 1 < len(pairs)
+            gateway = pairs[at + 1][1] if whole else following
+        elif word == "dev":
+            yield gateway, following
+            gateway = ""
+
+
+def _number(word: str) -> str:
+    with suppress(ValueError):
+        return str(int(word, 0))
+    return word
