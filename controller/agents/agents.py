@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from placewire.agent.contract.messages import Destroy, Hello, Preview, Reply, Request, Stage
-from placewire.controller.agents.agent_connections import AgentConnections, Asked, Conversation
+from placewire.controller.agents.agent_connections import AgentConnections
 from placewire.controller.agents.authority import Authority, bearer_of
+from placewire.controller.agents.conversation import Asked, Conversation
 from placewire.controller.agents.refused_connections import RefusedConnections
 from placewire.controller.agents.tls_listener import TlsListener, listener_at
 from placewire.controller.agents.unproven import Limits

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections import Counter
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -66,7 +66,8 @@ class TlsListener:
         self._context, self._name_of, self._tell = context, name_of, on_refused
         self._limits = limits.within(raised_limit())
         self._unproven = Unproven[_Connection](self._limits)
-        self._open_of: Counter[str] = Counter()
+        # By certificate's name, the oldest first.
+        self._open_of: dict[str, OrderedDict[_Connection, None]] = {}
         self._by_transport: dict[asyncio.BaseTransport, _Connection] = {}
         self._greeting: set[asyncio.Task[None]] = set()
         self._serves = True
@@ -178,10 +179,14 @@ class TlsListener:
             return
         self._unproven.remove(connection.address, connection)
         connection.is_proven(name)
-        self._open_of[name] += 1
-        if self._open_of[name] > (most := self._limits.proven_each):
-            connection.close()
-            self.refused(connection.address, f"{name!r} has {most} connections already")
+        own = self._open_of.setdefault(name, OrderedDict())
+        own[connection] = None
+        if len(own) > (most := self._limits.proven_each):
+            # The newest stays: a server that lost power leaves connections open behind it.
+            oldest = next(iter(own))
+            oldest.close()
+            why = f"{name!r} has more than {most} connections: its oldest is closed"
+            self.refused(oldest.address, why)
 
     def forget(self, connection: _Connection) -> None:
         self._unproven.remove(connection.address, connection)
@@ -189,8 +194,9 @@ class TlsListener:
             self._by_transport.pop(connection.transport, None)
         if name := connection.name:
             connection.name = ""
-            self._open_of[name] -= 1
-            if not self._open_of[name]:
+            own = self._open_of[name]
+            own.pop(connection, None)
+            if not own:
                 del self._open_of[name]
 
 
