@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
@@ -201,11 +202,29 @@ def _read(server: str, request: Request, reply: Reply, reply_type: type[ReplyTyp
     try:
         return reply_type.model_validate(reply.result)
     except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
         raise AgentProblem(
-            f"its answer to {request.request} is not understood: {error}",
+            f"its answer to {request.request} is not understood: {place} {first['msg']}",
             where=server,
             remedy="install the same release on the server and on the controller",
         ) from error
+
+
+def require_asked_for(server: str, told: Iterable[Any], asked: Iterable[Any], of: str) -> None:
+    """Raises AgentProblem where this server's answer tells something that it was not asked for, or
+    something twice: a server may speak for itself alone. of: what it tells, in words."""
+    left = Counter(asked)
+    for one in told:
+        if not left[one]:
+            raise AgentProblem(
+                f"its answer tells {of} {' '.join(map(str, one))}, for which it was not asked",
+                where=server,
+                remedy="nothing of this answer is believed. Install the same release on the server "
+                "and on the controller; where that is so, another program has its certificate: "
+                f"`controller authority deny {server}`, then `controller enrol {server}`",
+            )
+        left[one] -= 1
 
 
 def _gathered(failed: Mapping[str, BaseException], answered: Mapping[str, Any]) -> BaseException:
