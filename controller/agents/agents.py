@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -37,8 +38,11 @@ _LIMITS = Limits(unproven=2048, unproven_each=1024)
 _TO_CHANGE = (Preview, Stage, Destroy)
 # How many refused connections an error names.
 _MOST_TOLD = 4
-# A command's process makes its own certificate, which must last as long as the longest job.
+# A command's process makes its own certificate, and a new one in time, however long its job lasts.
 _CERTIFICATE_SECONDS = 30 * 86_400.0
+_RENEWED_WITH_LEFT_SECONDS = _CERTIFICATE_SECONDS / 2
+# Often, because the machine may have been suspended.
+_LOOK_AT_CERTIFICATE_SECONDS = 60.0
 
 
 class Agents:
@@ -76,10 +80,12 @@ class Agents:
             shutdown_timeout=0.05,
         ):
             counting = asyncio.create_task(link.clock.run())
+            renewing = asyncio.create_task(_renew(authority, context))
             try:
                 yield cls(link, refused_connections)
             finally:
                 counting.cancel()
+                renewing.cancel()
                 refused_connections.tell_dropped()
 
     @property
@@ -173,6 +179,19 @@ class Agents:
                     remedy="one has a copy of the other's certificate; give each one its own: "
                     f"`controller authority deny {server}`, then `controller enrol` for both",
                 )
+
+
+async def _renew(authority: Authority, context: ssl.SSLContext) -> None:
+    """Gives the context, which has a new certificate now, another one whenever half is over. By the
+    wall clock, as its peers do."""
+    made_unix = time.time()
+    while True:
+        await asyncio.sleep(_LOOK_AT_CERTIFICATE_SECONDS)
+        left_seconds = made_unix + _CERTIFICATE_SECONDS - time.time()
+        if left_seconds < _RENEWED_WITH_LEFT_SECONDS:
+            with suppress(OSError):  # It is tried again, for half of its life.
+                authority.renew_own(context, lifetime_seconds=_CERTIFICATE_SECONDS)
+                made_unix = time.time()
 
 
 def _certified_name(transport: asyncio.BaseTransport) -> str:

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import socket
 import ssl
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -30,6 +31,8 @@ HEADER_SECONDS = 10.0
 _GOODBYE_SECONDS = 2.0
 # A connection over which nothing is asked for so long is closed. Clients close theirs sooner.
 _IDLE_SECONDS = 60.0
+# A peer dials anew after so long, so that both ends show the certificates that they have by then.
+LONGEST_SECONDS = 3600.0
 # All agents of a cluster may dial at once, each a second time to test whether we listen.
 _BACKLOG = 4096
 # The pause where this process has no file descriptors left: some may be closed meanwhile.
@@ -122,9 +125,12 @@ class TlsListener:
     ) -> web.StreamResponse:
         """The header of a request is complete: its peer is not silent."""
         transport = request.transport
-        if transport is not None and (one := self._by_transport.get(transport)) is not None:
+        one = None if transport is None else self._by_transport.get(transport)
+        if one is not None:
             one.has_asked = True
         answer: web.StreamResponse = await handler(request)
+        if one is not None and time.monotonic() - one.since_seconds > LONGEST_SECONDS:
+            answer.force_close()
         return answer
 
     async def _accept(self, listener: socket.socket, server: web.Server) -> None:
@@ -202,11 +208,11 @@ class TlsListener:
 
 class _Connection:
     """One accepted connection. has_asked: whether a request came over it. name: of the certificate
-    that it was made with; "": of none."""
+    that it was made with; "": of none. since_seconds: when it was accepted, by the steady clock."""
 
     def __init__(self, of: TlsListener, address: str) -> None:
         self._of, self.address = of, address
-        self.has_asked = False
+        self.has_asked, self.since_seconds = False, time.monotonic()
         self.name = ""
         self.transport: asyncio.Transport | None = None
         self.greeting: asyncio.Task[None] | None = None
