@@ -93,7 +93,9 @@ def _dispatch(options: argparse.Namespace, arguments: list[str]) -> int:
         return EXIT_USAGE
     try:
         if options.command in ("run", "restore"):  # What writes the agent's state.
-            give_root_up(config, arguments)
+            ended = give_root_up(config, arguments)
+            if ended is not None:
+                return ended
         if options.command == "run":
             from placewire.agent.daemon import run
 

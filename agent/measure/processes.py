@@ -10,6 +10,13 @@ import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process
 
 
+def _without_privileges() -> tuple[str, ...]:
+    """Words for setpriv. Only root can, and must, empty the bounding set, too: its programs would
+    get everything in it anew. The unit's user gets nothing by starting a program."""
+    bounding = ("--bounding-set=-all",) if os.geteuid() == 0 else ()
+    return ("--inh-caps=-all", "--ambient-caps=-all", *bounding, "--no-new-privs")
+
+
 class Processes:
     """The processes that were started here and not reaped yet."""
 
@@ -21,8 +28,9 @@ class Processes:
         """Pipes standard output and error. Raises FileNotFoundError."""
         if shutil.which(command[0]) is None:
             raise FileNotFoundError(command[0])
-        # An iperf3 server that outlives the agent would hold its TCP port for ever.
-        words = ("setpriv", "--pdeathsig", "KILL", "--", *command)
+        # An iperf3 server that outlives the agent would hold its TCP port for ever. It talks with
+        # whoever dials it, and needs none of the agent's privileges.
+        words = ("setpriv", "--pdeathsig", "KILL", *_without_privileges(), "--", *command)
         # Shielded, because a cancellation in the middle would leave a process that nobody knows of.
         task = asyncio.create_task(
             asyncio.create_subprocess_exec(*words, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)

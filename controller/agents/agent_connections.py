@@ -14,9 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -26,119 +24,32 @@ from placewire.agent.contract.enrolment import CertificateAnswer, CertificateReq
 from placewire.agent.contract.messages import (
     POLL_SECONDS,
     PROTOCOL_VERSION,
-    Envelope,
     Envelopes,
     Hello,
     Poll,
     Reply,
-    Request,
     Welcome,
 )
 from placewire.agent.contract.state import Refusal
 from placewire.controller.agents.authority import AGENT_LIFETIME_SECONDS, Authority, bearer_of
+from placewire.controller.agents.conversation import Asked, Conversation
 from placewire.controller.agents.listening_clock import ListeningClock
 from placewire.controller.agents.refused_connections import RefusedConnections
 from placewire.controller.agents.revocations import Bearer
-from placewire.controller.errors import AgentProblem, AgentUnreachable, UsageError
+from placewire.controller.errors import UsageError
 
 Message = TypeVar("Message", bound=BaseModel)
 
 # Observations of a large server with thousands of queues are a few megabytes; all else is small.
 _LARGEST_REPLY_BYTES = 16 * 2**20
 _LARGEST_MESSAGE_BYTES = 2**20
-# A value takes up to a hundred times the memory that its text takes.
-_MOST_VALUES = 500_000
+# A value takes up to a hundred times the memory that its text takes. A hello has some twenty of each
+# NIC, and every certificate may say it, also that of a server that is in no plan.
+_MOST_REPLY_VALUES = 500_000
+_MOST_VALUES = 20_000
 # After this time an agent has given up sending its message.
 READ_SECONDS = 10.0
 _APART = "give each server its own: `controller authority deny`, then `controller enrol` for both"
-# An agent whose poll is answered polls again at once, so well within this time.
-_PROOF_SECONDS = 1.0
-
-
-@dataclass
-class Asked:
-    envelope: Envelope
-    answer: asyncio.Future[Reply]
-
-
-@dataclass
-class Conversation:
-    """The exchange with one server's agent, over all its connections.
-
-    hello, address, serial, session: of the latest hello, the message, the address that it came
-    from, its certificate's number, and the session that it began; a message of an older session is
-    told to say hello again. rivals: the addresses of two agents of this name. heard: when a reply
-    last came or a poll last ended, by the clock. waiting: requests that were not handed over yet.
-    pending: all requests without an answer, by id.
-    """
-
-    hello: Hello
-    clock: ListeningClock
-    address: str = ""
-    serial: str = ""
-    session: str = ""
-    rivals: tuple[str, str] | None = None
-    heard: float = 0.0
-    open_polls: int = 0
-    polls: int = 0
-    waiting: list[Asked] = field(default_factory=list)
-    pending: dict[str, Asked] = field(default_factory=dict)
-    news: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def silent_seconds(self) -> float:
-        return 0.0 if self.open_polls else self.clock.seconds() - self.heard
-
-    def begin(self, request: Request) -> Asked:
-        future = asyncio.get_running_loop().create_future()
-        asked = Asked(Envelope(id=uuid.uuid4().hex, body=request), future)
-        self.pending[asked.envelope.id] = asked
-        self.waiting.append(asked)
-        self.news.set()
-        return asked
-
-    def fail_all(self, why: str) -> None:
-        """Ends every request that was handed over and has no answer yet."""
-        for asked in self.pending.values():
-            if asked not in self.waiting and not asked.answer.done():
-                remedy = "look on that server what makes it so large: `agent status`"
-                problem = AgentProblem(why, where=self.hello.server, remedy=remedy)
-                asked.answer.set_exception(problem)
-
-    def forget(self, asked: Asked) -> None:
-        self.pending.pop(asked.envelope.id, None)
-        if asked in self.waiting:
-            self.waiting.remove(asked)
-
-    def is_of(self, hello: Hello) -> bool:
-        """Whether this hello comes from the same run of the same agent. The process number alone
-        does not tell: it may return after a reboot, or on a copy of the server."""
-        mine = self.hello
-        return (mine.instance, mine.agent_pid) == (hello.instance, hello.agent_pid)
-
-    async def still_polls(self) -> bool:
-        """Whether the agent that was greeted last is still there. Ends its open poll and waits for
-        the next one: an open poll is no proof, because a server that lost power leaves one open."""
-        if self.silent_seconds() > _PROOF_SECONDS:
-            return False
-        before, deadline = self.polls, self.clock.seconds() + _PROOF_SECONDS
-        self.news.set()
-        while self.polls == before and self.clock.seconds() < deadline:
-            await asyncio.sleep(0.01)
-        return self.polls != before
-
-    def greet(self, hello: Hello, address: str, serial: str) -> None:
-        """Begins a new session with the agent that said hello."""
-        if self.is_of(hello):
-            # The response that handed them over may have been lost with the former connection.
-            self.waiting = list(self.pending.values())
-        else:
-            for asked in self.pending.values():
-                if asked not in self.waiting and not asked.answer.done():
-                    problem = AgentUnreachable([hello.server], why="it restarted meanwhile")
-                    asked.answer.set_exception(problem)
-        self.hello, self.address, self.serial = hello, address, serial
-        self.session, self.heard = uuid.uuid4().hex, self.clock.seconds()
-        self.news.set()  # Polls of the former session end.
 
 
 class _Spoken(BaseModel):
@@ -225,16 +136,40 @@ class AgentConnections:
                 await conversation.news.wait()
 
     async def _on_reply(self, request: web.Request) -> web.Response:
-        """A reply that nobody waits for any more is accepted and dropped."""
-        bearer, body = await self._body(request, _LARGEST_REPLY_BYTES, self._answer_refused)
-        reply = self._understood(request, body, Reply)
+        """A reply that nobody waits for, or not any more, is accepted and dropped: it is neither
+        kept nor understood, which may take a second and half a gigabyte. So each request has one
+        reply read, and a server of which nothing is asked none."""
+        bearer = self._bearer_of_at_most(request, _LARGEST_REPLY_BYTES, self._answer_refused)
         conversation = self.conversations.get(bearer.name)
-        if conversation is not None:
-            conversation.heard = self.clock.seconds()
-            asked = conversation.pending.get(reply.id)
-            if asked is not None and not asked.answer.done():
-                asked.answer.set_result(reply)
+        if conversation is None or not conversation.unanswered():
+            await self._content(request, keep=False)
+            return web.Response(status=204)
+        body = await self._content(request)
+        conversation.heard = self.clock.seconds()
+        if asked := conversation.mentioned_in(body):
+            self._take_reply(request, bearer, conversation, asked, body)
         return web.Response(status=204)
+
+    def _take_reply(
+        self,
+        request: web.Request,
+        bearer: Bearer,
+        conversation: Conversation,
+        asked: list[Asked],
+        body: bytes,
+    ) -> None:
+        """asked: the requests whose ids are in the body. None of them waits any longer then, and so
+        no second reply to them is read. Raises an HTTP refusal."""
+        try:
+            self._require_few_values(request, body, _MOST_REPLY_VALUES)
+            reply = self._understood(request, body, Reply)
+        except web.HTTPException as refusal:
+            self._fail(conversation, asked, refusal.text or "")
+            raise
+        for one in asked:
+            if one.envelope.id == reply.id and not one.answer.done():
+                one.answer.set_result(reply)
+        self._fail(conversation, asked, "it is the answer to another request")
 
     async def _on_renewal(self, request: web.Request) -> web.Response:
         """Signs a new certificate for the same name as the one that the agent shows."""
@@ -267,47 +202,64 @@ class AgentConnections:
         """Which request the answer was for is not known, and no other answer of this agent may be
         waited for in vain: all that it was asked fails."""
         if (conversation := self.conversations.get(bearer.name)) is not None:
-            conversation.fail_all(f"its answer was refused: {why}")
+            self._fail(conversation, conversation.handed_over(), why)
+
+    def _fail(self, conversation: Conversation, asked: list[Asked], why: str) -> None:
+        remedy = "look on that server what makes it so: `agent status`"
+        conversation.fail(asked, f"its answer was refused: {why}", remedy)
 
     async def _received(self, request: web.Request, kind: type[Message]) -> tuple[Bearer, Message]:
         """(the certificate, the message). Raises what `_body` and `_understood` raise."""
         bearer, body = await self._body(request)
         return bearer, self._understood(request, body, kind)
 
-    async def _body(
+    async def _body(self, request: web.Request) -> tuple[Bearer, bytes]:
+        """(the certificate, the message as it came). Raises an HTTP refusal where the methods below
+        do."""
+        bearer = self._bearer_of_at_most(request, _LARGEST_MESSAGE_BYTES)
+        body = await self._content(request)
+        self._require_few_values(request, body, _MOST_VALUES)
+        return bearer, body
+
+    def _bearer_of_at_most(
         self,
         request: web.Request,
-        most_bytes: int = _LARGEST_MESSAGE_BYTES,
+        most_bytes: int,
         on_excess: Callable[[Bearer, str], None] = lambda bearer, why: None,
-    ) -> tuple[Bearer, bytes]:
-        """(the certificate, the message as it came). Raises an HTTP refusal where `_admitted` does,
-        or where the message comes too slowly, or is larger than this process may read; on_excess:
-        told of that first."""
-        bearer, path, length = self._admitted(request), request.path, request.content_length
+    ) -> Bearer:
+        """The certificate. Raises an HTTP refusal where `_admitted` does, or where the message is
+        larger than this process may read; on_excess: told of that first."""
+        bearer, length = self._admitted(request), request.content_length
         if length is None or length > most_bytes:
             said = "a message of unknown length" if length is None else f"{length} bytes"
             why = f"{said}; at most {most_bytes} bytes are accepted"
-            raise self._too_large(request, bearer, why, on_excess)
+            on_excess(bearer, why)
+            raise self._too_large(request, why)
+        return bearer
+
+    async def _content(self, request: web.Request, *, keep: bool = True) -> bytes:
+        """The message as it came; empty where it is not to be kept. Raises an HTTP refusal where it
+        comes too slowly."""
         try:
             async with asyncio.timeout(READ_SECONDS):
-                body = await request.read()
+                if keep:
+                    return await request.read()
+                async for _ in request.content.iter_any():
+                    pass
+                return b""
         except TimeoutError as error:
-            self._note(request, f"{path}: its message was not complete within {READ_SECONDS:g} s")
+            why = f"{request.path}: its message was not complete within {READ_SECONDS:g} s"
+            self._note(request, why)
             raise _closing(web.HTTPRequestTimeout()) from error
-        if (values := _most_values_in(body)) > _MOST_VALUES:
-            why = f"up to {values} JSON values; at most {_MOST_VALUES} are accepted"
-            raise self._too_large(request, bearer, why, on_excess)
-        return bearer, body
 
-    def _too_large(
-        self,
-        request: web.Request,
-        bearer: Bearer,
-        why: str,
-        on_excess: Callable[[Bearer, str], None],
-    ) -> web.HTTPException:
+    def _require_few_values(self, request: web.Request, body: bytes, most: int) -> None:
+        """Raises an HTTP refusal."""
+        if (values := _most_values_in(body)) > most:
+            why = f"up to {values} JSON values; at most {most} are accepted"
+            raise self._too_large(request, why)
+
+    def _too_large(self, request: web.Request, why: str) -> web.HTTPException:
         self._note(request, f"{request.path}: {why}")
-        on_excess(bearer, why)
         length = request.content_length or 0
         return _closing(web.HTTPRequestEntityTooLarge(_LARGEST_REPLY_BYTES, length, text=why))
 

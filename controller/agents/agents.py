@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
@@ -11,8 +13,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from placewire.agent.contract.messages import Destroy, Hello, Preview, Reply, Request, Stage
-from placewire.controller.agents.agent_connections import AgentConnections, Asked, Conversation
+from placewire.controller.agents.agent_connections import AgentConnections
 from placewire.controller.agents.authority import Authority, bearer_of
+from placewire.controller.agents.conversation import Asked, Conversation
 from placewire.controller.agents.refused_connections import RefusedConnections
 from placewire.controller.agents.tls_listener import TlsListener, listener_at
 from placewire.controller.agents.unproven import Limits
@@ -35,8 +38,11 @@ _LIMITS = Limits(unproven=2048, unproven_each=1024)
 _TO_CHANGE = (Preview, Stage, Destroy)
 # How many refused connections an error names.
 _MOST_TOLD = 4
-# A command's process makes its own certificate, which must last as long as the longest job.
+# A command's process makes its own certificate, and a new one in time, however long its job lasts.
 _CERTIFICATE_SECONDS = 30 * 86_400.0
+_RENEWED_WITH_LEFT_SECONDS = _CERTIFICATE_SECONDS / 2
+# Often, because the machine may have been suspended.
+_LOOK_AT_CERTIFICATE_SECONDS = 60.0
 
 
 class Agents:
@@ -74,10 +80,12 @@ class Agents:
             shutdown_timeout=0.05,
         ):
             counting = asyncio.create_task(link.clock.run())
+            renewing = asyncio.create_task(_renew(authority, context))
             try:
                 yield cls(link, refused_connections)
             finally:
                 counting.cancel()
+                renewing.cancel()
                 refused_connections.tell_dropped()
 
     @property
@@ -173,6 +181,19 @@ class Agents:
                 )
 
 
+async def _renew(authority: Authority, context: ssl.SSLContext) -> None:
+    """Gives the context, which has a new certificate now, another one whenever half is over. By the
+    wall clock, as its peers do."""
+    made_unix = time.time()
+    while True:
+        await asyncio.sleep(_LOOK_AT_CERTIFICATE_SECONDS)
+        left_seconds = made_unix + _CERTIFICATE_SECONDS - time.time()
+        if left_seconds < _RENEWED_WITH_LEFT_SECONDS:
+            with suppress(OSError):  # It is tried again, for half of its life.
+                authority.renew_own(context, lifetime_seconds=_CERTIFICATE_SECONDS)
+                made_unix = time.time()
+
+
 def _certified_name(transport: asyncio.BaseTransport) -> str:
     """Of a peer that passed a handshake in which it must show a certificate of the authority."""
     return bearer_of(transport.get_extra_info("peercert")).name or "a certificate without a name"
@@ -200,11 +221,29 @@ def _read(server: str, request: Request, reply: Reply, reply_type: type[ReplyTyp
     try:
         return reply_type.model_validate(reply.result)
     except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
         raise AgentProblem(
-            f"its answer to {request.request} is not understood: {error}",
+            f"its answer to {request.request} is not understood: {place} {first['msg']}",
             where=server,
             remedy="install the same release on the server and on the controller",
         ) from error
+
+
+def require_asked_for(server: str, told: Iterable[Any], asked: Iterable[Any], of: str) -> None:
+    """Raises AgentProblem where this server's answer tells something that it was not asked for, or
+    something twice: a server may speak for itself alone. of: what it tells, in words."""
+    left = Counter(asked)
+    for one in told:
+        if not left[one]:
+            raise AgentProblem(
+                f"its answer tells {of} {' '.join(map(str, one))}, for which it was not asked",
+                where=server,
+                remedy="nothing of this answer is believed. Install the same release on the server "
+                "and on the controller; where that is so, another program has its certificate: "
+                f"`controller authority deny {server}`, then `controller enrol {server}`",
+            )
+        left[one] -= 1
 
 
 def _gathered(failed: Mapping[str, BaseException], answered: Mapping[str, Any]) -> BaseException:

@@ -11,6 +11,8 @@ import datetime
 import os
 import ssl
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -117,14 +119,24 @@ class Authority:
         """The TLS context of a listening controller, with a new certificate. Its key stays in
         memory, because a controller that is killed would leave a file. agents_only: as in
         server_context."""
+        with self._own(lifetime_seconds) as issued:
+            return server_context(self.certificate_file, issued, agents_only=agents_only)
+
+    def renew_own(self, context: ssl.SSLContext, *, lifetime_seconds: float) -> None:
+        """Gives a context of `own_context` a new certificate, for all later connections. Raises
+        OSError where this process has no descriptor left."""
+        with self._own(lifetime_seconds) as issued:
+            context.load_cert_chain(issued.certificate_file, issued.key_file)
+
+    @contextmanager
+    def _own(self, lifetime_seconds: float) -> Iterator[Issued]:
         key = ec.generate_private_key(ec.SECP256R1())
         chain = self._chain(CONTROLLER_NAME, key.public_key(), "controller", lifetime_seconds)
         descriptor = os.memfd_create("controller.pem")
         try:
             os.write(descriptor, _key_pem(key) + chain)
             file = Path(f"/proc/self/fd/{descriptor}")
-            issued = Issued(file, file)
-            return server_context(self.certificate_file, issued, agents_only=agents_only)
+            yield Issued(file, file)
         finally:
             os.close(descriptor)
 
@@ -193,7 +205,7 @@ class Authority:
                     where=str(error.filename or self.certificate_file.parent),
                     remedy="free space on the disk, or run as the user that owns the authority",
                 ) from error
-        return _pem(certificate) + self.certificate_file.read_bytes()
+        return _pem(certificate) + _pem(self._certificate)
 
 
 def server_context(

@@ -12,7 +12,8 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections import Counter
+import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -30,6 +31,8 @@ HEADER_SECONDS = 10.0
 _GOODBYE_SECONDS = 2.0
 # A connection over which nothing is asked for so long is closed. Clients close theirs sooner.
 _IDLE_SECONDS = 60.0
+# A peer dials anew after so long, so that both ends show the certificates that they have by then.
+LONGEST_SECONDS = 3600.0
 # All agents of a cluster may dial at once, each a second time to test whether we listen.
 _BACKLOG = 4096
 # The pause where this process has no file descriptors left: some may be closed meanwhile.
@@ -66,7 +69,8 @@ class TlsListener:
         self._context, self._name_of, self._tell = context, name_of, on_refused
         self._limits = limits.within(raised_limit())
         self._unproven = Unproven[_Connection](self._limits)
-        self._open_of: Counter[str] = Counter()
+        # By certificate's name, the oldest first.
+        self._open_of: dict[str, OrderedDict[_Connection, None]] = {}
         self._by_transport: dict[asyncio.BaseTransport, _Connection] = {}
         self._greeting: set[asyncio.Task[None]] = set()
         self._serves = True
@@ -121,9 +125,12 @@ class TlsListener:
     ) -> web.StreamResponse:
         """The header of a request is complete: its peer is not silent."""
         transport = request.transport
-        if transport is not None and (one := self._by_transport.get(transport)) is not None:
+        one = None if transport is None else self._by_transport.get(transport)
+        if one is not None:
             one.has_asked = True
         answer: web.StreamResponse = await handler(request)
+        if one is not None and time.monotonic() - one.since_seconds > LONGEST_SECONDS:
+            answer.force_close()
         return answer
 
     async def _accept(self, listener: socket.socket, server: web.Server) -> None:
@@ -178,10 +185,14 @@ class TlsListener:
             return
         self._unproven.remove(connection.address, connection)
         connection.is_proven(name)
-        self._open_of[name] += 1
-        if self._open_of[name] > (most := self._limits.proven_each):
-            connection.close()
-            self.refused(connection.address, f"{name!r} has {most} connections already")
+        own = self._open_of.setdefault(name, OrderedDict())
+        own[connection] = None
+        if len(own) > (most := self._limits.proven_each):
+            # The newest stays: a server that lost power leaves connections open behind it.
+            oldest = next(iter(own))
+            oldest.close()
+            why = f"{name!r} has more than {most} connections: its oldest is closed"
+            self.refused(oldest.address, why)
 
     def forget(self, connection: _Connection) -> None:
         self._unproven.remove(connection.address, connection)
@@ -189,18 +200,19 @@ class TlsListener:
             self._by_transport.pop(connection.transport, None)
         if name := connection.name:
             connection.name = ""
-            self._open_of[name] -= 1
-            if not self._open_of[name]:
+            own = self._open_of[name]
+            own.pop(connection, None)
+            if not own:
                 del self._open_of[name]
 
 
 class _Connection:
     """One accepted connection. has_asked: whether a request came over it. name: of the certificate
-    that it was made with; "": of none."""
+    that it was made with; "": of none. since_seconds: when it was accepted, by the steady clock."""
 
     def __init__(self, of: TlsListener, address: str) -> None:
         self._of, self.address = of, address
-        self.has_asked = False
+        self.has_asked, self.since_seconds = False, time.monotonic()
         self.name = ""
         self.transport: asyncio.Transport | None = None
         self.greeting: asyncio.Task[None] | None = None

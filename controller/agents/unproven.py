@@ -18,11 +18,12 @@ Connection = TypeVar("Connection")
 @dataclass(frozen=True)
 class Limits:
     """unproven, unproven_each: connections of peers that have not shown who they are, in all and of
-    one address. proven_each: connections of one certificate's name."""
+    one address. proven_each: connections of one certificate's name: an agent has
+    two, and more for a moment where it was cut off."""
 
     unproven: int
     unproven_each: int
-    proven_each: int = 64
+    proven_each: int = 8
 
     def within(self, descriptors: int) -> Limits:
         """As many as leave half of the descriptors to peers that are in, and to everything else."""

@@ -16,10 +16,23 @@ from typing import Any, TypeVar
 
 from placewire.agent.contract.messages import Commit, Previewed, Renew, Restore, Stage
 from placewire.agent.contract.messages import Preview as PreviewRequest
-from placewire.agent.contract.state import ApplyReport, Change, DesiredState, LeaseState, Refusal
+from placewire.agent.contract.state import (
+    ApplyReport,
+    Change,
+    DesiredState,
+    LeaseState,
+    Refusal,
+    refuse,
+)
 from placewire.controller.agents.agents import Agents
 from placewire.controller.change.not_restored import remedies
-from placewire.controller.errors import AgentProblem, AgentRefused, RestoreFailed, restore_by_hand
+from placewire.controller.errors import (
+    AGENT_UNIT,
+    AgentProblem,
+    AgentRefused,
+    RestoreFailed,
+    restore_by_hand,
+)
 from placewire.controller.records.journal import Journal
 from placewire.controller.uninterruptible import uninterruptible
 
@@ -34,6 +47,12 @@ _STAGE_TIMEOUT_SECONDS = 24.0
 # For this long restoring is requested again and again, in case an agent is silent for a moment.
 _RESTORE_TIMEOUT_SECONDS = 40.0
 _RESTORE_PAUSE_SECONDS = 0.5
+
+_NO_REASON = refuse(
+    "",
+    "it says that it failed, and not why",
+    f"look into its agent's log: `journalctl -u {AGENT_UNIT}`",
+)
 
 Result = TypeVar("Result")
 
@@ -104,7 +123,7 @@ class NetworkChange:
         reports = await self._agents.ask_all(requests, ApplyReport, _STAGE_TIMEOUT_SECONDS)
         for server, report in reports.items():
             if not report.succeeded:
-                raise AgentRefused(server, report.refusals[0])
+                raise AgentRefused(server, next(iter(report.refusals), _NO_REASON))
         self.made = {server: report.changes for server, report in reports.items()}
         self._held_until = dict.fromkeys(reports, time.monotonic() + LEASE_SECONDS)
         self._renewing = asyncio.create_task(self._renew())

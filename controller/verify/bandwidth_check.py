@@ -20,7 +20,7 @@ from placewire.agent.contract.messages import (
     StopServers,
     TransferResults,
 )
-from placewire.controller.agents.agents import Agents
+from placewire.controller.agents.agents import Agents, require_asked_for
 from placewire.controller.compile.transfers import Promise
 from placewire.controller.compile.units import wire_rate
 from placewire.controller.errors import PlacewireError, VerificationFailed
@@ -40,7 +40,8 @@ _TOGETHER_FRACTION = 0.8
 async def measure(
     agents: Agents, plan: Plan, promised: Sequence[Promise]
 ) -> tuple[LinkMeasurement, ...]:
-    """Measures all promises at the same time. Returns one measurement for each."""
+    """Measures all promises at the same time. Returns one measurement for each. Raises
+    AgentProblem where a server does not answer, or tells rates of others."""
     if not promised:
         return ()
     seconds = plan.network.verify_settings.seconds
@@ -72,8 +73,15 @@ async def measure(
         # iperf3 servers also end by themselves, and a server that is gone is reported elsewhere.
         with suppress(PlacewireError):
             await agents.ask_all({s: StopServers() for s in servers}, Listening, timeout_seconds=5)
+    for server, answer in answers.items():
+        asked = map(_of, leaving[server])
+        require_asked_for(server, map(_of, answer.results), asked, "a measurement of")
     results = [result for answer in answers.values() for result in answer.results]
     return judge(plan, promised, results, ahead_seconds)
+
+
+def _of(one: Transfer | TransferResult) -> tuple[str, str, str]:
+    return one.source, one.destination, one.rail
 
 
 async def _listen(

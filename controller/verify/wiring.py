@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from placewire.agent.contract.entries import bridge_name
 from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.agent.contract.messages import FindNeighbours, Neighbours
-from placewire.controller.agents.agents import Agents
+from placewire.controller.agents.agents import Agents, require_asked_for
 from placewire.controller.errors import AgentProblem, VerificationFailed
 from placewire.controller.plan.plan import Plan
 
@@ -68,7 +69,8 @@ def nics_of(plan: Plan) -> tuple[Nic, ...]:
 async def _heard(
     agents: Agents, plan: Plan, servers: Collection[str]
 ) -> Mapping[Nic, frozenset[Nic]]:
-    """Returns who answered on the wire of each NIC of these servers; skips unreachable servers."""
+    """Returns who answered on the wire of each NIC of these servers; skips unreachable servers.
+    Raises AgentProblem where a server tells of others than it was asked for."""
     by_address = {n.ip: Nic(s.name, n.name, n.rail) for s in plan.cluster.servers for n in s.nics}
     own = {s.name: s.nics for s in plan.cluster.servers if s.name in servers}
     requests = {
@@ -82,11 +84,15 @@ async def _heard(
         answers: Mapping[str, Neighbours] = await agents.ask_all(requests, Neighbours, 10)
     except AgentProblem as problem:
         answers = problem.answered
+    for server, answer in answers.items():
+        told = ((found.interface, found.address) for found in answer.found)
+        asked = product(requests[server].interfaces, requests[server].addresses)
+        require_asked_for(server, told, asked, "neighbours")
     return {
         by_address[nic.ip]: frozenset(
             by_address[found.address]
             for found in answer.found
-            if found.interface == bridge_name(nic.name) and found.address in by_address
+            if found.interface == bridge_name(nic.name)
         )
         for server, answer in answers.items()
         for nic in own[server]

@@ -5,8 +5,10 @@ The attacks run as root on files of their own, and change no network.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import tempfile
@@ -29,6 +31,7 @@ from placewire.agent.store import (
     take_lock,
 )
 from tests.agent.agent_process import readable_python
+from tests.agent.server_under_test import wait_for
 from tests.agent.test_privileges import CAP_NET_ADMIN, UNIT
 
 NOBODY = 65_534
@@ -123,6 +126,69 @@ def test_the_owner_gets_what_the_unit_gives_and_nothing_else(folder: Path) -> No
     assert "0" not in found["Groups"].split() and found["NoNewPrivs"] == "1"
     sets = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
     assert [int(found[name], 16) for name in sets] == [1 << CAP_NET_ADMIN] * len(sets)
+
+
+# Runs a command as `give_root_up` does, from a terminal that is root's.
+AS_ROOT = """
+import fcntl, os, sys, termios
+from pathlib import Path
+from placewire.agent.privileges import _run, as_owner
+if os.isatty(0):
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+owner = as_owner(Path(sys.argv[1]).stat())
+sys.exit(_run([*owner, *sys.argv[2:]], os.memfd_create("known")))
+"""
+# What of a terminal a process has.
+PROBE = """
+import os
+found = [str(number) for number in (0, 1, 2) if os.isatty(number)]
+try:
+    os.close(os.open("/dev/tty", os.O_RDWR))
+    found.append("/dev/tty")
+except OSError:
+    pass
+print("has", found, flush=True)
+"""
+
+
+def as_root_of(folder: Path, *command: str, terminal: int | None = None) -> subprocess.Popen[bytes]:
+    python, path = readable_python()
+    words = [python if word == "python" else word for word in command]
+    return subprocess.Popen(
+        [python, "-c", AS_ROOT, str(folder), *words], start_new_session=True,
+        env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}, cwd="/",
+        stdin=terminal, stdout=subprocess.PIPE if terminal is None else terminal, stderr=terminal,
+    )  # fmt: skip
+
+
+@as_root
+def test_the_owner_has_nothing_of_root_s_terminal(folder: Path) -> None:
+    """Whoever has it reads what root types, and types for root (TIOCSTI)."""
+    master, terminal = os.openpty()
+    with as_root_of(folder, "python", "-c", PROBE, terminal=terminal) as process:
+        os.close(terminal)
+        said = b""
+        with contextlib.suppress(OSError):  # Nobody has the terminal any longer.
+            while data := os.read(master, 4096):
+                said += data
+    os.close(master)
+    assert process.returncode == 0 and said.split() == [b"has", b"[]"], said
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_a_signal_to_root_s_process_ends_the_owner_s(
+    folder: Path, number: signal.Signals, code: int
+) -> None:
+    sleeping = ("sh", "-c", "echo $$; exec sleep 3600")
+    with as_root_of(folder, *sleeping) as process:
+        assert process.stdout is not None
+        owner_s = int(process.stdout.readline())
+        process.send_signal(number)
+        assert process.wait(60) == code
+    wait_for(lambda: not Path(f"/proc/{owner_s}").exists(), "the owner's process to end")
 
 
 def test_the_privileges_are_those_of_the_unit() -> None:

@@ -6,6 +6,7 @@ that the playbook installs.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -48,6 +49,8 @@ def test_the_unit_gives_one_capability_and_one_group() -> None:
     assert UNIT["User"] == ["placewire"] and UNIT["SupplementaryGroups"] == ["openvswitch"]
     assert UNIT["AmbientCapabilities"] == UNIT["CapabilityBoundingSet"] == ["CAP_NET_ADMIN"]
     assert UNIT["NoNewPrivileges"] == ["yes"]
+    # The agent alone gets SIGTERM; its tools are killed after its end, and never before it.
+    assert UNIT["KillMode"] == ["mixed"] and "SendSIGKILL" not in UNIT
     # With these settings the agent's work would fail, in ways that no test here can show.
     assert not {"ProtectKernelTunables", "PrivateUsers", "PrivateNetwork"} & set(UNIT)
     assert DROP_IN == {"Group": ["openvswitch"], "UMask": ["0007"]}
@@ -151,10 +154,12 @@ def test_it_applies_measures_resumes_and_restores(unprivileged: Unprivileged) ->
             source="s2", destination="s1", rail="a", source_address="10.7.0.2",
             destination_address="10.7.0.1", tcp_port=5301, promised_bits_per_second=1e6,
         )  # fmt: skip
-        listening = controller.ask(StartServers(transfers=(transfer,), seconds=1))
+        listening = controller.ask(StartServers(transfers=(transfer,), seconds=60))
         assert listening["result"], listening
         listening = listening["result"]
         assert len(listening["tcp_ports"]) == 1
+        (iperf3,) = children(agent.pid)
+        assert held(iperf3) == [0, 0, 0, 1 << CAP_NET_ADMIN, 0], "it can get none"
         controller.ask(StopServers())
 
         agent.send_signal(signal.SIGKILL)
@@ -187,6 +192,17 @@ def test_it_applies_measures_resumes_and_restores(unprivileged: Unprivileged) ->
 def whole(controller: ControllerDouble) -> bool:
     verified = controller.ask(ReadBack(generation=1))["result"]
     return verified is not None and not verified["deviations"] and not verified["problems"]
+
+
+def children(pid: int) -> list[int]:
+    """The processes that this one started, and that run now."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            # The parent is the second word after the name, which stands in parentheses.
+            if int(process.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(process.parent.name))
+    return found
 
 
 def held(pid: int) -> list[int]:

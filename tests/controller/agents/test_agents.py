@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 
 import placewire.controller.agents.agents
+import placewire.controller.agents.tls_listener
 from placewire.agent.contract.messages import (
     POLL_SECONDS,
     PROTOCOL_VERSION,
@@ -315,3 +316,61 @@ async def test_two_controllers_do_not_listen_at_one_address(site: Site) -> None:
         with pytest.raises(UsageError, match="another controller may be running"):
             async with site.listening():
                 pass
+
+
+async def shown(site: Site) -> str:
+    """The serial number of the certificate that a listening controller shows a new connection."""
+    issued = site.authority.issue("s1", "agent", site.directory / "agents", lifetime_seconds=3600)
+    context = client_context(site.authority.certificate_file, issued)
+    _, writer = await asyncio.open_connection(
+        "127.0.0.1", site.port, ssl=context, server_hostname="controller"
+    )
+    serial: str = writer.get_extra_info("peercert")["serialNumber"]
+    writer.close()
+    return serial
+
+
+@pytest.mark.parametrize("left", [0.0, 7200.0], ids=["it lasts", "it ends soon"])
+async def test_a_command_that_outlasts_its_certificate_shows_a_new_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch, left: float
+) -> None:
+    module = placewire.controller.agents.agents
+    monkeypatch.setattr(module, "_CERTIFICATE_SECONDS", 3600.0)
+    monkeypatch.setattr(module, "_RENEWED_WITH_LEFT_SECONDS", left)
+    monkeypatch.setattr(module, "_LOOK_AT_CERTIFICATE_SECONDS", 0.01)
+    renewed = asyncio.Event()
+    renew_own = Authority.renew_own
+
+    def noted(self: Authority, *of: Any, **options: Any) -> None:
+        renew_own(self, *of, **options)
+        renewed.set()
+
+    monkeypatch.setattr(Authority, "renew_own", noted)
+    async with site.listening() as agents, TestAgent(site, "s1", answers(READ_BACK)).running():
+        await agents.wait_for(["s1"], timeout_seconds=PATIENCE_SECONDS)
+        first = await shown(site)
+        if not left:
+            assert await shown(site) == first and not renewed.is_set()
+            return
+        renewed.clear()
+        await asyncio.wait_for(renewed.wait(), PATIENCE_SECONDS)
+        assert await shown(site) != first
+        asked = ReadBack(generation=3)
+        answer = await agents.ask("s1", asked, ReadBackResult, PATIENCE_SECONDS)
+        assert answer == READ_BACK, "who is in stays in"
+
+
+@pytest.mark.parametrize(("longest", "said"), [(3600.0, None), (-1.0, "close")])
+async def test_an_old_connection_is_made_anew_so_that_new_certificates_count(
+    site: Site, monkeypatch: pytest.MonkeyPatch, longest: float, said: str | None
+) -> None:
+    monkeypatch.setattr(placewire.controller.agents.tls_listener, "LONGEST_SECONDS", longest)
+    agent = TestAgent(site, "s1", answers(READ_BACK))
+    async with site.listening(), agent.http() as http:
+        message = Hello(server="s1", agent_pid=1, capabilities=capabilities(), lease=LEASE)
+        async with http.post(
+            f"https://127.0.0.1:{site.port}/v1/hello",
+            data=message.model_dump_json(),
+            server_hostname="controller",
+        ) as response:
+            assert response.status == 200 and response.headers.get("Connection") == said

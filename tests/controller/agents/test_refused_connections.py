@@ -319,7 +319,7 @@ async def of_an_earlier_release(site: Site) -> None:
 
 async def of_many_values(site: Site) -> None:
     """A few megabytes of text would be hundreds as values."""
-    assert (await site.post("replies", b'{"result": [' + b"[]," * 500_000 + b"[]]}"))[0] == 413
+    assert (await site.post("hello", b'{"protected": [' + b"[]," * 20_000 + b"[]]}"))[0] == 413
 
 
 async def compressed(site: Site) -> None:
@@ -355,7 +355,7 @@ ATTACKS: Mapping[Attack, str] = {
     slow_with_its_header: "it sent no request in time",
     of_a_later_release: "s2: speaks version 99 of the protocol",
     of_an_earlier_release: "s2: speaks version 1 of the protocol",
-    of_many_values: "/v1/replies: up to 1000004 JSON values",
+    of_many_values: "/v1/hello: up to 40004 JSON values",
     compressed: "s2: speaks version None of the protocol",
     not_understood: "/v1/hello: its message is not understood: secret",
 }
@@ -518,16 +518,24 @@ async def test_one_certificate_opens_no_more_than_its_share(
 ) -> None:
     limits = dataclasses.replace(placewire.controller.agents.agents._LIMITS, proven_each=3)
     monkeypatch.setattr(placewire.controller.agents.agents, "_LIMITS", limits)
-    async with site.linked() as agents, contextlib.AsyncExitStack() as stack:
-        for number in range(5):
-            connector = aiohttp.TCPConnector(ssl=site.dial())
-            http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
-            if number < 3:
-                assert (await site.post_with(http, "hello", hello()))[0] == 200
-            else:
-                with pytest.raises(aiohttp.ClientError):
-                    await site.post_with(http, "hello", hello())
-        assert site.notes == ["'s2' has 3 connections already"]
+    context, said = site.dial(), hello()
+    request = b"POST /v1/hello HTTP/1.1\r\nHost: c\r\nContent-Length: %d\r\n\r\n" % len(said) + said
+    async with site.linked() as agents:
+        made = []
+        for _ in range(5):
+            made.append(await asyncio.open_connection(
+                "127.0.0.1", site.port, ssl=context, server_hostname="controller"
+            ))  # fmt: skip
+            made[-1][1].write(request)
+            assert b" 200 " in await made[-1][0].readuntil(b"}"), "the newest is heard"
+        for reader, _ in made[:2]:
+            with contextlib.suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
+        for reader, writer in made[2:]:
+            writer.write(request)
+            assert b" 200 " in await reader.readuntil(b"}")
+            writer.close()
+        assert site.notes == ["'s2' has more than 3 connections: its oldest is closed"]
         assert await agents.ask(
             "s1", ReadBack(generation=GENERATION), ReadBackResult, PATIENCE_SECONDS
         )
@@ -600,6 +608,55 @@ async def test_a_request_whose_answer_is_too_large_fails_at_once_and_says_why(
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await asking
         assert raised.value.where == "s2" and "agent status" in raised.value.remedy
+
+
+@asynccontextmanager
+async def asked_of_s2(site: Site) -> AsyncIterator[tuple[aiohttp.ClientSession, Any, str]]:
+    """s2 has a request and does not answer yet: (its connections, who waits, the request's id)."""
+    async with (
+        site.listening() as agents,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=site.dial())) as http,
+    ):
+        _, text = await site.post_with(http, "hello", hello())
+        session = Welcome.model_validate_json(text).session
+        asking = asyncio.create_task(agents.ask("s2", Observe(), Observation, 600))
+        poll = Poll(session=session).model_dump_json().encode()
+        _, text = await site.post_with(http, "poll", poll)
+        (envelope,) = json.loads(text)["envelopes"]
+        yield http, asking, envelope["id"]
+        asking.cancel()
+
+
+NO_REPLY = b"this is no reply, and whoever tried to understand it would say so"
+
+
+async def test_what_nobody_asked_for_is_not_understood(site: Site) -> None:
+    """It could take a second and half a gigabyte."""
+    async with site.listening():
+        assert (await site.post("replies", NO_REPLY))[0] == 204, "it said no hello"
+        assert (await site.post("hello", hello()))[0] == 200
+        assert (await site.post("replies", NO_REPLY))[0] == 204, "it was asked nothing"
+    async with asked_of_s2(site) as (http, asking, identifier):
+        assert (await site.post_with(http, "replies", NO_REPLY))[0] == 204, "it has no id"
+        assert not asking.done()
+        other = json.dumps({"session": "", "id": "other", "result": {"a": identifier}}).encode()
+        assert (await site.post_with(http, "replies", other))[0] == 204
+        with pytest.raises(AgentProblem, match="it is the answer to another request") as raised:
+            await asking
+        assert raised.value.where == "s2"
+        again = identifier.encode() + NO_REPLY
+        assert (await site.post_with(http, "replies", again))[0] == 204, "one is read, no second"
+    assert not site.notes
+
+
+async def test_a_request_whose_answer_is_not_understood_fails_at_once(site: Site) -> None:
+    async with asked_of_s2(site) as (http, asking, identifier):
+        body = identifier.encode() + NO_REPLY
+        assert (await site.post_with(http, "replies", body))[0] == 400
+        with pytest.raises(AgentProblem, match="its message is not understood") as raised:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await asking
+        assert raised.value.where == "s2"
 
 
 # -- releases that do not understand each other, with a plan in force ------------------------------
@@ -789,7 +846,7 @@ async def test_a_message_that_comes_again_is_answered_and_not_done_again(site: S
     async with site.linked() as agents:
         stage = Stage(desired=desired_state(6, (1_000_000, 2_000_000)), lease_seconds=30)
         given: list[Any] = []
-        begin = placewire.controller.agents.agent_connections.Conversation.begin
+        begin = placewire.controller.agents.conversation.Conversation.begin
 
         def recorded(conversation: Any, request: Any) -> Any:
             given.append(begin(conversation, request))
@@ -797,7 +854,7 @@ async def test_a_message_that_comes_again_is_answered_and_not_done_again(site: S
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(
-                placewire.controller.agents.agent_connections.Conversation, "begin", recorded
+                placewire.controller.agents.conversation.Conversation, "begin", recorded
             )
             assert (await agents.ask("s1", stage, ApplyReport, PATIENCE_SECONDS)).succeeded
         assert (
@@ -805,7 +862,7 @@ async def test_a_message_that_comes_again_is_answered_and_not_done_again(site: S
         ).succeeded
         after = site.agent.picture()
         conversation = agents._link.conversations["s1"]
-        again = placewire.controller.agents.agent_connections.Asked(
+        again = placewire.controller.agents.conversation.Asked(
             given[0].envelope, asyncio.get_running_loop().create_future()
         )
         conversation.pending[again.envelope.id] = again

@@ -121,6 +121,23 @@ async def test_a_server_that_cannot_stage_restores_all(tmp_path: Path) -> None:
     assert agents.count(Restore) == 2
 
 
+async def test_a_server_that_fails_without_a_reason_ends_the_change_in_order(
+    tmp_path: Path,
+) -> None:
+    def silent_about_it(server: str, request: Any) -> Any:
+        if isinstance(request, Stage) and server == "s2":
+            return answer(server, request).model_copy(update={"succeeded": False})
+        return answer(server, request)
+
+    with Journal.open(tmp_path) as journal:
+        agents = ToldAgents(silent_about_it)
+        with pytest.raises(AgentRefused, match="not why") as refused:
+            async with NetworkChange(agents, journal, states()) as change:  # type: ignore[arg-type]
+                await change.stage()
+        assert refused.value.where == "s2" and AGENT_UNIT in refused.value.remedy
+        assert agents.count(Restore) == len(states())
+
+
 async def test_a_missed_renewal_is_no_lost_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
