@@ -29,19 +29,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     async def work(plan: Plan, tools: Tools) -> int:
-        from placewire.controller.story.destruction import destroyed
+        from placewire.controller.story.destruction import destroyed, others_on
         from placewire.controller.story.dropped_servers import dropped_servers
-        from placewire.controller.story.job_run import end_left_ranks_or_say
+        from placewire.controller.story.held import about_carried
+        from placewire.controller.story.left_ranks import end_left_ranks_or_say
         from placewire.controller.uninterruptible import uninterruptible
 
         servers = _servers(plan, arguments.server)
         with tools.journal.change_lock.exclusive():
             await tools.agents.wait_for(servers, timeout_seconds=10)
+            # No rank is ended before it is known that this plan's network is there to be removed.
+            others = await others_on(plan.name, servers, tools.agents)
+            if others:
+                tools.show.say(about_carried(others, plan.name))
             if not await confirmed(yes=arguments.yes):
                 raise UsageError("not confirmed; nothing was changed")
             if arguments.server is None:  # Otherwise the plan stays in force elsewhere.
-                await end_left_ranks_or_say(tools)
-            reports = await uninterruptible(destroyed(plan, servers, tools))
+                await end_left_ranks_or_say(plan.name, tools)
+            reports = await uninterruptible(destroyed(plan, servers, tools, others))
         counts = {server: len(report.changes) for server, report in reports.items()}
         if arguments.json:
             print_json({"changes": counts})

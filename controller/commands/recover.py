@@ -74,7 +74,7 @@ async def _by_journal(plan: Plan, tools: Tools, found: Decision | None, *, yes: 
             f"decision {found.id} was left at {found.last_phase!r}; recovery will "
             f"{way_of(found)} it"
         )
-        await _confirm_and_end_ranks(tools, yes=yes)
+        await _confirm_and_end_ranks(plan, tools, yes=yes)
         done = await recover(plan, tools.agents, tools.journal)
         assert done is not None, "it was left open, and the lock lets nobody else end it"
         tools.show.say(_told(done))
@@ -101,7 +101,7 @@ async def _by_leases(plan: Plan, tools: Tools, why: str, *, yes: bool) -> object
     from placewire.controller.story.recovery import recover_by_leases
 
     tools.show.say(f"{why}; recovery will undo what servers hold under a lease")
-    await _confirm_and_end_ranks(tools, yes=yes)
+    await _confirm_and_end_ranks(plan, tools, yes=yes)
     restored = await recover_by_leases(plan, tools.agents, why)
     said = "no server holds a change under a lease"
     if restored:
@@ -110,12 +110,12 @@ async def _by_leases(plan: Plan, tools: Tools, why: str, *, yes: bool) -> object
     return {"decision": None, "way": "undo", "by_lease": [], "restored": [*restored]}
 
 
-async def _confirm_and_end_ranks(tools: Tools, *, yes: bool) -> None:
-    from placewire.controller.story.job_run import end_left_ranks_or_say
+async def _confirm_and_end_ranks(plan: Plan, tools: Tools, *, yes: bool) -> None:
+    from placewire.controller.story.left_ranks import end_left_ranks_or_say
 
     if not await confirmed(yes=yes):
         raise UsageError("not confirmed; nothing was changed")
-    await end_left_ranks_or_say(tools)
+    await end_left_ranks_or_say(plan.name, tools)
 
 
 async def _say_what_stands(plan: Plan, tools: Tools) -> None:

@@ -175,6 +175,7 @@ def _ssh_launcher(plan: Plan, launch: SshLaunch) -> Launcher:
             workdir=job.workdir,
             environment={"PYTHONUNBUFFERED": "1", **job.env},
         ),
+        plan=plan.name,
         model=job.model.partition(":")[0] if job.kind == "placed" else None,
         script=job.script if job.kind == "torchrun" else None,
     )
