@@ -61,8 +61,11 @@ def _left_open(plan: Plan, tools: Tools) -> Decision | None:
 async def _by_journal(plan: Plan, tools: Tools, found: Decision | None, *, yes: bool) -> object:
     """Ends all that was left open, the latest first, and says so. Returns the document of `--json`:
     of the latest, with those of the others."""
-    from placewire.controller.story.recovery import left_open, recover, way_of
+    from placewire.controller.story.held import about_carried
+    from placewire.controller.story.recovery import examine, left_open, recover, way_of
 
+    # No rank is ended, and nobody asked to confirm, before the servers have said what they hold.
+    await examine(plan, tools.agents, tools.journal)
     if found is None:
         tools.show.say("no change was left unfinished")
         return None
@@ -78,6 +81,8 @@ async def _by_journal(plan: Plan, tools: Tools, found: Decision | None, *, yes: 
         done = await recover(plan, tools.agents, tools.journal)
         assert done is not None, "it was left open, and the lock lets nobody else end it"
         tools.show.say(_told(done))
+        if done.others:
+            tools.show.say(about_carried(done.others, plan.name))
         by_lease = [*done.by_lease]
         documents[found.id, len(found.phases)] = {
             "decision": found.id,
