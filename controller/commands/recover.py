@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from placewire.controller.story.tools import Tools
 
 PURPOSE = "finish or undo a change whose controller died in the middle of it"
+_WAIT_SECONDS = 5.0
 _TOLD = {
     "finish": "the decision was to keep the change: every server keeps it",
     "undo": "the change is undone: every server is on its former state",
@@ -69,6 +70,12 @@ async def _by_journal(plan: Plan, tools: Tools, found: Decision | None, *, yes: 
     if found is None:
         tools.show.say("no change was left unfinished")
         return None
+
+    def tell(done: Recovered) -> None:
+        tools.show.say(_told(done))
+        if done.others:
+            tools.show.say(about_carried(done.others, plan.name))
+
     documents: dict[tuple[int, int], dict[str, object]] = {}
     # One that comes again as it was is ended, but the journal could not take that. A destroy of
     # some servers leaves the phase before it, which may be open, too.
@@ -78,16 +85,12 @@ async def _by_journal(plan: Plan, tools: Tools, found: Decision | None, *, yes: 
             f"{way_of(found)} it"
         )
         await _confirm_and_end_ranks(plan, tools, yes=yes)
-        done = await recover(plan, tools.agents, tools.journal)
+        done = await recover(plan, tools.agents, tools.journal, tell)
         assert done is not None, "it was left open, and the lock lets nobody else end it"
-        tools.show.say(_told(done))
-        if done.others:
-            tools.show.say(about_carried(done.others, plan.name))
-        by_lease = [*done.by_lease]
         documents[found.id, len(found.phases)] = {
             "decision": found.id,
             "way": done.way,
-            "by_lease": by_lease,
+            "by_lease": [*done.by_lease],
         }
         found = left_open(tools.journal, plan.name)
     latest, *earlier = documents.values()
@@ -106,6 +109,8 @@ async def _by_leases(plan: Plan, tools: Tools, why: str, *, yes: bool) -> object
     from placewire.controller.story.recovery import recover_by_leases
 
     tools.show.say(f"{why}; recovery will undo what servers hold under a lease")
+    # No rank is ended before it is known that every server can be asked.
+    await tools.agents.wait_for([server.name for server in plan.cluster.servers], _WAIT_SECONDS)
     await _confirm_and_end_ranks(plan, tools, yes=yes)
     restored = await recover_by_leases(plan, tools.agents, why)
     said = "no server holds a change under a lease"

@@ -15,9 +15,13 @@ from placewire.controller.errors import JobFailed, LaunchFailed
 from placewire.controller.launch.launcher import RunningProgram
 from placewire.controller.launch.of_plans import about_others, of_plan, where
 from placewire.controller.story.tools import Tools
+from placewire.controller.uninterruptible import interrupt_means
 
 # Longer than a server that does not answer is waited for; many are asked at once.
 _LOOK_SECONDS = 90.0
+
+# What an interrupt means meanwhile.
+_ENDING_RANKS = "no server's network was changed; ranks that were told to end do so"
 
 Result = TypeVar("Result")
 
@@ -78,6 +82,7 @@ async def _left(tools: Tools) -> Sequence[RunningProgram]:
 
 async def _end(ranks: Sequence[RunningProgram], tools: Tools) -> None:
     if ranks:
+        interrupt_means(_ENDING_RANKS)
         tools.show.say(
             f"ranks of a job whose controller is gone still run; ending them: {where(ranks)}"
         )

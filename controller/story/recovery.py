@@ -13,7 +13,7 @@ Without a journal only the servers' leases are known, and what is under a lease 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -35,12 +35,17 @@ from placewire.controller.story.held import (
 )
 from placewire.controller.story.rollback import recorded_states, states_of
 from placewire.controller.story.what_is_known import Way, known_by, require_known
-from placewire.controller.uninterruptible import uninterruptible
+from placewire.controller.uninterruptible import told_uninterruptible
 
 # The last phases of decisions that leave nothing to do.
 _SETTLED = ("kept", "restored", "destroyed", "finished")
 _WAYS: Mapping[str, Way] = {"keep decided": "finish", "destroy decided": "destroy"}
 _PRESENT_SECONDS = 5.0
+# What an interrupt means meanwhile.
+_ON_ITS_WAY = (
+    "recovery cannot be stopped halfway: it goes on until the servers are on one decision, and "
+    "says what came of it"
+)
 
 
 def left_open(journal: Journal, plan_name: str) -> Decision | None:
@@ -88,7 +93,9 @@ class Recovered(NamedTuple):
 
 async def examine(plan: Plan, agents: Agents, journal: Journal) -> Examined | None:
     """Asks the servers what they hold; changes nothing. Returns None where no decision was left
-    open. Raises JournalFailed where the journal does not know what they hold."""
+    open. Raises JournalFailed where the journal does not know what they hold; AgentProblem where
+    it can be ended on none of them; UsageError where what is to be kept is for other servers than
+    the plan has."""
     decision = left_open(journal, plan.name)
     way, servers = None, tuple(server.name for server in plan.cluster.servers)
     if decision is not None:
@@ -100,11 +107,27 @@ async def examine(plan: Plan, agents: Agents, journal: Journal) -> Examined | No
     if decision is None or way is None:
         return None
     others = carried_by_others(leases, plan.name)
+    reached = [s for s in servers if s not in missing and not (way == "finish" and s in others)]
+    if not reached and not _ends_by_lease(decision, way):
+        raise _not_ended(missing, others, plan, decision.id)
+    if way == "finish":
+        states_of(journal, decision, plan)
     return Examined(decision, way, servers, tuple(missing), others)
 
 
-async def recover(plan: Plan, agents: Agents, journal: Journal) -> Recovered | None:
-    """Ends the decision that was left open; returns None where there is none.
+def _ends_by_lease(decision: Decision, way: Way) -> bool:
+    """Whether a missing server needs no other call: its lease undoes what was staged."""
+    return way == "undo" and not decision.was_decided_to_keep
+
+
+async def recover(
+    plan: Plan,
+    agents: Agents,
+    journal: Journal,
+    tell: Callable[[Recovered], None] = lambda done: None,
+) -> Recovered | None:
+    """Ends the decision that was left open; returns None where there is none. tell: gets what is
+    returned before an interrupt is heard.
 
     Raises AgentUnreachable where it cannot be ended on all servers: those that answer are then on
     one decision, which the next call brings to the others. Raises AgentProblem in the same way
@@ -113,7 +136,18 @@ async def recover(plan: Plan, agents: Agents, journal: Journal) -> Recovered | N
     """
     if (examined := await examine(plan, agents, journal)) is None:
         return None
-    return await uninterruptible(_ended(examined, plan, agents, journal))
+
+    async def ended_and_told() -> Recovered:
+        done = await _ended(examined, plan, agents, journal)
+        tell(done)
+        return done
+
+    ended = f"decision {examined.decision.id} is ended by recovery ({examined.way})"
+    return await told_uninterruptible(
+        ended_and_told(),
+        means=_ON_ITS_WAY,
+        then=f"{ended}; `controller recover` again ends what else was left open",
+    )
 
 
 async def _ended(examined: Examined, plan: Plan, agents: Agents, journal: Journal) -> Recovered:
@@ -121,10 +155,7 @@ async def _ended(examined: Examined, plan: Plan, agents: Agents, journal: Journa
     # What is to be kept cannot come to a server that carries another plan.
     away = (*missing, *others) if way == "finish" else missing
     present = [server for server in servers if server not in away and server not in others]
-    # A missing server needs no other call where its lease undoes what was staged.
-    by_lease = way == "undo" and not decision.was_decided_to_keep
-    if away and not present and not by_lease:
-        raise _not_ended(missing, others, plan, decision.id)
+    by_lease = _ends_by_lease(decision, way)
     made: int | None = None
     if way == "finish":
         made = await _kept_anew(states_of(journal, decision, plan), away, agents, journal)
@@ -218,9 +249,17 @@ async def recover_by_leases(plan: Plan, agents: Agents, why: str) -> tuple[str, 
         for server, lease in (await leases_on(agents, servers)).items()
         if lease.plan_name == plan.name and not (lease.is_idle or lease.is_kept)
     }
-    await uninterruptible(_all_done(agents, {s: Restore(generation=g) for s, g in held.items()}))
+    await told_uninterruptible(
+        _all_done(agents, {s: Restore(generation=g) for s, g in held.items()}),
+        means=_ON_ITS_WAY,
+        then="what was held under a lease is undone",
+    )
     on: dict[str | None, list[str]] = {}
-    for server, lease in (await leases_on(agents, servers)).items():
+    leases = await leases_on(agents, servers)
+    others = carried_by_others(leases, plan.name)
+    for server, lease in leases.items():
+        if server in others:
+            continue
         digest = lease.plan_digest if lease.plan_name == plan.name else None
         on.setdefault(digest, []).append(server)
     if len(on) > 1:
