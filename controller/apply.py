@@ -29,7 +29,8 @@ from placewire.controller.records.report import (
     of_script,
 )
 from placewire.controller.story.delivery import delivered
-from placewire.controller.story.job_run import calibrated_paths, end_left_ranks, run_job
+from placewire.controller.story.job_run import calibrated_paths, run_job
+from placewire.controller.story.left_ranks import end_left_ranks
 from placewire.controller.story.preview_file import (
     require_as_previewed,
     require_made_as_previewed,
@@ -56,7 +57,7 @@ async def apply(
     if not await request.confirm():
         raise UsageError("not confirmed; nothing was changed")
     decision = proposal.decision
-    await end_left_ranks(tools)
+    await end_left_ranks(plan.name, tools, for_job=not request.network_only)
     events: list[RankEvent] = []
     calibrated: tuple[CalibratedRow, ...] = ()
     trace: Path | None = None

@@ -29,7 +29,7 @@ from placewire.controller.commands import (
     verify,
 )
 from placewire.controller.commands.lasting_output import make_output_last
-from placewire.controller.commands.talking import print_json
+from placewire.controller.commands.talking import begin_output, print_only_json
 from placewire.controller.errors import EXIT_CODES, INTERRUPTED, PlacewireError
 from placewire.extras import needing
 from placewire.visible import visible_lines
@@ -96,6 +96,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> None:
     make_output_last()
+    begin_output()
     made = parser()
     if "_ARGCOMPLETE" in os.environ:  # The user pressed Tab.
         import argcomplete
@@ -108,14 +109,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     except PlacewireError as error:
         sys.stdout.flush()
         print(visible_lines(f"controller: {error}", indent="  "), file=sys.stderr)
-        if getattr(arguments, "json", False):
-            print_json(error.document())
         code = error.exit_code
-    except KeyboardInterrupt:
-        # Everything is put back. A further Ctrl-C must not change the exit status any more.
+        if getattr(arguments, "json", False):
+            print_only_json(error.document())
+    except KeyboardInterrupt as interrupt:
+        # All that it began is ended. A further Ctrl-C must not change the exit status any more.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        print("controller: interrupted", file=sys.stderr)
-        code = INTERRUPTED
+        code, what = INTERRUPTED, str(interrupt) or "interrupted"
+        print(visible_lines(f"controller: {what}", indent="  "), file=sys.stderr)
+        if getattr(arguments, "json", False):
+            print_only_json(PlacewireError(what).document() | {"exit_code": code})
     raise SystemExit(code)
 
 

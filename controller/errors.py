@@ -43,7 +43,8 @@ EXIT_CODES: Mapping[int, str] = {
     6: "the network is not as promised; apply restored everything, verify changed nothing",
     7: "the job failed, or could not be started; the network is restored",
     8: "restore itself failed; the message says what is left and where",
-    INTERRUPTED: "interrupted, and everything put back; what provision has done stays",
+    INTERRUPTED: "interrupted; the message says what was put back or carried to its end; what "
+    "provision has done stays",
 }
 
 
@@ -57,9 +58,11 @@ def restore_by_hand(servers: Sequence[str]) -> str:
 
 
 class PlacewireError(Exception):
-    """what: what happened. where: a YAML path, server, NIC, queue or rank. remedy: what to do."""
+    """what: what happened. where: a YAML path, server, NIC, queue or rank. remedy: what to do.
+    holds: by server, in words, what it holds now, where a command was done on some servers only."""
 
     exit_code = 1
+    holds: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
         super().__init__(what)
@@ -68,12 +71,14 @@ class PlacewireError(Exception):
     def document(self) -> dict[str, Any]:
         """The error as `--json` prints it."""
         error = {"what": self.what, "where": self.where, "remedy": self.remedy}
-        return {"error": error, "exit_code": self.exit_code}
+        held = {"holds": dict(self.holds)} if self.holds else {}
+        return {"error": error, "exit_code": self.exit_code, **held}
 
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""
         advice = f"\n  {self.remedy}" if self.remedy else ""
-        return f"{place}{self.what}{advice}"
+        holds = "".join(f"\n  {server}: {words}" for server, words in self.holds.items())
+        return f"{place}{self.what}{holds}{advice}"
 
 
 class JournalFailed(PlacewireError):
@@ -206,7 +211,15 @@ class JobFailed(PlacewireError):
 
 
 class LaunchFailed(JobFailed):
-    """No program can be started on a server."""
+    """No program can be started on a server, or its programs cannot be listed. found: ranks
+    (RunningProgram) on the servers that could be looked at."""
+
+    def __init__(
+        self, what: str, *, where: str = "", remedy: str = "", rank: int | None = None,
+        found: Sequence[Any] = (),
+    ) -> None:  # fmt: skip
+        super().__init__(what, where=where, remedy=remedy, rank=rank)
+        self.found = tuple(found)
 
 
 class RestoreFailed(PlacewireError):

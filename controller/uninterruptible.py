@@ -1,4 +1,5 @@
-"""Runs work that a cancellation must not stop halfway, such as restoring servers."""
+"""Runs work that a cancellation must not stop halfway, such as restoring servers, and knows what an
+interrupt means at any moment: what a command does with it changes from phase to phase."""
 
 from __future__ import annotations
 
@@ -7,6 +8,37 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
+
+NOTHING_CHANGED = "no server's network was changed"
+_meaning = [""]
+_meaning_meanwhile: list[str] = []
+
+
+def interrupt_means(words: str) -> None:
+    """words: what follows "interrupted" from now on. A process runs one command at a time."""
+    _meaning[:] = [words]
+
+
+def meaning_of_interrupt() -> str:
+    return (_meaning_meanwhile or _meaning)[-1]
+
+
+async def told_uninterruptible(
+    work: Coroutine[Any, Any, Result], *, means: str, then: str
+) -> Result:
+    """As `uninterruptible`. means: what an interrupt means meanwhile, whatever the work is made of
+    says; then: once it has ended."""
+
+    async def told() -> Result:
+        result = await work
+        interrupt_means(then)
+        return result
+
+    _meaning_meanwhile.append(means)
+    try:
+        return await uninterruptible(told())
+    finally:
+        _meaning_meanwhile.remove(means)
 
 
 async def uninterruptible(work: Coroutine[Any, Any, Result]) -> Result:

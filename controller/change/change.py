@@ -34,7 +34,7 @@ from placewire.controller.errors import (
     restore_by_hand,
 )
 from placewire.controller.records.journal import Journal
-from placewire.controller.uninterruptible import uninterruptible
+from placewire.controller.uninterruptible import interrupt_means, uninterruptible
 
 # Long enough to survive a stall of a busy machine, short enough that the half-made change of a dead
 # controller is gone within half a minute.
@@ -114,6 +114,7 @@ class NetworkChange:
 
     async def stage(self) -> None:
         """Every server applies its state and reads it back, under a lease that is then renewed."""
+        interrupt_means("putting every server back on its former state")
         first = next(iter(self._desired.values()))
         self._decision = self._journal.begin(first.plan_name, first.plan_digest, self._generation)
         requests = {
@@ -139,6 +140,7 @@ class NetworkChange:
             await asyncio.wait({self._renewing})
         if self._decision is not None and (not self._kept or error is not None):
             await self._restore_all(error)
+            interrupt_means("every server is back on its former state")
 
     async def while_held(self, work: Coroutine[Any, Any, Result]) -> Result:
         """The result of the work. If a lease is lost, cancels the work and raises the AgentProblem:
@@ -175,6 +177,7 @@ class NetworkChange:
         self._keeping = True
         await self._ask_lease(None)
         self._kept = True
+        interrupt_means("the new network is kept on every server")
         if not self._away:
             self._note("kept")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from placewire.controller.commands.arguments import add_plan
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from placewire.controller.story.tools import Tools
 
 PURPOSE = "remove all that Placewire made on the plan's servers"
+_ON_ITS_WAY = "a destroy cannot be stopped halfway: it goes on to its end, and says what came of it"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,27 +30,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     async def work(plan: Plan, tools: Tools) -> int:
-        from placewire.controller.story.destruction import destroyed
+        from placewire.controller.story.destruction import destroyed, others_on
         from placewire.controller.story.dropped_servers import dropped_servers
-        from placewire.controller.story.job_run import end_left_ranks_or_say
-        from placewire.controller.uninterruptible import uninterruptible
+        from placewire.controller.story.held import about_carried
+        from placewire.controller.story.left_ranks import end_left_ranks_or_say
+        from placewire.controller.uninterruptible import told_uninterruptible
 
         servers = _servers(plan, arguments.server)
+
+        async def destroy_and_tell(others: Mapping[str, str]) -> None:
+            reports = await destroyed(plan, servers, tools, others)
+            counts = {server: len(report.changes) for server, report in reports.items()}
+            if arguments.json:
+                print_json({"changes": counts})
+            else:
+                tools.show.say(
+                    "removed: " + ", ".join(f"{server} {count}" for server, count in counts.items())
+                    + " changes; every server is as it was before Placewire, and was read back"
+                )  # fmt: skip
+
         with tools.journal.change_lock.exclusive():
             await tools.agents.wait_for(servers, timeout_seconds=10)
+            # No rank is ended before it is known that this plan's network is there to be removed.
+            others = await others_on(plan.name, servers, tools.agents)
+            if others:
+                tools.show.say(about_carried(others, plan.name))
             if not await confirmed(yes=arguments.yes):
                 raise UsageError("not confirmed; nothing was changed")
             if arguments.server is None:  # Otherwise the plan stays in force elsewhere.
-                await end_left_ranks_or_say(tools)
-            reports = await uninterruptible(destroyed(plan, servers, tools))
-        counts = {server: len(report.changes) for server, report in reports.items()}
-        if arguments.json:
-            print_json({"changes": counts})
-        else:
-            tools.show.say(
-                "removed: " + ", ".join(f"{server} {count}" for server, count in counts.items())
-                + " changes; every server is as it was before Placewire, and was read back"
-            )  # fmt: skip
+                await end_left_ranks_or_say(plan.name, tools)
+            # What came of it is told before an interrupt is heard.
+            gone = f"nothing of the plan is left on {', '.join(servers)}"
+            await told_uninterruptible(destroy_and_tell(others), means=_ON_ITS_WAY, then=gone)
         for line in await dropped_servers(plan, tools, but=servers):
             tools.show.say(line)
         return 0

@@ -8,14 +8,15 @@ import sys
 from collections.abc import Coroutine
 from typing import Any
 
+from placewire.controller.uninterruptible import interrupt_means, meaning_of_interrupt
 
-def interruptible(
-    work: Coroutine[Any, Any, int], *, ending: str = "putting back what is half done"
-) -> int:
+
+def interruptible(work: Coroutine[Any, Any, int], *, means: str = "") -> int:
     """Runs the work and returns its result. The first SIGINT or SIGTERM cancels the work, which
-    then restores what it changed; further signals do not stop that. ending: what the work does
-    meanwhile, as the user is told. Raises KeyboardInterrupt once work that was cancelled has
-    ended."""
+    then restores what it changed; further signals do not stop that. At each the user is told what
+    it means now. means: until the work says otherwise. Raises KeyboardInterrupt once work that was
+    cancelled has ended, with what became of it."""
+    interrupt_means(means)
 
     async def watched() -> int:
         task = asyncio.current_task()
@@ -26,7 +27,7 @@ def interruptible(
             if not signals:
                 task.cancel()
             signals.append(number)
-            print(f"controller: interrupted; {ending}", file=sys.stderr)
+            print(f"controller: {_interrupted()}", file=sys.stderr)
 
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -36,4 +37,9 @@ def interruptible(
     try:
         return asyncio.run(watched())
     except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
+        raise KeyboardInterrupt(_interrupted()) from None
+
+
+def _interrupted() -> str:
+    words = meaning_of_interrupt()
+    return f"interrupted; {words}" if words else "interrupted"

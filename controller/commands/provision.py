@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     plan = load_plan(arguments.plan)
     work = _provision(arguments, plan, _servers(plan, arguments.server))
-    return interruptible(work, ending=_ENDING)
+    return interruptible(work, means=_ENDING)
 
 
 async def _provision(arguments: argparse.Namespace, plan: Plan, servers: Sequence[str]) -> int:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from placewire.controller.story.tools import Tools
 
 PURPOSE = "finish or undo a change whose controller died in the middle of it"
+_WAIT_SECONDS = 5.0
 _TOLD = {
     "finish": "the decision was to keep the change: every server keeps it",
     "undo": "the change is undone: every server is on its former state",
@@ -61,11 +62,20 @@ def _left_open(plan: Plan, tools: Tools) -> Decision | None:
 async def _by_journal(plan: Plan, tools: Tools, found: Decision | None, *, yes: bool) -> object:
     """Ends all that was left open, the latest first, and says so. Returns the document of `--json`:
     of the latest, with those of the others."""
-    from placewire.controller.story.recovery import left_open, recover, way_of
+    from placewire.controller.story.held import about_carried
+    from placewire.controller.story.recovery import examine, left_open, recover, way_of
 
+    # No rank is ended, and nobody asked to confirm, before the servers have said what they hold.
+    await examine(plan, tools.agents, tools.journal)
     if found is None:
         tools.show.say("no change was left unfinished")
         return None
+
+    def tell(done: Recovered) -> None:
+        tools.show.say(_told(done))
+        if done.others:
+            tools.show.say(about_carried(done.others, plan.name))
+
     documents: dict[tuple[int, int], dict[str, object]] = {}
     # One that comes again as it was is ended, but the journal could not take that. A destroy of
     # some servers leaves the phase before it, which may be open, too.
@@ -74,15 +84,13 @@ async def _by_journal(plan: Plan, tools: Tools, found: Decision | None, *, yes: 
             f"decision {found.id} was left at {found.last_phase!r}; recovery will "
             f"{way_of(found)} it"
         )
-        await _confirm_and_end_ranks(tools, yes=yes)
-        done = await recover(plan, tools.agents, tools.journal)
+        await _confirm_and_end_ranks(plan, tools, yes=yes)
+        done = await recover(plan, tools.agents, tools.journal, tell)
         assert done is not None, "it was left open, and the lock lets nobody else end it"
-        tools.show.say(_told(done))
-        by_lease = [*done.by_lease]
         documents[found.id, len(found.phases)] = {
             "decision": found.id,
             "way": done.way,
-            "by_lease": by_lease,
+            "by_lease": [*done.by_lease],
         }
         found = left_open(tools.journal, plan.name)
     latest, *earlier = documents.values()
@@ -101,7 +109,9 @@ async def _by_leases(plan: Plan, tools: Tools, why: str, *, yes: bool) -> object
     from placewire.controller.story.recovery import recover_by_leases
 
     tools.show.say(f"{why}; recovery will undo what servers hold under a lease")
-    await _confirm_and_end_ranks(tools, yes=yes)
+    # No rank is ended before it is known that every server can be asked.
+    await tools.agents.wait_for([server.name for server in plan.cluster.servers], _WAIT_SECONDS)
+    await _confirm_and_end_ranks(plan, tools, yes=yes)
     restored = await recover_by_leases(plan, tools.agents, why)
     said = "no server holds a change under a lease"
     if restored:
@@ -110,12 +120,12 @@ async def _by_leases(plan: Plan, tools: Tools, why: str, *, yes: bool) -> object
     return {"decision": None, "way": "undo", "by_lease": [], "restored": [*restored]}
 
 
-async def _confirm_and_end_ranks(tools: Tools, *, yes: bool) -> None:
-    from placewire.controller.story.job_run import end_left_ranks_or_say
+async def _confirm_and_end_ranks(plan: Plan, tools: Tools, *, yes: bool) -> None:
+    from placewire.controller.story.left_ranks import end_left_ranks_or_say
 
     if not await confirmed(yes=yes):
         raise UsageError("not confirmed; nothing was changed")
-    await end_left_ranks_or_say(tools)
+    await end_left_ranks_or_say(plan.name, tools)
 
 
 async def _say_what_stands(plan: Plan, tools: Tools) -> None:

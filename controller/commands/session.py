@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewire.controller.commands.interrupts import interruptible
 from placewire.controller.errors import CannotListen, UsageError
+from placewire.controller.uninterruptible import NOTHING_CHANGED
 
 if TYPE_CHECKING:
     from placewire.controller.agents.agents import Agents
@@ -39,7 +40,7 @@ def in_session(
 
     plan = plan or load_plan(arguments.plan)
     _enter_lab(plan, arguments)
-    return interruptible(_with_tools(plan, arguments, work, needs_journal))
+    return interruptible(_with_tools(plan, arguments, work, needs_journal), means=NOTHING_CHANGED)
 
 
 def _enter_lab(plan: Plan, arguments: argparse.Namespace) -> None:
@@ -62,7 +63,7 @@ def with_launcher(
 
     plan = load_plan(arguments.plan)
     _enter_lab(plan, arguments)
-    return interruptible(work(plan, _launcher(plan, arguments.plan)))
+    return interruptible(work(plan, _launcher(plan, arguments.plan)), means=NOTHING_CHANGED)
 
 
 async def _with_tools(
@@ -175,6 +176,7 @@ def _ssh_launcher(plan: Plan, launch: SshLaunch) -> Launcher:
             workdir=job.workdir,
             environment={"PYTHONUNBUFFERED": "1", **job.env},
         ),
+        plan=plan.name,
         model=job.model.partition(":")[0] if job.kind == "placed" else None,
         script=job.script if job.kind == "torchrun" else None,
     )

@@ -8,10 +8,24 @@ import sys
 
 from placewire.controller.errors import UsageError
 
+_printed = [False]
+
 
 def print_json(document: object) -> None:
+    _printed[0] = True
     # JSON escapes all that a terminal would obey but this one character.
     sys.stdout.write(json.dumps(document, indent=2).replace("\x7f", "\\u007f") + "\n")
+
+
+def begin_output() -> None:
+    """To be called at the start of a command: it has printed no document yet."""
+    _printed[0] = False
+
+
+def print_only_json(document: object) -> None:
+    """Prints it where the command has printed none: one command prints one document."""
+    if not _printed[0]:
+        print_json(document)
 
 
 async def confirmed(*, yes: bool) -> bool:

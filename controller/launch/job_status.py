@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from pydantic import ValidationError
 
 from placewire.controller.errors import LaunchFailed
 from placewire.controller.launch.launcher import Launcher, RunningProgram
+from placewire.controller.launch.of_plans import of_plan
 from placewire.controller.plan.job import PlacedJob
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.journal import Journal
@@ -18,7 +20,8 @@ from placewire.job.contract.checkpoint import CheckpointError, checkpoints_in
 
 @dataclass(frozen=True)
 class JobStatus:
-    """controller: the process that follows the ranks, None where none does. checkpoint_step: how
+    """ranks: of the plan. others: ranks of other plans, or of nobody knows which, on its servers.
+    controller: the process that follows the ranks, None where none does. checkpoint_step: how
     many steps were done before the last checkpoint. problems: what could not be found, and why."""
 
     ranks: tuple[RunningProgram, ...]
@@ -26,16 +29,19 @@ class JobStatus:
     checkpoint_step: int | None
     checkpoint_path: str | None
     problems: tuple[str, ...] = ()
+    others: tuple[RunningProgram, ...] = ()
 
 
 def job_status(plan: Plan, launcher: Launcher, journal: Journal) -> JobStatus:
     problems: list[str] = []
-    ranks: tuple[RunningProgram, ...] = ()
+    found: Sequence[RunningProgram] = ()
     last: CheckpointRow | None = None
     try:
-        ranks = launcher.left()
+        found = launcher.left()
     except LaunchFailed as error:
+        found = error.found
         problems.append(f"cannot tell which ranks run: {error}")
+    ranks, others = of_plan(found, plan.name)
     if isinstance(plan.job, PlacedJob) and plan.job.checkpoint is not None:
         folder = Path(plan.job.checkpoint.folder)
         try:
@@ -49,6 +55,7 @@ def job_status(plan: Plan, launcher: Launcher, journal: Journal) -> JobStatus:
         checkpoint_step=last.step if last else None,
         checkpoint_path=last.path if last else None,
         problems=tuple(problems),
+        others=others,
     )
 
 

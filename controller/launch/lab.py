@@ -120,7 +120,9 @@ class LabLauncher:
     def _running(self, server: str, program: Sequence[str]) -> list[RunningProgram]:
         inside = programs_inside(self._lab.record, self._lab.namespace(server), program)
         others = [pid for pid in inside if pid not in self._started]
-        return [RunningProgram(server, pid, running_seconds(pid)) for pid in others]
+        # A lab is of the plan whose name it has.
+        plan = self._lab.name
+        return [RunningProgram(server, pid, running_seconds(pid), plan=plan) for pid in others]
 
     def end_left(self, ranks: Sequence[RunningProgram]) -> None:
         if remaining := end(rank.pid for rank in ranks):

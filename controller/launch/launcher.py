@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
-from placewire.controller.errors import JobFailed, UsageError
+from placewire.controller.errors import JobFailed, LaunchFailed, UsageError
 from placewire.controller.launch.programs import Ended, OnLine, run_to_end
 from placewire.job.contract.specification import Hold, ProgramSpec
 
@@ -45,12 +45,14 @@ class RankProcess(Protocol):
 @dataclass(frozen=True)
 class RunningProgram:
     """A running rank or other program of Placewire. pid: of its main process now. seconds: how long
-    it has run. run: what its launcher knows it by, also when another process is its main one."""
+    it has run. run: what its launcher knows it by, also when another process is its main one. plan:
+    the name of the plan that it is of; "" where that is not known."""
 
     server: str
     pid: int
     seconds: float
     run: str = ""
+    plan: str = ""
 
 
 def not_ended(pids: Mapping[str, Sequence[int]]) -> JobFailed:
@@ -61,6 +63,19 @@ def not_ended(pids: Mapping[str, Sequence[int]]) -> JobFailed:
         where=", ".join(pids),
         remedy="end them by hand, then try again",
     )
+
+
+def not_looked_at(
+    problems: Sequence[LaunchFailed], found: Sequence[RunningProgram]
+) -> LaunchFailed:
+    """problems: one for each server that could not be looked at. found: on the other servers."""
+    if len(problems) == 1:
+        what, where, remedy = problems[0].what, problems[0].where, problems[0].remedy
+    else:
+        what = "; ".join(f"{one.where}: {one.what}" for one in problems)
+        where = ", ".join(one.where for one in problems)
+        remedy = "; ".join(dict.fromkeys(one.remedy for one in problems))
+    return LaunchFailed(what, where=where, remedy=remedy, found=found)
 
 
 class Starter(Protocol):
@@ -93,10 +108,13 @@ class Launcher(Starter, Protocol):
         """Returns ranks and profiles on that server that would disturb a measurement there."""
 
     def left(self) -> tuple[RunningProgram, ...]:
-        """Returns the ranks on the plan's servers that this process did not start."""
+        """Returns the ranks on the plan's servers that this process did not start, of whatever
+        plan. Raises LaunchFailed, with those that were found, where a server cannot be looked
+        at."""
 
     def end_left(self, ranks: Sequence[RunningProgram]) -> None:
-        """Ends these ranks. Raises JobFailed where one does not end; the others are ended."""
+        """Ends these ranks, as far as they are this plan's. Raises JobFailed where one does not
+        end; the others are ended."""
 
 
 class NoLauncher:

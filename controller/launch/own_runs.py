@@ -5,9 +5,12 @@ that must agree, never by what a command line or a path looks like:
 
 - The folder, which we make anew, holds a file that names the run and the folder itself. A folder
   is removed only where that file says so, and where it belongs to the user who removes it.
-- The environment of the run's processes names the run, its session and its folder. A session is
-  ours only where a process in it says that this very session is. Somebody who copies a rank's
-  environment into a shell of their own has another session, and is left alone.
+- The environment of the run's processes names the run, its plan, its session and its folder. A
+  session is ours only where a process in it says that this very session is. Somebody who copies a
+  rank's environment into a shell of their own has another session, and is left alone.
+
+Several plans may share a server, so a run is its plan's alone. A former release did not write the
+plan: such a run is found, and whose it is is not known.
 
 What is here are texts for a POSIX shell on the server, and what their output means.
 """
@@ -27,6 +30,7 @@ MARK_FILE = "placewire-run"
 # The exit status of `making` where the user there is root.
 IS_ROOT = 77
 _KIND = re.compile("[a-z0-9-]{1,40}")
+_PLAN = re.compile("[a-z][a-z0-9-]{0,63}")
 _END_SECONDS = 3
 # A killed process ends when a processor is free for that; one that waits for a disk may not.
 _KILL_SECONDS = 10
@@ -39,10 +43,12 @@ OTHER = "other"
 @dataclass(frozen=True)
 class Run:
     """kind: RANK, OTHER for a program that is no rank, or another word of letters, digits and
-    dashes. identifier: random, so that no two runs share it."""
+    dashes. identifier: random, so that no two runs share it. plan: the name of the plan that it is
+    of; "" where a former release started it."""
 
     kind: str
     identifier: str = field(default_factory=lambda: secrets.token_hex(16))
+    plan: str = field(default="", kw_only=True)
 
     def mark(self, folder: str) -> str:
         """Returns the first line of the folder's mark."""
@@ -104,7 +110,7 @@ def entering(run: Run, folder: str) -> str:
 
 def leading(run: Run, folder: str) -> str:
     """Marks, in the leader's shell, all that it starts from now on."""
-    before, behind = f"{run.identifier}:{run.kind}:", f":{folder}"
+    before, behind = f"{run.identifier}:{run.kind}:", f":{_behind(run, folder)}"
     return f"export {VARIABLE}={shlex.quote(before)}$${shlex.quote(behind)}"
 
 
@@ -166,7 +172,11 @@ def ending(left: Sequence[LeftRun]) -> str:
 
 
 def _value(run: Run, session: int, folder: str) -> str:
-    return f"{run.identifier}:{run.kind}:{session}:{folder}"
+    return f"{run.identifier}:{run.kind}:{session}:{_behind(run, folder)}"
+
+
+def _behind(run: Run, folder: str) -> str:
+    return f"{run.plan}:{folder}" if run.plan else folder
 
 
 def _parsed(value: str) -> tuple[Run, int, str] | None:
@@ -174,13 +184,15 @@ def _parsed(value: str) -> tuple[Run, int, str] | None:
     parts = value.split(":", 3)
     if len(parts) != 4:
         return None
-    identifier, kind, session, folder = parts
+    identifier, kind, session, behind = parts
+    # A former release wrote no plan's name, and a folder begins with a slash.
+    plan, _, folder = ("", "", behind) if behind.startswith("/") else behind.partition(":")
     hexadecimal = len(identifier) == 32 and not set(identifier) - set("0123456789abcdef")
     number = session.isascii() and session.isdigit() and len(session) <= 10
-    word = _KIND.fullmatch(kind)
-    if not (hexadecimal and number and word and is_usable_folder(folder)):
+    words = _KIND.fullmatch(kind) and (not plan or _PLAN.fullmatch(plan))
+    if not (hexadecimal and number and words and is_usable_folder(folder)):
         return None
-    return Run(kind, identifier), int(session), folder
+    return Run(kind, identifier, plan=plan), int(session), folder
 
 
 def is_row(words: Sequence[str], count: int, *, numbers: int) -> bool:

@@ -21,6 +21,7 @@ from placewire.controller.launch.launcher import (
     RANK_PROGRAM,
     RunningProgram,
     not_ended,
+    not_looked_at,
 )
 from placewire.controller.launch.own_runs import (
     OTHER,
@@ -74,8 +75,9 @@ _LIST = 'ps -ww -u "$(id -u)" -o pid=,sess=,etimes=,args='
 
 
 class SshLauncher:
-    """addresses: of the servers' sshd, by server. model: the module that ranks import, or None.
-    script: the file that ranks run, or None. program: what python runs as a rank."""
+    """addresses: of the servers' sshd, by server. plan: its name, which marks what is started.
+    model: the module that ranks import, or None. script: the file that ranks run, or None. program:
+    what python runs as a rank."""
 
     on_servers = True
 
@@ -85,6 +87,7 @@ class SshLauncher:
         login: Login,
         around: Surroundings,
         *,
+        plan: str,
         model: str | None = None,
         script: str | None = None,
         program: Sequence[str] = RANK_PROGRAM,
@@ -92,7 +95,7 @@ class SshLauncher:
         self._servers = {
             server: SshServer(server, address, login) for server, address in addresses.items()
         }
-        self._around, self._program = around, tuple(program)
+        self._around, self._program, self._plan = around, tuple(program), plan
         self._model, self._script = model or "", script or ""
         self._leaders: set[tuple[str, int]] = set()
         self._own: set[tuple[str, Run]] = set()
@@ -133,11 +136,16 @@ class SshLauncher:
         return Ended(status, said.encode(), tuple(complaint.splitlines()[-TAIL_LINES:]))
 
     def left(self) -> tuple[RunningProgram, ...]:
-        return tuple(
-            RunningProgram(server.name, one.pid, one.seconds, one.run.identifier)
-            for server, left in self._on_all(lambda on: (on, self._left_on(on)))
-            for one in left
-        )
+        ranks: list[RunningProgram] = []
+        problems: list[LaunchFailed] = []
+        for outcome in self._on_all(self._left_or_problem):
+            if isinstance(outcome, LaunchFailed):
+                problems.append(outcome)
+            else:
+                ranks.extend(outcome)
+        if problems:
+            raise not_looked_at(problems, ranks)
+        return tuple(ranks)
 
     def busy(self, server: str) -> tuple[RunningProgram, ...]:
         on = self._servers[server]
@@ -148,7 +156,8 @@ class SshLauncher:
         stuck: dict[str, list[int]] = {}
         for server in sorted({rank.server for rank in ranks}):
             on, runs = self._servers[server], {r.run for r in ranks if r.server == server}
-            if not (left := [one for one in self._left_on(on) if one.run.identifier in runs]):
+            found_there = [one for one in self._left_on(on) if one.run.plan == self._plan]
+            if not (left := [one for one in found_there if one.run.identifier in runs]):
                 continue
             if remaining := [int(pid) for pid in self._listed(on, ending(left)).split()]:
                 stuck[server] = remaining
@@ -157,7 +166,7 @@ class SshLauncher:
 
     async def _begin(self, on: SshServer, words_and_files: InFolder, rank: int) -> SshProgram:
         """rank: -1 where the program is none."""
-        run = Run(OTHER if rank < 0 else self._kind)
+        run = Run(OTHER if rank < 0 else self._kind, plan=self._plan)
         self._own.add((on.name, run))
         starting = asyncio.create_task(
             asyncio.to_thread(on.start, self._around, words_and_files, run)
@@ -170,9 +179,18 @@ class SshLauncher:
         self._leaders.add((on.name, started.leader))
         return SshProgram(rank, on, started)
 
+    def _left_or_problem(self, on: SshServer) -> list[RunningProgram] | LaunchFailed:
+        try:
+            return [
+                RunningProgram(on.name, one.pid, one.seconds, one.run.identifier, one.run.plan)
+                for one in self._left_on(on)
+            ]
+        except LaunchFailed as error:
+            return error
+
     def _left_on(self, on: SshServer) -> list[LeftRun]:
-        """Finds ranks that a launcher started and that this one did not. What somebody typed is
-        none of them."""
+        """Finds ranks that a launcher started and that this one did not, of whatever plan. What
+        somebody typed is none of them."""
         return [
             one
             for one in found(self._listed(on, finding()))

@@ -263,18 +263,17 @@ class Journal:
         made."""
         return self._kept_on(plan_name, undone=("restored", "restore failed"), before=before)
 
+    def removed(self, plan_name: str) -> Mapping[str, int]:
+        """By server, the last decision that had been made when the plan was destroyed there."""
+        query = "SELECT server, max(latest_decision) FROM removals WHERE plan_name = ? "
+        return dict(self._file.read(f"{query} GROUP BY server", plan_name))
+
     def _kept_on(
         self, plan_name: str, *, undone: Collection[str], before: int | None = None
     ) -> dict[str, int]:
         """undone: the last phases of decisions that no longer count; a destroy counts by its
         removals."""
-        removed = dict(
-            self._file.read(
-                "SELECT server, max(latest_decision) FROM removals WHERE plan_name = ? "
-                "GROUP BY server",
-                plan_name,
-            )
-        )
+        removed = self.removed(plan_name)
         kept: dict[str, int] = {}
         for one in self.decisions():
             if one.plan_name != plan_name or (before is not None and one.id >= before):

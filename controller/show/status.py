@@ -11,6 +11,7 @@ from rich.text import Text
 from placewire.agent.contract.messages import Observation, ReadBackResult
 from placewire.agent.contract.state import DriftState
 from placewire.controller.launch.job_status import JobStatus
+from placewire.controller.launch.of_plans import about_others
 from placewire.controller.show.changes import diff_lines
 from placewire.controller.show.console import table
 from placewire.visible import visible, visible_lines
@@ -72,6 +73,8 @@ def show_job(console: Console, job: JobStatus) -> None:
             style="default",
         )
         console.print(told)
+    for line in about_others(job.others):
+        console.print(Text(visible_lines(line, indent="  "), style="yellow"))
     if job.checkpoint_path is not None:
         where = visible(job.checkpoint_path)
         console.print(f"last checkpoint: after {job.checkpoint_step} steps, {where}")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
-from placewire.agent.contract.messages import Destroy, Observation, Observe
-from placewire.agent.contract.state import ApplyReport, Refusal
+from placewire.agent.contract.messages import Destroy
+from placewire.agent.contract.state import ApplyReport, LeaseState, Refusal
 from placewire.controller.agents.agents import Agents
 from placewire.controller.change.not_restored import not_restored, remedies
 from placewire.controller.errors import (
@@ -17,23 +18,48 @@ from placewire.controller.errors import (
 )
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.journal import Decision, Journal, removed_on, to_remove_on
+from placewire.controller.story.held import (
+    about_carried,
+    answered_leases,
+    carried_by_others,
+    words_of,
+)
 from placewire.controller.story.tools import Tools
-
-_OBSERVE_SECONDS = 10.0
 
 
 class Asked(NamedTuple):
-    """What servers answered to a destroy. problem: why it is not done on all of them. untouched:
-    each refused, or none was asked, and each has in force what it had."""
+    """What servers answered to a destroy. problem: why it is not done on all of them; it says what
+    each holds now. untouched: each refused, or none was asked, and each has in force what it
+    had."""
 
     reports: Mapping[str, ApplyReport]
     problem: PlacewireError | None
     untouched: bool
 
 
-async def destroyed(plan: Plan, servers: Sequence[str], tools: Tools) -> Mapping[str, ApplyReport]:
-    """The reports by server. Raises RestoreFailed where something is left, AgentProblem where an
-    agent does not answer, or where every one refuses and nothing was changed."""
+async def others_on(plan_name: str, servers: Sequence[str], agents: Agents) -> dict[str, str]:
+    """By server, the name of another plan that it says to carry. Raises AgentProblem where each of
+    them carries one. To be asked before anything of the plan is ended."""
+    others = carried_by_others(await answered_leases(agents, servers), plan_name)
+    if len(others) == len(servers):
+        raise AgentProblem(
+            f"nothing of plan {plan_name!r} is there, and nothing was changed",
+            where=", ".join(servers),
+            remedy=about_carried(others, plan_name),
+        )
+    return others
+
+
+async def destroyed(
+    plan: Plan,
+    servers: Sequence[str],
+    tools: Tools,
+    others: Mapping[str, str] = MappingProxyType({}),
+) -> Mapping[str, ApplyReport]:
+    """The reports by server. others: of `others_on`; these servers are not asked.
+
+    Raises RestoreFailed where something is left, AgentProblem where an agent does not answer, where
+    every one refuses and nothing was changed, or, once all else is done, where others are."""
     journal = tools.journal
     # On some servers only, the decision stays in force on the others.
     all_of_plan = {server.name for server in plan.cluster.servers} <= set(servers)
@@ -41,37 +67,58 @@ async def destroyed(plan: Plan, servers: Sequence[str], tools: Tools) -> Mapping
     if latest is not None:
         detail = to_remove_on(servers, all_of_plan=all_of_plan)
         journal.note(latest.id, "destroy decided", detail=detail)
-    asked = await asked_to_destroy(plan.name, servers, tools.agents, journal)
+    asked = await asked_to_destroy(plan.name, servers, tools.agents, journal, others)
     if asked.problem is not None:
         if asked.untouched and latest is not None:
             journal.note(latest.id, "destroy refused")
         raise asked.problem
     if latest is not None:
-        note_destroyed(journal, latest.id, removed_on(asked.reports), all_of_plan=all_of_plan)
+        note_destroyed(journal, latest.id, removed_on(servers), all_of_plan=all_of_plan)
+    if others:
+        raise AgentProblem(
+            f"another plan stays in force there; nothing of plan {plan.name!r} is left on "
+            f"{', '.join(servers)}",
+            where=", ".join(others),
+            remedy=about_carried(others, plan.name),
+        )
     return asked.reports
 
 
 async def asked_to_destroy(
-    plan_name: str, servers: Sequence[str], agents: Agents, journal: Journal
+    plan_name: str,
+    servers: Sequence[str],
+    agents: Agents,
+    journal: Journal,
+    others: Mapping[str, str] = MappingProxyType({}),
 ) -> Asked:
-    """Asks the servers to destroy the plan. The journal gets to know where nothing of it is left,
-    whatever became of the others."""
+    """Asks the servers to destroy the plan, but those that carry another. The journal gets to know
+    where nothing of it is left, whatever became of the others."""
     problem: PlacewireError | None = None
     reports: Mapping[str, ApplyReport]
+    asked = [server for server in servers if server not in others]
     try:
-        requests = dict.fromkeys(servers, Destroy(plan_name=plan_name))
+        requests = dict.fromkeys(asked, Destroy(plan_name=plan_name))
         reports = await agents.ask_all(requests, ApplyReport, timeout_seconds=60)
     except AgentProblem as error:
         reports, problem = error.answered, error
     left = {server: r.refusals for server, r in reports.items() if not r.succeeded}
     done = [server for server in reports if server not in left]
-    journal.note_removals(plan_name, done)
-    # An agent that did not answer may be at it.
-    failed = problem is not None or bool(left)
-    untouched = failed and not done and not isinstance(problem, AgentUnreachable)
-    untouched = untouched and await _have_in_force(servers, agents)
-    if problem is None and left:
+    journal.note_removals(plan_name, [*done, *others])
+    if problem is None and not left:
+        return Asked(reports, None, untouched=False)
+    held = await answered_leases(agents, asked)
+    # An agent that did not answer may be at it. A destroy that was begun has nothing in force any
+    # more, even where it failed.
+    untouched = not done and not isinstance(problem, AgentUnreachable)
+    untouched = untouched and all(s in held and held[s].is_in_force for s in asked)
+    if problem is None:
         problem = _refused(left) if untouched else not_restored(left)
+    problem.holds = {server: _now(server, held.get(server), done) for server in asked}
+    if not untouched:
+        rest = ", ".join(server for server in asked if server not in done)
+        problem.remedy += (
+            f"; then `controller destroy` or `controller recover` again, which ends it on {rest}"
+        )
     return Asked(reports, problem, untouched)
 
 
@@ -79,21 +126,16 @@ def note_destroyed(journal: Journal, decision: int, detail: str, *, all_of_plan:
     journal.note(decision, "destroyed" if all_of_plan else "destroyed in part", detail=detail)
 
 
-async def _have_in_force(servers: Sequence[str], agents: Agents) -> bool:
-    """Whether every server still has a state in force: a destroy that was begun is not, even where
-    it failed."""
-    requests = dict.fromkeys(servers, Observe())
-    try:
-        seen = await agents.ask_all(requests, Observation, timeout_seconds=_OBSERVE_SECONDS)
-    except AgentProblem:
-        return False
-    return all(one.lease.is_in_force for one in seen.values())
+def _now(server: str, lease: LeaseState | None, done: Sequence[str]) -> str:
+    if server in done:
+        return "nothing of the plan is left"
+    return "does not say what it holds" if lease is None else words_of(lease)
 
 
 def _refused(left: Mapping[str, Sequence[Refusal]]) -> AgentProblem:
     told = "; ".join(f"{s} {one.where}: {one.what}" for s, some in left.items() for one in some)
     return AgentProblem(
-        f"every server refused, and nothing was changed: {told}",
+        f"every server refused, and no network was changed: {told}",
         where=", ".join(left),
         remedy="; ".join([*remedies(left.values()), "then `controller destroy` again"]),
     )

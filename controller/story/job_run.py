@@ -1,8 +1,7 @@
-"""Runs the job on the verified network: ends ranks that were left, calibrates paths, runs ranks."""
+"""Runs the job on the verified network: calibrates paths, runs ranks."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from placewire.controller.change.change import NetworkChange
@@ -11,7 +10,6 @@ from placewire.controller.compile.scripts import script_specs
 from placewire.controller.decide.decide import PlacementDecision
 from placewire.controller.decide.measured.calibration import calibrate, wants_calibration
 from placewire.controller.decide.traffic import TrafficDecision
-from placewire.controller.errors import JobFailed, LaunchFailed
 from placewire.controller.launch.ranks import SILENCE_SECONDS, run_ranks
 from placewire.controller.plan.job import TorchrunJob
 from placewire.controller.records.report import CalibratedRow
@@ -21,29 +19,6 @@ from placewire.job.contract.specification import Carried, ProgramSpec, RankEvent
 
 # Ranks are silent within a step; one may take so many times as long as predicted.
 SLOWER_STEPS = 20.0
-
-
-async def end_left_ranks(tools: Tools) -> None:
-    """Ends the ranks of a job whose controller is gone: two jobs must not share the servers."""
-    if left := await asyncio.to_thread(tools.launcher.left):
-        where = ", ".join(f"{rank.server} (pid {rank.pid})" for rank in left)
-        tools.show.say(f"ranks of a job whose controller is gone still run; ending them: {where}")
-        await asyncio.to_thread(tools.launcher.end_left, left)
-
-
-async def end_left_ranks_or_say(tools: Tools) -> None:
-    """As `end_left_ranks`, for what must go on beside ranks that do not end: they are told."""
-    try:
-        await end_left_ranks(tools)
-    except LaunchFailed as problem:
-        tools.show.say(
-            f"could not look for ranks that still run: {problem}; they end with their lease"
-        )
-    except JobFailed as problem:
-        tools.show.say(
-            f"{problem.what}; this goes on beside them, and what does not end with its lease is "
-            "to be ended by hand"
-        )
 
 
 async def calibrated_paths(

@@ -4,42 +4,48 @@ The journal says how far the change came. Where nothing was decided to be kept, 
 back by itself when its lease ends; recovery restores it at once. Where keeping or destroying was
 decided, only some servers may know it, and only finishing it brings all to the same state.
 
+The servers are asked first what they hold: a journal that does not know it, as after it was put
+back from a backup, says nothing of what is to be done. A server that carries another plan by now
+has nothing of this one, and is passed over.
+
 Without a journal only the servers' leases are known, and what is under a lease is undone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
-from placewire.agent.contract.messages import (
-    Observation,
-    Observe,
-    Request,
-    Restore,
-)
-from placewire.agent.contract.state import ApplyReport, DesiredState, LeaseState
+from placewire.agent.contract.messages import Request, Restore
+from placewire.agent.contract.state import ApplyReport, DesiredState
 from placewire.controller.agents.agents import Agents
 from placewire.controller.change.change import NetworkChange
 from placewire.controller.change.generations import with_next_generations
 from placewire.controller.change.not_restored import not_restored
-from placewire.controller.errors import (
-    AgentUnreachable,
-    JournalFailed,
-)
+from placewire.controller.errors import AgentProblem, AgentUnreachable, JournalFailed
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.journal import Decision, Journal, removed_on
 from placewire.controller.story.destruction import asked_to_destroy, note_destroyed
+from placewire.controller.story.held import (
+    about_carried,
+    answered_leases,
+    carried_by_others,
+    leases_on,
+)
 from placewire.controller.story.rollback import recorded_states, states_of
-from placewire.controller.uninterruptible import uninterruptible
-
-Way = Literal["finish", "undo", "destroy"]
+from placewire.controller.story.what_is_known import Way, known_by, require_known
+from placewire.controller.uninterruptible import told_uninterruptible
 
 # The last phases of decisions that leave nothing to do.
 _SETTLED = ("kept", "restored", "destroyed", "finished")
 _WAYS: Mapping[str, Way] = {"keep decided": "finish", "destroy decided": "destroy"}
 _PRESENT_SECONDS = 5.0
-_OBSERVE_SECONDS = 10.0
+# What an interrupt means meanwhile.
+_ON_ITS_WAY = (
+    "recovery cannot be stopped halfway: it goes on until the servers are on one decision, and "
+    "says what came of it"
+)
 
 
 def left_open(journal: Journal, plan_name: str) -> Decision | None:
@@ -63,62 +69,115 @@ def way_of(decision: Decision) -> Way:
     return _WAYS.get(decision.last_phase, "undo")
 
 
+class Examined(NamedTuple):
+    """What is to be done about a decision that was left open, as its servers hold it. missing: of
+    its servers, those that were not reached. others: those that carry another plan, by its name."""
+
+    decision: Decision
+    way: Way
+    servers: tuple[str, ...]
+    missing: tuple[str, ...]
+    others: Mapping[str, str]
+
+
 class Recovered(NamedTuple):
     """servers: all that the decision was ended on. by_lease: those of them that were not reached;
-    they go back when their lease ends."""
+    they go back when their lease ends. others: as in Examined; nothing was done there."""
 
     decision: Decision
     way: Way
     servers: tuple[str, ...]
     by_lease: tuple[str, ...]
+    others: Mapping[str, str] = MappingProxyType({})
 
 
-async def recover(plan: Plan, agents: Agents, journal: Journal) -> Recovered | None:
-    """Ends the decision that was left open; returns None where there is none.
+async def examine(plan: Plan, agents: Agents, journal: Journal) -> Examined | None:
+    """Asks the servers what they hold; changes nothing. Returns None where no decision was left
+    open. Raises JournalFailed where the journal does not know what they hold; AgentProblem where
+    it can be ended on none of them; UsageError where what is to be kept is for other servers than
+    the plan has."""
+    decision = left_open(journal, plan.name)
+    way, servers = None, tuple(server.name for server in plan.cluster.servers)
+    if decision is not None:
+        way = way_of(decision)
+        servers = _servers(decision, way, journal)
+    missing = await agents.missing(list(servers), timeout_seconds=_PRESENT_SECONDS)
+    leases = await answered_leases(agents, [s for s in servers if s not in missing])
+    require_known(plan.name, known_by(journal, plan.name), leases, way)
+    if decision is None or way is None:
+        return None
+    others = carried_by_others(leases, plan.name)
+    reached = [s for s in servers if s not in missing and not (way == "finish" and s in others)]
+    if not reached and not _ends_by_lease(decision, way):
+        raise _not_ended(missing, others, plan, decision.id)
+    if way == "finish":
+        states_of(journal, decision, plan)
+    return Examined(decision, way, servers, tuple(missing), others)
+
+
+def _ends_by_lease(decision: Decision, way: Way) -> bool:
+    """Whether a missing server needs no other call: its lease undoes what was staged."""
+    return way == "undo" and not decision.was_decided_to_keep
+
+
+async def recover(
+    plan: Plan,
+    agents: Agents,
+    journal: Journal,
+    tell: Callable[[Recovered], None] = lambda done: None,
+) -> Recovered | None:
+    """Ends the decision that was left open; returns None where there is none. tell: gets what is
+    returned before an interrupt is heard.
 
     Raises AgentUnreachable where it cannot be ended on all servers: those that answer are then on
-    one decision, which the next call brings to the others. Raises what NetworkChange raises.
+    one decision, which the next call brings to the others. Raises AgentProblem in the same way
+    where a server carries another plan and this one is to be kept there. Raises what `examine` and
+    NetworkChange raise.
     """
-    if (decision := left_open(journal, plan.name)) is None:
+    if (examined := await examine(plan, agents, journal)) is None:
         return None
-    return await uninterruptible(_ended(decision, plan, agents, journal))
+
+    async def ended_and_told() -> Recovered:
+        done = await _ended(examined, plan, agents, journal)
+        tell(done)
+        return done
+
+    ended = f"decision {examined.decision.id} is ended by recovery ({examined.way})"
+    return await told_uninterruptible(
+        ended_and_told(),
+        means=_ON_ITS_WAY,
+        then=f"{ended}; `controller recover` again ends what else was left open",
+    )
 
 
-async def _ended(decision: Decision, plan: Plan, agents: Agents, journal: Journal) -> Recovered:
-    way = way_of(decision)
-    servers = _servers(decision, way, journal)
-    missing: Sequence[str] = ()
-    try:
-        await agents.wait_for(list(servers), timeout_seconds=_PRESENT_SECONDS)
-    except AgentUnreachable as problem:
-        missing = problem.servers
-    present = [server for server in servers if server not in missing]
-    # A missing server needs no other call where its lease undoes what was staged.
-    by_lease = way == "undo" and not decision.was_decided_to_keep
-    if missing and not present and not by_lease:
-        raise _not_ended(missing, decision.id)
+async def _ended(examined: Examined, plan: Plan, agents: Agents, journal: Journal) -> Recovered:
+    decision, way, servers, missing, others = examined
+    # What is to be kept cannot come to a server that carries another plan.
+    away = (*missing, *others) if way == "finish" else missing
+    present = [server for server in servers if server not in away and server not in others]
+    by_lease = _ends_by_lease(decision, way)
     made: int | None = None
     if way == "finish":
-        made = await _kept_anew(states_of(journal, decision, plan), missing, agents, journal)
+        made = await _kept_anew(states_of(journal, decision, plan), away, agents, journal)
     elif way == "destroy":
-        asked = await asked_to_destroy(plan.name, present, agents, journal)
+        asked = await asked_to_destroy(plan.name, [*present, *others], agents, journal, others)
         if asked.problem is not None:
             raise asked.problem
     else:
-        made = await _undone(decision, missing, agents, journal)
+        made = await _undone(examined, plan, agents, journal)
     if missing and not by_lease and made is None:
-        raise _not_ended(missing, decision.id)
+        raise _not_ended(missing, {}, plan, decision.id)
     detail = "by recovery" if made is None else f"by recovery, as decision {made}"
     if way == "destroy":
         note_destroyed(
-            journal, decision.id, f"{detail}, {removed_on(present)}",
+            journal, decision.id, f"{detail}, {removed_on([*present, *others])}",
             all_of_plan=not decision.destroy_is_partial,
         )  # fmt: skip
     else:
         journal.note(decision.id, "finished" if way == "finish" else "restored", detail=detail)
-    if missing and made is not None:  # It takes the place of this decision, and is due there.
-        raise _not_ended(missing, made)
-    return Recovered(decision, way, servers, tuple(missing))
+    if away and made is not None:  # It takes the place of this decision, and is due there.
+        raise _not_ended(missing, others if way == "finish" else {}, plan, made)
+    return Recovered(decision, way, servers, missing, others)
 
 
 def _servers(decision: Decision, way: Way, journal: Journal) -> tuple[str, ...]:
@@ -127,23 +186,36 @@ def _servers(decision: Decision, way: Way, journal: Journal) -> tuple[str, ...]:
     return decision.to_destroy if way == "destroy" else tuple(decision.generations)
 
 
-def _not_ended(missing: Collection[str], decision: int) -> AgentUnreachable:
-    return AgentUnreachable([*missing], why=f"decision {decision} is not ended there")
+def _not_ended(
+    missing: Collection[str], others: Mapping[str, str], plan: Plan, decision: int
+) -> AgentProblem:
+    """others: servers to which it cannot be brought while they carry another plan."""
+    why = f"decision {decision} is not ended there"
+    if not others:
+        return AgentUnreachable([*missing], why=why)
+    lost = f"; {', '.join(missing)} did not answer" if missing else ""
+    return AgentProblem(
+        f"{why}: another plan is in force there{lost}",
+        where=", ".join([*others, *missing]),
+        remedy=f"{about_carried(others, plan.name)}; then `controller recover` again. Or give "
+        f"plan {plan.name!r} up: `controller destroy` removes it from its other servers, and ends "
+        "the decision",
+    )
 
 
-async def _undone(
-    decision: Decision, missing: Collection[str], agents: Agents, journal: Journal
-) -> int | None:
+async def _undone(examined: Examined, plan: Plan, agents: Agents, journal: Journal) -> int | None:
     """Returns the decision that was made to undo this one; None where none was needed.
 
     A server restores by itself what was in force before this decision, unless a later one was
     staged over it: for that, it forgets what is beneath a state that it keeps. It is then told that
     state again, as the journal has it.
     """
-    generations, former = decision.generations, _former_states(decision, journal)
+    decision, missing, others = examined.decision, examined.missing, examined.others
+    generations = {s: g for s, g in decision.generations.items() if s not in others}
+    former = {s: d for s, d in _former_states(decision, journal).items() if s not in others}
     if former and missing and not {*missing} < former.keys():
         # What is made below is kept, and the journal would no longer name this decision.
-        raise _not_ended(missing, decision.id)
+        raise _not_ended(missing, {}, plan, decision.id)
     rest = {s: Restore(generation=g) for s, g in generations.items() if s not in former}
     await _all_done(agents, {s: request for s, request in rest.items() if s not in missing})
     return await _kept_anew(former, missing, agents, journal) if former else None
@@ -174,12 +246,20 @@ async def recover_by_leases(plan: Plan, agents: Agents, why: str) -> tuple[str, 
     await agents.wait_for(servers, timeout_seconds=_PRESENT_SECONDS)
     held = {
         server: lease.generation
-        for server, lease in (await _leases(agents, servers)).items()
+        for server, lease in (await leases_on(agents, servers)).items()
         if lease.plan_name == plan.name and not (lease.is_idle or lease.is_kept)
     }
-    await uninterruptible(_all_done(agents, {s: Restore(generation=g) for s, g in held.items()}))
+    await told_uninterruptible(
+        _all_done(agents, {s: Restore(generation=g) for s, g in held.items()}),
+        means=_ON_ITS_WAY,
+        then="what was held under a lease is undone",
+    )
     on: dict[str | None, list[str]] = {}
-    for server, lease in (await _leases(agents, servers)).items():
+    leases = await leases_on(agents, servers)
+    others = carried_by_others(leases, plan.name)
+    for server, lease in leases.items():
+        if server in others:
+            continue
         digest = lease.plan_digest if lease.plan_name == plan.name else None
         on.setdefault(digest, []).append(server)
     if len(on) > 1:
@@ -192,12 +272,6 @@ async def recover_by_leases(plan: Plan, agents: Agents, why: str) -> tuple[str, 
             "`controller apply PLAN` makes it on every server once the journal can be written",
         )
     return tuple(held)
-
-
-async def _leases(agents: Agents, servers: Sequence[str]) -> dict[str, LeaseState]:
-    asked = dict.fromkeys(servers, Observe())
-    answers = await agents.ask_all(asked, Observation, timeout_seconds=_OBSERVE_SECONDS)
-    return {server: answer.lease for server, answer in answers.items()}
 
 
 async def _kept_anew(

@@ -21,7 +21,7 @@ from placewire.controller.errors import UsageError
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.journal import Decision, Journal
 from placewire.controller.story.delivery import delivered
-from placewire.controller.story.job_run import end_left_ranks
+from placewire.controller.story.left_ranks import end_left_ranks
 from placewire.controller.story.tools import Tools
 
 
@@ -112,7 +112,7 @@ async def roll_back(
         show.changes(await preview(tools.agents, desired))
     if not await confirm():
         raise UsageError("not confirmed; nothing was changed")
-    await end_left_ranks(tools)
+    await end_left_ranks(plan.name, tools, for_job=False)
     async with NetworkChange(tools.agents, journal, desired) as change:
         with tools.stage("stage"):
             await change.stage()

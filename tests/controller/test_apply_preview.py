@@ -61,7 +61,7 @@ class Previewed:
             shown = await preview(cast(Agents, self.agents), desired)
             return Proposal(cast(Any, decision), desired, shown)
 
-        async def nothing(*_: Any) -> tuple[()]:
+        async def nothing(*_: Any, **__: Any) -> tuple[()]:
             return ()
 
         for name, stand_in in (

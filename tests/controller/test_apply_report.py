@@ -71,7 +71,7 @@ class Run:
         async def propose(*_: Any) -> Proposal:
             return Proposal(decision, states(), previewed)
 
-        async def nothing(*_: Any) -> tuple[()]:
+        async def nothing(*_: Any, **__: Any) -> tuple[()]:
             return ()
 
         async def run_job(_: Any, __: Any, ___: Any, ____: Any, events: list[Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from placewire.agent.contract.state import LeaseState
 from placewire.controller.agents.agents import Agents
 from placewire.controller.cli import main
 from placewire.controller.commands import recover, session
@@ -28,7 +29,7 @@ class Stuck(NoLauncher):
         self.problem = problem
 
     def left(self) -> tuple[RunningProgram, ...]:
-        return (RunningProgram("s1", 4711, 9.0, "x"),)
+        return (RunningProgram("s1", 4711, 9.0, "x", plan="small"),)
 
     def end_left(self, ranks: Sequence[RunningProgram]) -> None:
         raise self.problem
@@ -61,6 +62,7 @@ def test_it_says_so_and_goes_on(
 
     monkeypatch.setattr(session, "_launcher", lambda plan, file: Stuck(problem))
     monkeypatch.setattr(Agents, "wait_for", nothing)
+    monkeypatch.setattr(destruction, "others_on", nothing)
     monkeypatch.setattr(destruction, "destroyed", destroyed)
     monkeypatch.setattr(dropped_servers, "dropped_servers", nothing)
     monkeypatch.setattr(recovery, "left_open", unreadable)
@@ -76,3 +78,36 @@ def test_it_says_so_and_goes_on(
     said = " ".join(capsys.readouterr().out.split())
     assert ended.value.code == 0 and done == [command]
     assert told in said
+
+
+@pytest.mark.parametrize("command", ["destroy"])
+def test_no_rank_is_ended_where_the_network_s_part_may_not_go_on(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every server carries another plan."""
+
+    class Watched(Stuck):
+        ended = False
+
+        def end_left(self, ranks: Sequence[RunningProgram]) -> None:
+            Watched.ended = True
+
+    async def nothing(*arguments: Any, **named: Any) -> Any:
+        return {}
+
+    async def carried(*arguments: Any) -> dict[str, LeaseState]:
+        return dict.fromkeys(
+            ("s1", "s2"), LeaseState(phase="committed", generation=4, plan_name="other")
+        )
+
+    monkeypatch.setattr(session, "_launcher", lambda plan, file: Watched(STUCK))
+    monkeypatch.setattr(Agents, "wait_for", nothing)
+    monkeypatch.setattr(destruction, "answered_leases", carried)
+    plan, state = tmp_path / "plan.yaml", tmp_path / "state"
+    plan.write_text(yaml.safe_dump(plan_document(2)))
+    with pytest.raises(SystemExit) as ended:
+        main([
+            command, str(plan), "--yes", "--no-lab", "--state-dir", str(state),
+            "--listen", f"127.0.0.1:{free_port()}",
+        ])  # fmt: skip
+    assert ended.value.code == 5 and not Watched.ended

@@ -27,7 +27,8 @@ def around(**changes: Any) -> Surroundings:
 
 def launcher_of(login: Login, *program: str, **changes: Any) -> SshLauncher:
     more: dict[str, Any] = {"program": program} if program else {}
-    return SshLauncher(dict.fromkeys(("s1", "s2"), ADDRESS), login, around(**changes), **more)
+    servers = dict.fromkeys(("s1", "s2"), ADDRESS)
+    return SshLauncher(servers, login, around(**changes), plan="small", **more)
 
 
 class Stage:

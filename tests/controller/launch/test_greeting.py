@@ -86,7 +86,7 @@ def server(before: str = GREETING) -> SshServer:
 
 
 def launcher(on: SshServer) -> SshLauncher:
-    made = SshLauncher({}, Login(), Surroundings("python", None, {}))
+    made = SshLauncher({}, Login(), Surroundings("python", None, {}), plan="small")
     made._servers = {on.name: on}
     return made
 
@@ -104,7 +104,7 @@ def test_no_word_of_a_greeting_is_a_pid_that_remains(monkeypatch: pytest.MonkeyP
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as other:
         try:
             text = f"{other.pid} 1 {other.pid} 3 S\n--\n/proc/{other.pid}/environ:PLACEWIRE_RUN="
-            (one,) = found(f"{text}{Run('rank').identifier}:rank:0:/tmp/placewire-x\0")
+            (one,) = found(f"{text}{Run('rank').identifier}:rank:0:small:/tmp/placewire-x\0")
             over_ssh = launcher(server())
             monkeypatch.setattr(over_ssh, "_left_on", lambda on: [one])
             over_ssh.end_left([RunningProgram("s1", one.pid, 1.0, one.run.identifier)])

@@ -34,6 +34,7 @@ from placewire.controller.launch.ssh_connection import (
     program_script,
 )
 
+PLAN = "small"
 GOES_ON = """
 import signal, sys, time
 if "stubborn" in sys.argv: signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -99,7 +100,8 @@ def server(tmp_path: Path) -> Iterator[HereServer]:
 
 
 def launcher_on(server: HereServer, program: Path) -> SshLauncher:
-    launcher = SshLauncher({}, Login(), Surroundings("python", None, {}), program=[str(program)])
+    around = Surroundings("python", None, {})
+    launcher = SshLauncher({}, Login(), around, plan=PLAN, program=[str(program)])
     launcher._servers = {server.name: server}
     return launcher
 
@@ -117,7 +119,7 @@ def test_only_a_marked_folder_is_removed_with_its_run(
     """The interpreter stands in a folder whose name looks like a run's."""
     program, venv = written(tmp_path), tmp_path / "placewire-venv"
     launcher = launcher_on(server, program)
-    folder = Path(server.begin(program, Run(launcher._kind), venv / "python", manner))
+    folder = Path(server.begin(program, Run(launcher._kind, plan=PLAN), venv / "python", manner))
     other = Path(server.begin(program, Run("other"), venv / "python", manner))
     (left,) = launcher._left_on(server)
     assert left.folder == str(folder)
@@ -250,3 +252,35 @@ def test_an_odd_folder_for_temporary_files_is_refused(tmp_path: Path) -> None:
     server.environment["TMPDIR"] = str(odd)
     with pytest.raises(LaunchFailed, match="TMPDIR"):
         server._folder(Run("rank"))
+
+
+def test_a_run_is_its_plan_s_alone(server: HereServer, tmp_path: Path) -> None:
+    """Several plans share a server: each launcher ends its own plan's ranks, even where it is told
+    to end others, and says whose the others are."""
+    program = written(tmp_path)
+    launcher = launcher_on(server, program)
+    for plan in (PLAN, "other", ""):
+        server.begin(program, Run(launcher._kind, plan=plan), Path(sys.executable), "gentle")
+    left = launcher.left()
+    assert sorted(rank.plan for rank in left) == ["", "other", PLAN]
+    launcher.end_left(left)
+    assert sorted(rank.plan for rank in launcher.left()) == ["", "other"]
+    assert server.started[0].wait(60) is not None
+    assert server.started[1].poll() is None and server.started[2].poll() is None
+
+
+def test_a_server_that_cannot_be_looked_at_hides_no_other(
+    server: HereServer, tmp_path: Path
+) -> None:
+    class Gone(SshServer):
+        def run(self, script: str, given: bytes = b"") -> tuple[int, str, str]:
+            raise LaunchFailed("SSH cannot be reached", where=self.name, remedy="look at its sshd")
+
+    program = written(tmp_path)
+    launcher = launcher_on(server, program)
+    launcher._servers |= {name: Gone(name, "127.0.0.1", Login()) for name in ("s2", "s3")}
+    server.begin(program, Run(launcher._kind, plan=PLAN), Path(sys.executable), "gentle")
+    with pytest.raises(LaunchFailed, match="s2: SSH cannot be reached") as caught:
+        launcher.left()
+    assert caught.value.where == "s2, s3"
+    assert [(rank.server, rank.plan) for rank in caught.value.found] == [("s1", PLAN)]

@@ -301,12 +301,16 @@ async def test_the_text_of_a_program_is_run_by_the_server_s_own_python(login: Lo
 def test_ready_where_code_and_model_are(login: Login) -> None:
     launcher_of(login).require_ready()
     addresses = {"s1": ADDRESS}
-    SshLauncher(addresses, login, around(), model="placewire.examples.models.mlp").require_ready()
+    SshLauncher(
+        addresses, login, around(), plan="small", model="placewire.examples.models.mlp"
+    ).require_ready()
     with pytest.raises(UsageError, match=r"'examples\.no_such' is not found there"):
-        SshLauncher(addresses, login, around(), model="examples.no_such").require_ready()
-    SshLauncher(addresses, login, around(), script="examples/ddp.py").require_ready()
+        SshLauncher(
+            addresses, login, around(), plan="small", model="examples.no_such"
+        ).require_ready()
+    SshLauncher(addresses, login, around(), plan="small", script="examples/ddp.py").require_ready()
     with pytest.raises(UsageError, match=r"script 'none\.py' is not found there"):
-        SshLauncher(addresses, login, around(), script="none.py").require_ready()
+        SshLauncher(addresses, login, around(), plan="small", script="none.py").require_ready()
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from placewire.controller.launch.launcher import NoLauncher
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.journal import Journal, to_remove_on
 from placewire.controller.show.story import Show
-from placewire.controller.story.destruction import destroyed
+from placewire.controller.story.destruction import destroyed, others_on
 from placewire.controller.story.dropped_servers import dropped_servers
 from placewire.controller.story.recovery import left_open, recover, recover_by_leases
 from placewire.controller.story.tools import Tools
@@ -277,7 +277,7 @@ def test_a_destroy_that_every_server_refused_is_not_carried_out_later(
     cluster: Cluster, servers: Sequence[str]
 ) -> None:
     hold_back(cluster, SERVERS)
-    with pytest.raises(AgentProblem, match="every server refused, and nothing was changed") as no:
+    with pytest.raises(AgentProblem, match="refused, and no network was changed") as no:
         asyncio.run(destroyed(PLAN, servers, tools(cluster)))
     assert no.value.exit_code == 5 and "s2 bridge pw-nic0: " in no.value.what
     assert (
@@ -390,3 +390,54 @@ def test_a_destroy_of_all_that_was_cut_off_outlasts_one_of_some_servers(cluster:
     asyncio.run(destroyed(PLAN, ["s1"], tools(cluster)))
     found = left_open(cluster.journal, "test-plan")
     assert found is not None and found.to_destroy == SERVERS and not found.destroy_is_partial
+
+
+# -- servers that carry another plan, and what each holds after a destroy of some -----------------
+
+
+def carries_other(cluster: Cluster, server: str) -> None:
+    """Somebody destroyed the plan there, and keeps plan `other`."""
+    keeper = cluster.keepers[server]
+    keeper.destroy("test-plan")
+    desired = cluster.desired(NEW)[server].model_copy(update={"plan_name": "other"})
+    keeper.stage(desired, 30)
+    keeper.commit(desired.generation, None)
+
+
+def test_where_every_server_carries_another_plan_nothing_is_begun(cluster: Cluster) -> None:
+    for server in SERVERS:
+        carries_other(cluster, server)
+    with pytest.raises(AgentProblem, match="nothing was changed") as caught:
+        asyncio.run(others_on("test-plan", SERVERS, tools(cluster).agents))
+    assert "s1 carries plan 'other'" in caught.value.remedy
+    assert "`controller destroy` with that plan's file" in caught.value.remedy
+
+
+def test_a_server_that_carries_another_plan_hinders_no_destroy(cluster: Cluster) -> None:
+    carries_other(cluster, "s2")
+    of = tools(cluster)
+    others = asyncio.run(others_on("test-plan", SERVERS, of.agents))
+    assert others == {"s2": "other"}
+    with pytest.raises(
+        AgentProblem, match="nothing of plan 'test-plan' is left on s1, s2, s3"
+    ) as e:
+        asyncio.run(destroyed(PLAN, SERVERS, of, others))
+    assert e.value.where == "s2" and "s2 carries plan 'other'" in e.value.remedy
+    assert cluster.in_force() == {"", str(NEW)}, "the other plan stays"
+    assert cluster.journal.decisions()[-1].last_phase == "destroyed"
+    assert cluster.journal.holding("test-plan") == frozenset()
+
+
+def test_a_destroy_of_some_servers_says_what_each_holds(cluster: Cluster) -> None:
+    of = tools(cluster)
+    cast(Observed, of.agents).silent = "s3"
+    hold_back(cluster, ["s2"])
+    with pytest.raises(AgentUnreachable) as caught:
+        asyncio.run(destroyed(PLAN, SERVERS, of))
+    problem = caught.value
+    assert problem.exit_code == 5
+    assert problem.document()["holds"] == dict(problem.holds)
+    assert problem.holds["s1"] == "nothing of the plan is left"
+    assert problem.holds["s2"] == "holds generation 1 of plan 'test-plan'"
+    assert "s1: nothing of the plan is left" in str(problem)
+    assert "again, which ends it on s2, s3" in problem.remedy

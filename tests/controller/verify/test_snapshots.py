@@ -205,7 +205,7 @@ async def test_over_ssh_the_text_of_the_program_is_its_standard_input(
 
     monkeypatch.setattr(SshServer, "run", answer)
     around = Surroundings("/opt/placewire/.venv/bin/python", None, {"SECRET": "x"})
-    launcher = SshLauncher({"s1": "10.9.0.1"}, Login(), around)
+    launcher = SshLauncher({"s1": "10.9.0.1"}, Login(), around, plan="memory")
     ended = await launcher.read("s1", b"print(1)")
     assert ended == Ended(3, b"said", ("warned",))
     assert [(name, given) for name, _, given in asked] == [("s1", b"print(1)")]

@@ -1,0 +1,117 @@
+"""Ends the ranks of a plan's job whose controller is gone, and leaves those of other plans alone.
+
+Looking for ranks and ending them blocks a thread that an interrupt does not wait for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from placewire.controller.errors import JobFailed, LaunchFailed
+from placewire.controller.launch.launcher import RunningProgram
+from placewire.controller.launch.of_plans import about_others, of_plan, where
+from placewire.controller.story.tools import Tools
+from placewire.controller.uninterruptible import interrupt_means
+
+# Longer than a server that does not answer is waited for; many are asked at once.
+_LOOK_SECONDS = 90.0
+
+# What an interrupt means meanwhile.
+_ENDING_RANKS = "no server's network was changed; ranks that were told to end do so"
+
+Result = TypeVar("Result")
+
+
+async def end_left_ranks(plan_name: str, tools: Tools, *, for_job: bool) -> None:
+    """Ends the plan's ranks: two jobs must not share the servers. Ranks of others are told.
+
+    for_job: whether ranks are about to be started there. Raises LaunchFailed where a server cannot
+    be looked at, or, for a job, where others' ranks run; JobFailed where a rank does not end.
+    """
+    own, others = of_plan(await _left(tools), plan_name)
+    told = about_others(others)
+    if told and for_job:
+        raise LaunchFailed(
+            f"other ranks run on servers of this plan, and nothing was changed: {'; '.join(told)}",
+            where=", ".join(dict.fromkeys(rank.server for rank in others)),
+            remedy="apply the plan once they have ended",
+        )
+    for line in told:
+        tools.show.say(line)
+    await _end(own, tools)
+
+
+async def end_left_ranks_or_say(plan_name: str, tools: Tools) -> None:
+    """As `end_left_ranks`, for what must go on beside ranks that do not end: they are told. A
+    server that cannot be looked at is named and passed over."""
+    try:
+        found: Sequence[RunningProgram] = await _left(tools)
+    except LaunchFailed as problem:
+        found = problem.found
+        tools.show.say(
+            f"could not look for ranks that still run: {problem}; they end with their lease"
+        )
+    own, others = of_plan(found, plan_name)
+    for line in about_others(others):
+        tools.show.say(line)
+    try:
+        await _end(own, tools)
+    except LaunchFailed as problem:
+        tools.show.say(f"could not end ranks that still run: {problem}; they end with their lease")
+    except JobFailed as problem:
+        tools.show.say(
+            f"{problem.what}; this goes on beside them, and what does not end with its lease is "
+            "to be ended by hand"
+        )
+
+
+async def _left(tools: Tools) -> Sequence[RunningProgram]:
+    try:
+        async with asyncio.timeout(_LOOK_SECONDS):
+            return await _in_own_thread(tools.launcher.left)
+    except TimeoutError as error:
+        raise LaunchFailed(
+            f"the plan's servers do not say within {_LOOK_SECONDS:g} s which ranks run there",
+            remedy="look at their sshd and the network in between",
+        ) from error
+
+
+async def _end(ranks: Sequence[RunningProgram], tools: Tools) -> None:
+    if ranks:
+        interrupt_means(_ENDING_RANKS)
+        tools.show.say(
+            f"ranks of a job whose controller is gone still run; ending them: {where(ranks)}"
+        )
+        await _in_own_thread(lambda: tools.launcher.end_left(ranks))
+
+
+async def _in_own_thread(work: Callable[[], Result]) -> Result:
+    """Returns or raises what the work does. Where the caller is cancelled or its time is over, the
+    thread goes on, and nobody waits for it, the end of this process included."""
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[Result] = loop.create_future()
+
+    def tell(result: Result | None, error: BaseException | None) -> None:
+        if outcome.done():
+            return
+        if error is not None:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result: Result | None = None
+        problem: BaseException | None = None
+        try:
+            result = work()
+        except BaseException as error:
+            problem = error
+        with suppress(RuntimeError):  # The event loop is closed: nobody waits any more.
+            loop.call_soon_threadsafe(tell, result, problem)
+
+    threading.Thread(target=run, name="ranks", daemon=True).start()
+    return await outcome
