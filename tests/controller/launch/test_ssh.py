@@ -148,6 +148,39 @@ async def test_an_interrupt_while_one_is_started_leaves_nothing(
     assert await gone(stage) and folders(login) == before
 
 
+async def test_a_rank_that_prints_fast_waits_for_its_reader(login: Login, tmp_path: Path) -> None:
+    """Nobody reads what it prints until it has stood still for a while; then all of it comes."""
+    source = f"""
+for part in range(64):
+    sys.stdout.write("x" * (2**20 - 1) + chr(10)); sys.stdout.flush()
+    open({str(tmp_path / "printed")!r}, "w").write(str(part + 1))
+finish()
+"""
+    stage = Stage(login, tmp_path, source)
+    program = await stage.launcher.start(stage.specs(1)[0])
+    lines = program.output()
+    assert len(await anext(lines)) == 2**20
+    # The loop goes on, and takes nothing for the program's output beyond what it may hold.
+    for _ in range(100):
+        await asyncio.sleep(0.02)
+    assert int((tmp_path / "printed").read_text() or "0") < 20
+    assert len([line async for line in lines]) == 63 + 1
+    assert await program.wait() == 0
+
+
+async def test_an_interrupt_is_heard_beside_a_rank_that_prints_without_end(
+    login: Login, tmp_path: Path
+) -> None:
+    stage = Stage(login, tmp_path, "step(0)\nwhile True: sys.stdout.write('x' * 20 + chr(10))")
+    work = asyncio.create_task(stage.run())
+    while len(stage.seen) < 2:
+        await asyncio.sleep(0.02)
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert await gone(stage)
+
+
 async def test_a_killed_rank_is_named(login: Login, tmp_path: Path) -> None:
     source = """
 if rank == 1: os.kill(os.getpid(), signal.SIGKILL)
