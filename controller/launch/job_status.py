@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from placewire.controller.abandonable import abandonable
 from placewire.controller.errors import LaunchFailed
 from placewire.controller.launch.launcher import Launcher, RunningProgram
 from placewire.controller.plan.job import PlacedJob
@@ -28,18 +30,18 @@ class JobStatus:
     problems: tuple[str, ...] = ()
 
 
-def job_status(plan: Plan, launcher: Launcher, journal: Journal) -> JobStatus:
+async def job_status(plan: Plan, launcher: Launcher, journal: Journal) -> JobStatus:
     problems: list[str] = []
     ranks: tuple[RunningProgram, ...] = ()
     last: CheckpointRow | None = None
     try:
-        ranks = launcher.left()
+        ranks = await abandonable(launcher.left)
     except LaunchFailed as error:
         problems.append(f"cannot tell which ranks run: {error}")
     if isinstance(plan.job, PlacedJob) and plan.job.checkpoint is not None:
         folder = Path(plan.job.checkpoint.folder)
         try:
-            last = _last_in(folder)
+            last = await abandonable(partial(_last_in, folder))
         except (CheckpointError, OSError) as error:
             problems.append(f"checkpoints: {error}")
         last = last or _last_reported(folder, journal, plan.name)

@@ -9,12 +9,13 @@ import importlib.metadata
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import paramiko
 
+from placewire.controller.abandonable import abandonable, each_in_a_thread
 from placewire.controller.errors import LaunchFailed, UsageError
 from placewire.controller.launch.launcher import (
     PROFILE_PROGRAM,
@@ -34,10 +35,10 @@ from placewire.controller.launch.own_runs import (
     is_row,
 )
 from placewire.controller.launch.programs import TAIL_LINES, Ended, OnLine, follow
+from placewire.controller.launch.ssh_connecting import Login
 from placewire.controller.launch.ssh_connection import (
     CONNECTION_LOST,
     InFolder,
-    Login,
     SshServer,
     Started,
     Surroundings,
@@ -123,7 +124,7 @@ class SshLauncher:
 
     async def read(self, server: str, source: bytes) -> Ended:
         on = self._servers[server]
-        status, said, complaint = await asyncio.to_thread(on.run, _READ, source)
+        status, said, complaint = await abandonable(partial(on.run, _READ, source))
         return Ended(status, said.encode(), tuple(complaint.splitlines()[-TAIL_LINES:]))
 
     def left(self) -> tuple[RunningProgram, ...]:
@@ -154,7 +155,7 @@ class SshLauncher:
         run = Run(OTHER if rank < 0 else self._kind)
         self._own.add((on.name, run))
         starting = asyncio.create_task(
-            asyncio.to_thread(on.start, self._around, words_and_files, run)
+            abandonable(partial(on.start, self._around, words_and_files, run))
         )
         try:
             started = await asyncio.shield(starting)
@@ -244,8 +245,8 @@ class SshLauncher:
         return None
 
     def _on_all(self, ask: Callable[[SshServer], _Answer]) -> list[_Answer]:
-        with ThreadPoolExecutor(max_workers=_MOST_AT_ONCE) as pool:
-            return list(pool.map(ask, self._servers.values()))
+        asking = [partial(ask, on) for on in self._servers.values()]
+        return each_in_a_thread(asking, _MOST_AT_ONCE)
 
 
 class SshProgram:
@@ -283,7 +284,7 @@ class SshProgram:
                 self._started.channel.sendall(given)
                 self._started.channel.shutdown_write()
 
-        await asyncio.to_thread(send)
+        await abandonable(send)
 
     async def wait(self) -> int:
         return await asyncio.shield(self._exit)

@@ -1,7 +1,7 @@
 """Logs what ranks print: a file for each run; the last 20 of each plan are kept.
 
-A log does not grow beyond LONGEST_BYTES: where ranks print more, its beginning and its newest end are
-kept, and a line in between says how much is left out.
+A log does not grow beyond LONGEST_BYTES: where ranks print more, its beginning and its newest end
+are kept, and a line in between says how much is left out.
 """
 
 from __future__ import annotations

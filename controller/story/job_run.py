@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
+from functools import partial
 
+from placewire.controller.abandonable import abandonable
 from placewire.controller.change.change import NetworkChange
 from placewire.controller.compile.ranks import rank_specs
 from placewire.controller.compile.scripts import script_specs
@@ -25,10 +26,10 @@ SLOWER_STEPS = 20.0
 
 async def end_left_ranks(tools: Tools) -> None:
     """Ends the ranks of a job whose controller is gone: two jobs must not share the servers."""
-    if left := await asyncio.to_thread(tools.launcher.left):
+    if left := await abandonable(tools.launcher.left):
         where = ", ".join(f"{rank.server} (pid {rank.pid})" for rank in left)
         tools.show.say(f"ranks of a job whose controller is gone still run; ending them: {where}")
-        await asyncio.to_thread(tools.launcher.end_left, left)
+        await abandonable(partial(tools.launcher.end_left, left))
 
 
 async def end_left_ranks_or_say(tools: Tools) -> None:

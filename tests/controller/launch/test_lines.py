@@ -103,7 +103,12 @@ async def test_a_thread_that_reads_fast_waits_for_the_event_loop() -> None:
 
 async def test_what_is_read_no_more_holds_no_thread() -> None:
     stream = FedStream(asyncio.get_running_loop())
-    thread = threading.Thread(target=lambda: [stream.feed(b"x" * 65_536) for _ in range(100)])
+
+    def feed() -> None:
+        for _ in range(100):
+            stream.feed(b"x" * 65_536)
+
+    thread = threading.Thread(target=feed)
     thread.start()
     await stream.reader.read(1)
     stream.drop()

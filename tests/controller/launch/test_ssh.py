@@ -21,7 +21,8 @@ import pytest
 from placewire.controller.errors import JobFailed, LaunchFailed, UsageError
 from placewire.controller.launch.job_status import job_status
 from placewire.controller.launch.ssh import SshLauncher
-from placewire.controller.launch.ssh_connection import Login, SshServer
+from placewire.controller.launch.ssh_connecting import Login
+from placewire.controller.launch.ssh_connection import SshServer
 from placewire.controller.records.journal import Journal
 from placewire.job.contract.specification import Finished, StepDone
 from tests.controller.launch.rank_programs import GOES_ON, kill_once_two_ranks_are_heard
@@ -204,7 +205,7 @@ import asyncio, sys
 sys.path[:0] = {path!r}
 from pathlib import Path
 from placewire.controller.launch.ranks import run_ranks
-from placewire.controller.launch.ssh_connection import Login
+from placewire.controller.launch.ssh_connecting import Login
 from tests.controller.launch.ssh_stage import Stage
 login = Login({user!r}, {port}, Path({key!r}), Path({known!r}))
 stage = Stage(login, Path({folder!r}), {source!r})
@@ -302,10 +303,10 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def test_what_cannot_be_looked_at_is_said_in_the_status(keys: Keys, tmp_path: Path) -> None:
+async def test_what_cannot_be_looked_at_is_said_in_the_status(keys: Keys, tmp_path: Path) -> None:
     nobody = Login(port=free_port(), key=keys.user, known_hosts=keys.known_hosts)
     with Journal.open(tmp_path) as journal:
-        status = job_status(plan(), launcher_of(nobody), journal)
+        status = await job_status(plan(), launcher_of(nobody), journal)
     assert status.ranks == () and "SSH cannot be reached" in status.problems[0]
 
 
