@@ -138,6 +138,7 @@ def make_report(
         network=_network_after(plan, failure),
         stage_seconds=dict(tools.seconds),
         files={},
+        notes=tuple(tools.notes),
     )
     if isinstance(decision, TrafficDecision):
         servers = [server.name for server in plan.cluster.servers]

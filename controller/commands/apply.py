@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from placewire.controller.abandonable import abandonable
 from placewire.controller.commands.arguments import add_no_measurement, add_plan, require_writable
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import confirmed, print_json
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         from placewire.controller.story.tools import ApplyRequest
 
         if not arguments.network_only:
-            await asyncio.to_thread(tools.launcher.require_ready)
+            await abandonable(tools.launcher.require_ready)
         request = ApplyRequest(
             plan,
             arguments.plan,

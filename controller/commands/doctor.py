@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from placewire.controller.abandonable import abandonable
 from placewire.controller.commands.arguments import add_plan
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import print_json
@@ -83,7 +83,7 @@ async def _here(tools: Tools) -> Sequence[Finding]:
 
     found = []
     try:
-        await asyncio.to_thread(tools.launcher.require_ready)
+        await abandonable(tools.launcher.require_ready)
     except PlacewireError as problem:
         found.append(Finding(
             severity="warning", what=problem.what, where=problem.where or "launch",

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from placewire.controller.records.run_log import printed, rank_mark, runs_of
+    from placewire.controller.records.run_log import printed, rank_mark, runs_of, says_left_out
 
     name = plan_name(arguments.plan)
     # A name with a slash in it would lead to another folder.
@@ -48,6 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             mark = f" {rank_mark(arguments.rank)}"
             sys.stdout.writelines(
-                visible_lines(line) for line in log if mark in line[: len("HH:MM:SS") + len(mark)]
+                visible_lines(line)
+                for line in log
+                if mark in line[: len("HH:MM:SS") + len(mark)] or says_left_out(line)
             )
     return 0

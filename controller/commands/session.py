@@ -161,7 +161,8 @@ def _launcher(plan: Plan, plan_file: Path) -> Launcher:
 
 def _ssh_launcher(plan: Plan, launch: SshLaunch) -> Launcher:
     from placewire.controller.launch.ssh import INSTALLED_PYTHON, SshLauncher
-    from placewire.controller.launch.ssh_connection import Login, Surroundings
+    from placewire.controller.launch.ssh_connecting import Login
+    from placewire.controller.launch.ssh_connection import Surroundings
 
     job = plan.job
     key, known_hosts = (

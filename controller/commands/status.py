@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         observations = await observed(tools.agents, plan)
         found = await read_back(tools.agents, observations)
-        job = job_status(plan, tools.launcher, tools.journal)
+        job = await job_status(plan, tools.launcher, tools.journal)
         dropped = await dropped_servers(plan, tools)
         left = None if tools.journal.change_lock.holder() else left_open(tools.journal, plan.name)
         leases = {server: one.lease for server, one in observations.items() if one is not None}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from placewire.controller.abandonable import abandonable
 from placewire.controller.errors import LaunchFailed
 from placewire.controller.launch.launcher import Launcher, RunningProgram
 from placewire.controller.launch.of_plans import of_plan
@@ -32,12 +34,12 @@ class JobStatus:
     others: tuple[RunningProgram, ...] = ()
 
 
-def job_status(plan: Plan, launcher: Launcher, journal: Journal) -> JobStatus:
+async def job_status(plan: Plan, launcher: Launcher, journal: Journal) -> JobStatus:
     problems: list[str] = []
     found: Sequence[RunningProgram] = ()
     last: CheckpointRow | None = None
     try:
-        found = launcher.left()
+        found = await abandonable(launcher.left)
     except LaunchFailed as error:
         found = error.found
         problems.append(f"cannot tell which ranks run: {error}")
@@ -45,7 +47,7 @@ def job_status(plan: Plan, launcher: Launcher, journal: Journal) -> JobStatus:
     if isinstance(plan.job, PlacedJob) and plan.job.checkpoint is not None:
         folder = Path(plan.job.checkpoint.folder)
         try:
-            last = _last_in(folder)
+            last = await abandonable(partial(_last_in, folder))
         except (CheckpointError, OSError) as error:
             problems.append(f"checkpoints: {error}")
         last = last or _last_reported(folder, journal, plan.name)

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from placewire.controller.errors import JobFailed
-from placewire.controller.launch.programs import begin, lines_of, signal_session
+from placewire.controller.launch.lines import lines_of
+from placewire.controller.launch.programs import begin, signal_session
 from placewire.job.contract.specification import Hold, ProgramSpec
 from placewire.optimizer.device_names import server_of
 

@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-# A step event is a few hundred bytes; what a user's model prints may have any length.
-LONGEST_LINE_BYTES = 2**20
+from placewire.controller.launch.lines import HELD_BYTES, lines_of, text_of
+
 TAIL_LINES = 20
 
 # Becomes the program that a file describes: {"words": what python runs, "environment": variables to
@@ -56,7 +56,7 @@ async def begin(
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        limit=LONGEST_LINE_BYTES,
+        limit=HELD_BYTES,
         cwd=workdir,
         env=dict(environment),
         pass_fds=pass_fds,
@@ -97,23 +97,11 @@ async def run_to_end(
         await process.wait()
 
 
-async def lines_of(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Yields the stream's lines; leaves out a line that is longer than the stream's limit."""
-    while True:
-        try:
-            line = await stream.readline()
-        except ValueError:  # too long: what was read of the line is dropped
-            continue
-        if not line:
-            return
-        yield line
-
-
 async def follow(lines: AsyncIterator[bytes], on_line: OnLine) -> tuple[str, ...]:
     """Passes each line on; returns the last ones."""
     tail: deque[str] = deque(maxlen=TAIL_LINES)
     async for line in lines:
-        tail.append(line.decode(errors="replace").rstrip())
+        tail.append(text_of(line))
         on_line(tail[-1])
     return tuple(tail)
 

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from placewire.controller.errors import JobFailed
 from placewire.controller.launch.launcher import RankProcess, Starter
+from placewire.controller.launch.lines import text_of
 from placewire.controller.launch.programs import TAIL_LINES
 from placewire.controller.uninterruptible import uninterruptible
 from placewire.job.contract.signal_name import signal_name
@@ -49,12 +50,14 @@ OnRankLine = Callable[[int, str, bool], None]
 
 @dataclass
 class _Followed:
-    """tail: the rank's last lines beside its events. readers: tasks that read what it prints.
+    """tail: the rank's last lines beside its events. lines: how many lines of it were read.
+    readers: tasks that read what it prints, its output before its errors.
     exited_seconds, failed_seconds: when it ended, and when it reported a failure (monotonic)."""
 
     process: RankProcess
     spec: ProgramSpec
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
+    lines: int = 0
     finished: bool = False
     failure: Failed | None = None
     readers: list[asyncio.Task[None]] = field(default_factory=list)
@@ -113,6 +116,9 @@ class _Job:
         self._on_event, self._on_line = on_event, on_line
         self._ranks: list[_Followed] = []
         self._heard = time.monotonic()
+        # Of all ranks together one line is handled at a time, and the event loop has its turn
+        # before the next: ranks that print fast delay one another, and nothing else.
+        self._turn = asyncio.Lock()
 
     def follow(self, process: RankProcess, spec: ProgramSpec) -> None:
         rank = _Followed(process, spec)
@@ -166,32 +172,43 @@ class _Job:
         """Returns the exit status, once all that the rank printed was read."""
         status = await rank.process.wait()
         rank.exited_seconds = time.monotonic()
-        # A process of the user's own may keep a pipe open; the job must not wait for it.
-        await _wait(rank.readers, _DRAIN_SECONDS)
+        # What it printed last may be behind much else. But a process of the user's own may keep a
+        # pipe open, and print errors without end; the job must not wait for it.
+        read = -1
+        while read != rank.lines and not rank.readers[0].done():
+            read = rank.lines
+            await _wait(rank.readers, _DRAIN_SECONDS)
         return status
 
     async def _read_output(self, rank: _Followed) -> None:
         async for line in rank.process.output():
-            self._heard = time.monotonic()
-            if (event := _event_of(rank.spec, line)) is None:  # the user's model prints
-                self._printed(rank, line, is_error=False)
-                continue
-            if isinstance(event, Finished):
-                rank.finished = True
-            elif isinstance(event, Failed):
-                rank.failure = rank.failure or event
-                rank.failed_seconds = min(rank.failed_seconds, time.monotonic())
-            if not isinstance(event, Carried):  # there are many, and only the last is of interest
-                self.events.append(event)
-            self._on_event(event)
+            async with self._turn:
+                self._take_output(rank, line)
+
+    def _take_output(self, rank: _Followed, line: bytes) -> None:
+        rank.lines += 1
+        self._heard = time.monotonic()
+        if (event := _event_of(rank.spec, line)) is None:  # the user's model prints
+            self._printed(rank, line, is_error=False)
+            return
+        if isinstance(event, Finished):
+            rank.finished = True
+        elif isinstance(event, Failed):
+            rank.failure = rank.failure or event
+            rank.failed_seconds = min(rank.failed_seconds, time.monotonic())
+        if not isinstance(event, Carried):  # there are many, and only the last is of interest
+            self.events.append(event)
+        self._on_event(event)
 
     async def _read_errors(self, rank: _Followed) -> None:
         async for line in rank.process.errors():
-            self._heard = time.monotonic()
-            self._printed(rank, line, is_error=True)
+            async with self._turn:
+                rank.lines += 1
+                self._heard = time.monotonic()
+                self._printed(rank, line, is_error=True)
 
     def _printed(self, rank: _Followed, line: bytes, *, is_error: bool) -> None:
-        rank.tail.append(line.decode(errors="replace").rstrip())
+        rank.tail.append(text_of(line))
         self._on_line(rank.process.rank, rank.tail[-1], is_error)
 
 

@@ -9,12 +9,13 @@ import importlib.metadata
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import paramiko
 
+from placewire.controller.abandonable import abandonable, each_in_a_thread
 from placewire.controller.errors import LaunchFailed, UsageError
 from placewire.controller.launch.launcher import (
     PROFILE_PROGRAM,
@@ -23,6 +24,7 @@ from placewire.controller.launch.launcher import (
     not_ended,
     not_looked_at,
 )
+from placewire.controller.launch.lines import FedStream, lines_of
 from placewire.controller.launch.own_runs import (
     OTHER,
     RANK,
@@ -33,18 +35,11 @@ from placewire.controller.launch.own_runs import (
     found,
     is_row,
 )
-from placewire.controller.launch.programs import (
-    LONGEST_LINE_BYTES,
-    TAIL_LINES,
-    Ended,
-    OnLine,
-    follow,
-    lines_of,
-)
+from placewire.controller.launch.programs import TAIL_LINES, Ended, OnLine, follow
+from placewire.controller.launch.ssh_connecting import Login
 from placewire.controller.launch.ssh_connection import (
     CONNECTION_LOST,
     InFolder,
-    Login,
     SshServer,
     Started,
     Surroundings,
@@ -132,7 +127,7 @@ class SshLauncher:
 
     async def read(self, server: str, source: bytes) -> Ended:
         on = self._servers[server]
-        status, said, complaint = await asyncio.to_thread(on.run, _READ, source)
+        status, said, complaint = await abandonable(partial(on.run, _READ, source))
         return Ended(status, said.encode(), tuple(complaint.splitlines()[-TAIL_LINES:]))
 
     def left(self) -> tuple[RunningProgram, ...]:
@@ -169,7 +164,7 @@ class SshLauncher:
         run = Run(OTHER if rank < 0 else self._kind, plan=self._plan)
         self._own.add((on.name, run))
         starting = asyncio.create_task(
-            asyncio.to_thread(on.start, self._around, words_and_files, run)
+            abandonable(partial(on.start, self._around, words_and_files, run))
         )
         try:
             started = await asyncio.shield(starting)
@@ -268,32 +263,32 @@ class SshLauncher:
         return None
 
     def _on_all(self, ask: Callable[[SshServer], _Answer]) -> list[_Answer]:
-        with ThreadPoolExecutor(max_workers=_MOST_AT_ONCE) as pool:
-            return list(pool.map(ask, self._servers.values()))
+        asking = [partial(ask, on) for on in self._servers.values()]
+        return each_in_a_thread(asking, _MOST_AT_ONCE)
 
 
 class SshProgram:
-    """A started program on a server, for asyncio: two threads read its output and its errors."""
+    """A started program on a server, for asyncio: two threads read its output and its errors, no
+    faster than the event loop takes them. Where it does not, sshd waits, and then the program."""
 
     def __init__(self, rank: int, on: SshServer, started: Started) -> None:
         self.rank, self.server = rank, on.name
         self._on, self._started = on, started
         self._loop = asyncio.get_running_loop()
-        self._output = asyncio.StreamReader(limit=LONGEST_LINE_BYTES)
-        self._errors = asyncio.StreamReader(limit=LONGEST_LINE_BYTES)
+        self._output, self._errors = FedStream(self._loop), FedStream(self._loop)
         self._exit: asyncio.Future[int] = self._loop.create_future()
         self._errors_read = threading.Event()
         for read in (self._read_output, self._read_errors):
             threading.Thread(target=read, name=f"ssh {self.server}", daemon=True).start()
 
     def output(self) -> AsyncIterator[bytes]:
-        return lines_of(self._output)
+        return lines_of(self._output.reader)
 
     async def whole_output(self) -> bytes:
-        return await self._output.read()
+        return await self._output.reader.read()
 
     def errors(self) -> AsyncIterator[bytes]:
-        return lines_of(self._errors)
+        return lines_of(self._errors.reader)
 
     def tell(self, hold: Hold) -> None:
         with contextlib.suppress(OSError, paramiko.SSHException):
@@ -307,7 +302,7 @@ class SshProgram:
                 self._started.channel.sendall(given)
                 self._started.channel.shutdown_write()
 
-        await asyncio.to_thread(send)
+        await abandonable(send)
 
     async def wait(self) -> int:
         return await asyncio.shield(self._exit)
@@ -316,6 +311,8 @@ class SshProgram:
         self._signal("TERM")
 
     def kill(self) -> None:
+        for stream in (self._output, self._errors):  # The caller may read no more of them.
+            stream.drop()
         self._signal("KILL")
 
     def _signal(self, name: str) -> None:
@@ -337,8 +334,8 @@ class SshProgram:
             if status == CONNECTION_LOST:
                 self._send_signal("KILL")
                 lost = f"the SSH connection to {self.server} was lost\n".encode()
-                self._loop.call_soon_threadsafe(self._output.feed_data, lost)
-            self._loop.call_soon_threadsafe(self._output.feed_eof)
+                self._output.feed(lost)
+            self._output.end()
             self._loop.call_soon_threadsafe(self._exit.set_result, status)
         self._errors_read.wait(_DRAIN_SECONDS)
         self._started.close()
@@ -346,13 +343,13 @@ class SshProgram:
     def _read_errors(self) -> None:
         with contextlib.suppress(RuntimeError):
             self._pump(self._started.channel.recv_stderr, self._errors)
-            self._loop.call_soon_threadsafe(self._errors.feed_eof)
+            self._errors.end()
         self._errors_read.set()
 
-    def _pump(self, receive: Callable[[int], bytes], stream: asyncio.StreamReader) -> None:
+    def _pump(self, receive: Callable[[int], bytes], stream: FedStream) -> None:
         with contextlib.suppress(OSError):
             while data := receive(_CHUNK_BYTES):
-                self._loop.call_soon_threadsafe(stream.feed_data, data)
+                stream.feed(data)
 
 
 def _kind_of(program: Sequence[str]) -> str:

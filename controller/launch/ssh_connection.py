@@ -1,14 +1,14 @@
-"""Connects to one server over SSH, checks its host key, runs commands, starts and ends programs.
+"""Runs commands on one server over SSH, and starts and ends programs.
 
-All calls block. Every command is POSIX shell, whatever shell the user has there. A program gets a
-session of its own, so that all that it starts can be ended with it. Its environment comes from a
-file, because others on the server can read command lines.
+All calls block, and only the wait for the end of a started program has no limit. Every command is
+POSIX shell, whatever shell the user has there. A program gets a session of its own, so that all
+that it starts can be ended with it. Its environment comes from a file, because others on the server
+can read command lines.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import secrets
 import shlex
@@ -16,7 +16,6 @@ import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import paramiko
 
@@ -33,14 +32,18 @@ from placewire.controller.launch.own_runs import (
     removing,
 )
 from placewire.controller.launch.programs import BECOME, described
+from placewire.controller.launch.ssh_connecting import Login, connected, no_answer, socket_of
+from placewire.controller.launch.ssh_patience import Patience
 
-_CONNECT_SECONDS = 10.0
-_COMMAND_SECONDS = 20.0
-_KEEPALIVE_SECONDS = 5
+_SESSION_SECONDS = 10.0
+# For all of a short command, the connection included, on a server that is busy.
+ANSWER_SECONDS = 60.0
+# A program that imports torch, from a disk or a file server that is slow at first.
+PROGRAM_SECONDS = 300.0
+# A file of a job goes at least so fast to a server whose management network is slow.
+_SLOWEST_BYTES_PER_SECOND = 100_000
 # The most that files of a user's shell may print before a command.
 _GREETING_BYTES = 65_536
-# TCP alone would notice only after a quarter of an hour that a server is gone.
-_LOST_MILLISECONDS = 20_000
 # The status that ssh, too, gives where the connection was lost.
 CONNECTION_LOST = 255
 # A shell gives the status 128 + N to a program that signal N ended.
@@ -48,22 +51,8 @@ _SIGNALLED = 128
 
 _PROGRAM_FILE = "program.json"
 
-# Placewire reports paramiko's errors itself, with a remedy.
-logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
-
-
 # Given the path of a program's own folder on the server: what python runs, and the folder's files.
 InFolder = Callable[[str], tuple[Sequence[str], Mapping[str, bytes]]]
-
-
-@dataclass(frozen=True)
-class Login:
-    """user: None for the user of this process. key, known_hosts: files; None for ssh's own."""
-
-    user: str | None = None
-    port: int = 22
-    key: Path | None = None
-    known_hosts: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -86,20 +75,29 @@ class SshServer:
         self._commands = threading.Lock()
         self._client: paramiko.SSHClient | None = None
 
-    def run(self, script: str, given: bytes = b"") -> tuple[int, str, str]:
-        """Runs a short command. Returns (status, output, errors). Raises LaunchFailed."""
-        with self._commands:
-            if self._client is None:
-                self._client = self._connected()
+    def run(
+        self, script: str, given: bytes = b"", seconds: float = ANSWER_SECONDS
+    ) -> tuple[int, str, str]:
+        """Runs a short command. Returns (status, output, errors). Raises LaunchFailed, also where
+        all of it takes longer than these seconds."""
+        with self._commands, Patience(seconds) as patience:
             try:
-                channel = self._begun(self._client, script)
+                if self._client is None:
+                    self._client = self._connected(patience)
+                else:
+                    patience.covers(socket_of(self._client))
+                channel = self._begun(self._client, script, patience)
                 channel.sendall(given)
                 channel.shutdown_write()
-                return _said(channel)
+                said = _said(channel)
+                if patience.is_over:
+                    raise EOFError("it was closed")
+                return said
             except (OSError, EOFError, paramiko.SSHException) as error:
-                self._client.close()
-                self._client = None
-                raise self._lost(error) from error
+                if self._client is not None:
+                    self._client.close()
+                    self._client = None
+                raise self._lost(error, patience) from error
 
     def start(self, around: Surroundings, words_and_files: InFolder, run: Run) -> Started:
         """Raises LaunchFailed."""
@@ -111,35 +109,51 @@ class SshServer:
             own = {name: text for name, text in around.environment.items() if name != VARIABLE}
             for name, content in {**files, _PROGRAM_FILE: described(words, own)}.items():
                 self._put(f"{folder}/{name}", content)
-            client = self._connected()
-            channel = self._begun(client, program_script(around, run, folder))
-            leader = _first_line(channel)
-            if not leader.isdigit():
-                raise self._failed(
-                    f"a program could not be started: {_said(channel)[2].strip() or leader}",
-                    "look at job.workdir, and whether util-linux is installed there",
-                )
-            channel.settimeout(None)
+            with Patience(ANSWER_SECONDS) as patience:
+                try:
+                    client = self._connected(patience)
+                    channel = self._begun(client, program_script(around, run, folder), patience)
+                    leader = _first_line(channel)
+                    if not leader.isdigit():
+                        complaint = _said(channel)[2].strip()
+                        if patience.is_over:
+                            raise EOFError("it was closed")
+                        raise self._failed(
+                            f"a program could not be started: {complaint or leader}",
+                            "look at job.workdir, and whether util-linux is installed there",
+                        )
+                except (OSError, EOFError, paramiko.SSHException) as error:
+                    raise self._lost(error, patience) from error
             return Started(client, channel, int(leader), run, folder)
-        except BaseException as error:
+        except BaseException:
             if client is not None:
                 client.close()
             with contextlib.suppress(LaunchFailed):
                 self.run(removing(run, folder))
-            if isinstance(error, (OSError, EOFError, paramiko.SSHException)):
-                raise self._lost(error) from error
             raise
 
-    def run_program(self, around: Surroundings, words: Sequence[str]) -> tuple[int, str, str]:
-        """Runs a program that prints little. Returns as `run` does. Raises LaunchFailed."""
+    def run_program(
+        self, around: Surroundings, words: Sequence[str], seconds: float = PROGRAM_SECONDS
+    ) -> tuple[int, str, str]:
+        """Runs a program that prints little. Returns as `run` does. Raises LaunchFailed, also where
+        the program takes longer than these seconds; then it is ended."""
         started = self.start(around, lambda folder: (words, {}), Run(OTHER))
-        try:
-            _, said, complaint = _said(started.channel)
-            return started.status(), said, complaint
-        except (OSError, EOFError, paramiko.SSHException) as error:
-            raise self._lost(error) from error
-        finally:
-            started.close()
+        with contextlib.closing(started), Patience(seconds) as patience:
+            patience.covers(socket_of(started.client))
+            try:
+                _, said, complaint = _said(started.channel)
+                status = started.status()
+            except (OSError, EOFError, paramiko.SSHException) as error:
+                raise self._lost(error, patience) from error
+            if not patience.is_over:
+                return status, said, complaint
+            with contextlib.suppress(LaunchFailed):
+                self.signal(started, "KILL")
+            raise self._failed(
+                f"its Python gave no answer within {seconds:g} s",
+                "look at job.python and job.workdir there: a file server that is away, or a "
+                "package that hangs when it is imported",
+            )
 
     def signal(self, started: Started, name: str) -> None:
         """Signals the program and all that it started. Raises LaunchFailed."""
@@ -173,19 +187,21 @@ class SshServer:
             )
         return folder
 
-    def _begun(self, client: paramiko.SSHClient, script: str) -> paramiko.Channel:
+    def _begun(
+        self, client: paramiko.SSHClient, script: str, patience: Patience
+    ) -> paramiko.Channel:
         """Begins the script. What is read from then on is its own: what files like ~/.bashrc print
         comes before. Raises LaunchFailed where the user's shell there does not run it."""
         transport = client.get_transport()
         if transport is None:
             raise EOFError("it was closed")
-        channel = transport.open_session(timeout=_CONNECT_SECONDS)
-        channel.settimeout(_COMMAND_SECONDS)
+        channel = transport.open_session(timeout=_SESSION_SECONDS)
+        channel.settimeout(None)  # the whole has a limit
         begins = f"placewire-{secrets.token_hex(16)}"
         channel.exec_command(f"exec /bin/sh -c {shlex.quote(marked(begins, script))}")
         if (greeting := greeting_before(begins, channel.recv)) is not None:
             channel.close()
-            if not transport.is_active():
+            if patience.is_over or not transport.is_active():
                 raise EOFError("it was closed")
             raise self._failed(
                 f"the user's shell there runs no command; it printed {greeting[-200:]!r}",
@@ -195,77 +211,20 @@ class SshServer:
         return channel
 
     def _put(self, path: str, content: bytes) -> None:
-        status, _, complaint = self.run(f"umask 077 && cat > {shlex.quote(path)}", content)
+        seconds = ANSWER_SECONDS + len(content) / _SLOWEST_BYTES_PER_SECOND
+        status, _, complaint = self.run(f"umask 077 && cat > {shlex.quote(path)}", content, seconds)
         if status != 0:
             raise self._failed(f"{path} cannot be written: {complaint.strip()}", "make room there")
 
-    def _connected(self) -> paramiko.SSHClient:
-        login, client = self._login, paramiko.SSHClient()
-        client.set_missing_host_key_policy(paramiko.RejectPolicy())
-
-        def failed(what: str, remedy: str) -> LaunchFailed:
-            where = f"{self.name} ({self._address}, port {login.port})"
-            return LaunchFailed(what, where=where, remedy=remedy)
-
-        try:
-            if login.known_hosts is None:
-                client.load_system_host_keys()
-            else:
-                client.load_host_keys(str(login.known_hosts))
-            stream = socket.create_connection((self._address, login.port), _CONNECT_SECONDS)
-            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST_MILLISECONDS)
-            client.connect(
-                self._address,
-                login.port,
-                login.user,
-                key_filename=None if login.key is None else str(login.key),
-                allow_agent=login.key is None,
-                look_for_keys=login.key is None,
-                timeout=_CONNECT_SECONDS,
-                banner_timeout=_CONNECT_SECONDS,
-                auth_timeout=_CONNECT_SECONDS,
-                sock=stream,
-            )
-        except paramiko.BadHostKeyException as error:
-            known_as = self._address if login.port == 22 else f"[{self._address}]:{login.port}"
-            raise failed(
-                "its SSH host key is not the known one: somebody may intercept the connection, or "
-                "the server was installed anew",
-                f"ask who runs it; then `ssh-keygen -R {known_as}` and add the new key",
-            ) from error
-        except paramiko.AuthenticationException as error:
-            raise failed(
-                f"SSH refuses {login.user or 'the user of this process'}: {error}",
-                "name the user and a key that it accepts (launch.user, launch.key), or load the "
-                "key into ssh-agent",
-            ) from error
-        except paramiko.SSHException as error:
-            if "not found in known_hosts" not in str(error):
-                raise failed(
-                    f"SSH does not let us in: {error}",
-                    "name a user and a key that it accepts (launch.user, launch.key); its sshd's "
-                    "log says more",
-                ) from error
-            raise failed(
-                "its SSH host key is not known",
-                f"compare its fingerprint (`ssh-keyscan -p {login.port} {self._address} | "
-                "ssh-keygen -lf -`), then add what ssh-keyscan prints to "
-                f"{login.known_hosts or '~/.ssh/known_hosts'}",
-            ) from error
-        except OSError as error:
-            raise failed(
-                f"SSH cannot be reached: {error}",
-                "look at its management address, its sshd and the network in between",
-            ) from error
-        transport = client.get_transport()
-        assert transport is not None
-        transport.set_keepalive(_KEEPALIVE_SECONDS)
-        return client
+    def _connected(self, patience: Patience) -> paramiko.SSHClient:
+        return connected(self.name, self._address, self._login, patience)
 
     def _failed(self, what: str, remedy: str) -> LaunchFailed:
         return LaunchFailed(what, where=self.name, remedy=remedy)
 
-    def _lost(self, error: Exception) -> LaunchFailed:
+    def _lost(self, error: Exception, patience: Patience) -> LaunchFailed:
+        if patience.is_over:
+            return no_answer(self.name, patience.seconds)
         return self._failed(
             f"the SSH connection was lost: {str(error) or type(error).__name__}",
             "look at the server and the network in between; ranks there end with their lease",

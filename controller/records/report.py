@@ -93,7 +93,8 @@ class RunReport(Frozen):
     connections. step_seconds and losses begin with step first_step, which is not 0 where the job
     was resumed. checkpoint: the last whole one. failure: None where the run came to its end. files:
     paths of the run's graph, placement and, if there is one, trace. A script that places itself has
-    no operators and no prediction; rails says how it used its NICs."""
+    no operators and no prediction; rails says how it used its NICs. notes: what else is to be known
+    of this report, in sentences."""
 
     version: Literal[1] = 1
     plan_name: str
@@ -125,6 +126,7 @@ class RunReport(Frozen):
     network: NetworkAfter
     stage_seconds: Mapping[str, float]
     files: Mapping[str, str]
+    notes: tuple[str, ...] = ()
 
     @property
     def prediction_error(self) -> float | None:

@@ -1,7 +1,12 @@
-"""Logs what ranks print: a file for each run; the last 20 of each plan are kept."""
+"""Logs what ranks print: a file for each run; the last 20 of each plan are kept.
+
+A log does not grow beyond LONGEST_BYTES: where ranks print more, its beginning and its newest end
+are kept, and a line in between says how much is left out.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -14,26 +19,58 @@ from typing import IO
 from placewire.visible import visible
 
 _KEPT_RUNS = 20
+LONGEST_BYTES = 32 * 2**20
+_LEFT_OUT = "-- "
 
 
 class RunLog:
     """Writes lines like `10:15:02 rank 0 | what it printed`, without anything that a terminal would
     obey. Only the user who runs the controller may read the file: what a model prints is that
-    user's business."""
+    user's business.
 
-    def __init__(self, file: IO[str]) -> None:
-        self._file = file
+    file: may be read, too. longest_bytes: of the file. left_out_bytes: how much of the log is gone.
+    """
+
+    def __init__(self, file: IO[str], longest_bytes: int = LONGEST_BYTES) -> None:
+        self._file, self._longest_bytes = file, longest_bytes
         self._lost = False
+        self.left_out_bytes = self._beginning_bytes = 0
         self.path = Path(file.name)
 
     def write(self, rank: int, text: str) -> None:
         """A line that cannot be written is lost, but ends no training. The loss is told once."""
         try:
+            if os.fstat(self._file.fileno()).st_size > self._longest_bytes:
+                self._shorten()
             self._file.write(f"{time.strftime('%H:%M:%S')} {rank_mark(rank)}{visible(text)}\n")
         except OSError as error:
             if not self._lost:
                 print(f"controller: {self.path}: {error.strerror}; lines are lost", file=sys.stderr)
             self._lost = True
+
+    def _shorten(self) -> None:
+        """Leaves out the middle, in whole lines. It needs no room on the disk."""
+        file, part = self._file.fileno(), self._longest_bytes // 4
+        size = os.fstat(file).st_size
+        former = 0
+        if self.left_out_bytes:  # The line that says so is there, and goes with what it stands for.
+            former = len(self._left_out())
+        else:
+            self._beginning_bytes = os.pread(file, part, 0).rfind(b"\n") + 1
+        begins = self._beginning_bytes
+        tail = os.pread(file, part, size - part).partition(b"\n")[2]
+        self.left_out_bytes += size - begins - len(tail) - former
+        kept = self._left_out() + tail
+        os.pwrite(file, kept, begins)
+        os.ftruncate(file, begins + len(kept))
+        self._file.seek(0, os.SEEK_END)
+
+    def _left_out(self) -> bytes:
+        longest = self._longest_bytes / 2**20
+        return (
+            f"{_LEFT_OUT}{self.left_out_bytes} bytes of what ranks printed are left out here: a "
+            f"log has no more than {longest:g} MiB\n"
+        ).encode()
 
 
 @dataclass(frozen=True)
@@ -52,6 +89,11 @@ def printed(lines: Iterable[str]) -> Iterator[Printed]:
             yield Printed(found[1], int(found[2]), found[3])
 
 
+def says_left_out(line: str) -> bool:
+    """Whether this line of a log stands for others. No line of a rank begins so."""
+    return line.startswith(_LEFT_OUT)
+
+
 def rank_mark(rank: int) -> str:
     return f"rank {rank} | "
 
@@ -68,7 +110,7 @@ def run_log(folder: Path, plan_name: str) -> Iterator[RunLog]:
         if not (path := own / f"{name}{f'-{number}' if number > 1 else ''}.log").exists()
     )
     path.touch(mode=0o600)
-    file = path.open("w", buffering=1, encoding="utf-8", errors="backslashreplace")
+    file = path.open("w+", buffering=1, encoding="utf-8", errors="backslashreplace")
     try:
         for former in runs_of(folder, plan_name)[:-_KEPT_RUNS]:
             former.unlink()

@@ -71,11 +71,18 @@ async def run_job(
             if not is_error:  # mostly warnings of libraries: for the log, and a failure's report
                 tools.show.printed(rank, text)
 
-        await run_ranks(
-            tools.launcher,
-            specs,
-            on_event,
-            on_line=on_line,
-            silence_seconds=silence_seconds,
-            held_seconds=lambda: change.held_seconds,
-        )
+        try:
+            await run_ranks(
+                tools.launcher,
+                specs,
+                on_event,
+                on_line=on_line,
+                silence_seconds=silence_seconds,
+                held_seconds=lambda: change.held_seconds,
+            )
+        finally:
+            if log.left_out_bytes:
+                tools.note(
+                    f"ranks printed more than a log takes: {log.left_out_bytes} bytes are left out "
+                    f"in the middle of {log.path}"
+                )

@@ -6,11 +6,10 @@ Looking for ranks and ending them blocks a thread that an interrupt does not wai
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import TypeVar
+from collections.abc import Sequence
+from functools import partial
 
+from placewire.controller.abandonable import abandonable
 from placewire.controller.errors import JobFailed, LaunchFailed
 from placewire.controller.launch.launcher import RunningProgram
 from placewire.controller.launch.of_plans import about_others, of_plan, where
@@ -22,8 +21,6 @@ _LOOK_SECONDS = 90.0
 
 # What an interrupt means meanwhile.
 _ENDING_RANKS = "no server's network was changed; ranks that were told to end do so"
-
-Result = TypeVar("Result")
 
 
 async def end_left_ranks(plan_name: str, tools: Tools, *, for_job: bool) -> None:
@@ -72,7 +69,7 @@ async def end_left_ranks_or_say(plan_name: str, tools: Tools) -> None:
 async def _left(tools: Tools) -> Sequence[RunningProgram]:
     try:
         async with asyncio.timeout(_LOOK_SECONDS):
-            return await _in_own_thread(tools.launcher.left)
+            return await abandonable(tools.launcher.left)
     except TimeoutError as error:
         raise LaunchFailed(
             f"the plan's servers do not say within {_LOOK_SECONDS:g} s which ranks run there",
@@ -86,32 +83,4 @@ async def _end(ranks: Sequence[RunningProgram], tools: Tools) -> None:
         tools.show.say(
             f"ranks of a job whose controller is gone still run; ending them: {where(ranks)}"
         )
-        await _in_own_thread(lambda: tools.launcher.end_left(ranks))
-
-
-async def _in_own_thread(work: Callable[[], Result]) -> Result:
-    """Returns or raises what the work does. Where the caller is cancelled or its time is over, the
-    thread goes on, and nobody waits for it, the end of this process included."""
-    loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[Result] = loop.create_future()
-
-    def tell(result: Result | None, error: BaseException | None) -> None:
-        if outcome.done():
-            return
-        if error is not None:
-            outcome.set_exception(error)
-        else:
-            outcome.set_result(result)  # type: ignore[arg-type]
-
-    def run() -> None:
-        result: Result | None = None
-        problem: BaseException | None = None
-        try:
-            result = work()
-        except BaseException as error:
-            problem = error
-        with suppress(RuntimeError):  # The event loop is closed: nobody waits any more.
-            loop.call_soon_threadsafe(tell, result, problem)
-
-    threading.Thread(target=run, name="ranks", daemon=True).start()
-    return await outcome
+        await abandonable(partial(tools.launcher.end_left, ranks))

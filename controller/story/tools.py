@@ -31,7 +31,7 @@ class ApplyRequest:
 
 @dataclass(frozen=True)
 class Tools:
-    """seconds: how long each stage took."""
+    """seconds: how long each stage took. notes: what whoever reads the run's report should know."""
 
     agents: Agents
     journal: Journal
@@ -40,6 +40,12 @@ class Tools:
     logs: Path
     show: Show
     seconds: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        """Says it now, and in the run's report."""
+        self.show.say(text)
+        self.notes.append(text)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

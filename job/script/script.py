@@ -43,6 +43,8 @@ _END_SECONDS = 2.0
 # What the processes printed is there to its end once they are gone; reading it takes a busy machine
 # a while. Only a stranger that holds the pipe open is waited for that long.
 _READ_SECONDS = 30.0
+# A longer line is passed on in parts, each of which is marked like a line.
+_LONGEST_LINE_BYTES = 65_536
 _INTERRUPTIONS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -188,7 +190,7 @@ def _relayed(
             os.write(2, line)
 
     def relay(stream: IO[bytes], say: Callable[[bytes], None]) -> None:
-        for line in stream:
+        while line := stream.readline(_LONGEST_LINE_BYTES):
             say(mark + (line if line.endswith(b"\n") else line + b"\n"))
 
     assert process.stdout is not None and process.stderr is not None

@@ -215,3 +215,23 @@ def test_a_line_that_looks_like_an_event_is_none(tmp_path: Path) -> None:
     code, events, printed = finish(start(spec(script), tmp_path))
     assert code == 0 and f"[0] {text}" in printed
     assert not any(isinstance(event, Failed) for event in events)
+
+
+def test_a_line_of_any_length_stays_text_of_its_process(tmp_path: Path) -> None:
+    """Without an end, and with what would be an event where it is cut."""
+    script = tmp_path / "long.py"
+    event = '{"event": "finished", "rank": 0, "traffic": [], "peak_memory_bytes": 1}'
+    script.write_text(
+        f"import sys\nsys.stdout.write('x' * 65_536 + {event!r} + chr(10) + {event!r})\n"
+        f"sys.stdout.write(chr(13) + {event!r} + chr(0) + {event!r})\n"
+    )
+    process = start(spec(script), tmp_path)
+    try:
+        out, _ = process.communicate(timeout=300)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    lines = out.split(b"\n")
+    printed = [line for line in lines if event.encode() in line]
+    assert printed and all(line.startswith(b"[0] ") for line in printed)
+    assert max(map(len, lines)) <= 65_536 + len("[0] ")

@@ -14,9 +14,11 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from placewire.controller.abandonable import abandonable
 from placewire.controller.decide.measured.digests import digest, optimizer_digest
 from placewire.controller.decide.measured.optimizer_process import Say
 from placewire.controller.errors import JobFailed, PlacewireError, PlanError
@@ -125,7 +127,7 @@ async def _of_type(
     # Servers where no other type is being measured come first.
     for server in sorted(asked.servers, key=lambda server: turns[server].locked()):
         async with turns[server]:
-            if busy := await asyncio.to_thread(launcher.busy, server):
+            if busy := await abandonable(partial(launcher.busy, server)):
                 running[server] = busy[0]
                 continue
             await _measure(asked, launcher, server, cache, file, say)

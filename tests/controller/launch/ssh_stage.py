@@ -9,7 +9,8 @@ from typing import Any
 
 from placewire.controller.launch.ranks import run_ranks
 from placewire.controller.launch.ssh import SshLauncher
-from placewire.controller.launch.ssh_connection import Login, Surroundings
+from placewire.controller.launch.ssh_connecting import Login
+from placewire.controller.launch.ssh_connection import Surroundings
 from placewire.job.contract.specification import RankEvent, RankSpec
 from tests.controller.launch.rank_programs import PRELUDE
 from tests.paths import ROOT

@@ -8,7 +8,7 @@ import os
 import stat
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,11 +62,16 @@ def make_keys(folder: Path) -> Keys:
 
 @contextmanager
 def running_sshd(
-    keys: Keys, address: str, port: int, inside: Sequence[str] = ()
+    keys: Keys,
+    address: str,
+    port: int,
+    inside: Sequence[str] = (),
+    options: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """inside: words in front of sshd's command that run it in a network namespace."""
+    """inside: words in front of sshd's command that run it in a network namespace. options: more
+    of sshd's own."""
     with _privilege_separation():
-        yield from _running_sshd(keys, address, port, inside)
+        yield from _running_sshd(keys, address, port, inside, options or {})
 
 
 @contextmanager
@@ -101,7 +106,7 @@ def _held() -> int:
 
 
 def _running_sshd(
-    keys: Keys, address: str, port: int, inside: Sequence[str]
+    keys: Keys, address: str, port: int, inside: Sequence[str], more: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
     options = {
         "ListenAddress": f"{address}:{port}", "HostKey": str(keys.host),
@@ -109,7 +114,7 @@ def _running_sshd(
         "PasswordAuthentication": "no", "KbdInteractiveAuthentication": "no",
         "UsePAM": "yes" if _is_locked() else "no",
         "PermitRootLogin": "yes", "StrictModes": "no", "LogLevel": "ERROR",
-        "SetEnv": f"TMPDIR={keys.temporary}",
+        "SetEnv": f"TMPDIR={keys.temporary}", **more,
     }  # fmt: skip
     words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
     command = [*inside, str(SSHD), "-D", "-e", "-f", "/dev/null", *words]

@@ -14,7 +14,8 @@ from placewire.controller.errors import LaunchFailed
 from placewire.controller.launch.launcher import RunningProgram
 from placewire.controller.launch.own_runs import Run, found
 from placewire.controller.launch.ssh import SshLauncher
-from placewire.controller.launch.ssh_connection import Login, SshServer, Surroundings
+from placewire.controller.launch.ssh_connecting import Login
+from placewire.controller.launch.ssh_connection import SshServer, Surroundings
 
 GREETING = "echo 'Last backup: two days ago'; echo '7 words are no row of ps'; printf 'no end'"
 
@@ -61,6 +62,8 @@ class Channel:
 
 
 class Transport:
+    sock = None
+
     def __init__(self, before: str) -> None:
         self._before = before
 
@@ -143,7 +146,7 @@ def test_what_an_interpreter_prints_at_its_start_is_no_answer(tmp_path: Path) ->
     class Ended:
         def close(self) -> None: ...
 
-    on._connected = lambda: cast(Any, type("C", (Client, Ended), {})(GREETING))  # type: ignore[method-assign]
+    on._connected = lambda patience: cast(Any, type("C", (Client, Ended), {})(GREETING))  # type: ignore[method-assign]
     on._login = Login("root")
     problem = over_ssh._problem(on)
     assert problem is not None and "prints 'hello'" in problem.what

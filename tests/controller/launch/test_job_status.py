@@ -11,7 +11,7 @@ from placewire.controller.records.report import CheckpointRow, RunReport
 from tests.controller.plans import plan, plan_document
 
 
-def test_a_report_of_another_release_is_passed_over(tmp_path: Path) -> None:
+async def test_a_report_of_another_release_is_passed_over(tmp_path: Path) -> None:
     document = plan_document()
     document["job"]["checkpoint"] = {"folder": str(tmp_path / "kept"), "every": 1}
     report = RunReport(
@@ -22,5 +22,5 @@ def test_a_report_of_another_release_is_passed_over(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "state") as journal:
         journal.record_run("small", report.model_dump_json())
         journal.record_run("small", '{"version": 9, "plan": "small"}')
-        found = job_status(plan(document), NoLauncher(), journal)
+        found = await job_status(plan(document), NoLauncher(), journal)
     assert (found.checkpoint_step, found.problems) == (7, ())

@@ -27,8 +27,8 @@ from placewire.controller.launch.own_runs import (
 )
 from placewire.controller.launch.programs import described
 from placewire.controller.launch.ssh import SshLauncher
+from placewire.controller.launch.ssh_connecting import Login
 from placewire.controller.launch.ssh_connection import (
-    Login,
     SshServer,
     Surroundings,
     program_script,
@@ -52,7 +52,7 @@ class HereServer(SshServer):
         self.environment = {**os.environ, "TMPDIR": str(temporary)}
         self.started: list[subprocess.Popen[bytes]] = []
 
-    def run(self, script: str, given: bytes = b"") -> tuple[int, str, str]:
+    def run(self, script: str, given: bytes = b"", seconds: float = 60.0) -> tuple[int, str, str]:
         done = subprocess.run(
             ["/bin/sh", "-c", script], input=given, capture_output=True, env=self.environment
         )
@@ -273,7 +273,9 @@ def test_a_server_that_cannot_be_looked_at_hides_no_other(
     server: HereServer, tmp_path: Path
 ) -> None:
     class Gone(SshServer):
-        def run(self, script: str, given: bytes = b"") -> tuple[int, str, str]:
+        def run(
+            self, script: str, given: bytes = b"", seconds: float = 0.0
+        ) -> tuple[int, str, str]:
             raise LaunchFailed("SSH cannot be reached", where=self.name, remedy="look at its sshd")
 
     program = written(tmp_path)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from placewire.controller.launch.local import LocalRank, start_rank
 from placewire.controller.launch.ranks import run_ranks
 from placewire.job.contract.specification import Hold, ProgramSpec, RailInterface, RankEvent
+from tests.controller.launch.rank_programs import PRELUDE, specs
 
 RAILS = (RailInterface(rail="a", interface="pw-nic0", address="10.7.0.1"),)
 DONE = {"event": "finished", "rank": 0, "traffic": [], "peak_memory_bytes": 1}
@@ -66,6 +71,41 @@ async def test_what_a_rank_says_of_itself_is_heard() -> None:
     within = {**SENT, "destination": "s1/1", "rail": ""}
     events, text = await heard(CARRIED, {**DONE, "traffic": [SENT, within]})
     assert [event.event for event in events] == ["carried", "finished", "finished"] and not text
+
+
+class Here:
+    """Runs this source as the rank."""
+
+    def __init__(self, source: str, folder: Path) -> None:
+        self.file = folder / "rank.py"
+        self.file.write_text(PRELUDE + source)
+
+    async def start(self, spec: ProgramSpec) -> LocalRank:
+        def command(file: str) -> list[str]:
+            return [sys.executable, str(self.file), file]
+
+        return await start_rank(
+            spec, command, workdir=self.file.parent, environment=dict(os.environ)
+        )
+
+
+async def test_a_report_is_heard_behind_all_that_was_printed_before(tmp_path: Path) -> None:
+    """The rank is gone long before that was read."""
+    rank = Here("sys.stdout.write(chr(10) * 190_000); sys.stdout.flush(); finish()", tmp_path)
+    events = await run_ranks(rank, specs(1), lambda event: None)
+    assert [event.event for event in events] == ["finished"]
+
+
+async def test_an_interrupt_is_heard_beside_ranks_that_print_without_end(tmp_path: Path) -> None:
+    rank = Here("while True: sys.stdout.write('x' * 20 + chr(10))", tmp_path)
+    heard = asyncio.Event()
+    work = asyncio.create_task(
+        run_ranks(rank, specs(3), print, on_line=lambda rank, line, error: heard.set())
+    )
+    await heard.wait()
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
 
 
 @pytest.mark.parametrize(

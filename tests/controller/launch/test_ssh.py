@@ -21,7 +21,8 @@ import pytest
 from placewire.controller.errors import JobFailed, LaunchFailed, UsageError
 from placewire.controller.launch.job_status import job_status
 from placewire.controller.launch.ssh import SshLauncher
-from placewire.controller.launch.ssh_connection import Login, SshServer
+from placewire.controller.launch.ssh_connecting import Login
+from placewire.controller.launch.ssh_connection import SshServer
 from placewire.controller.records.journal import Journal
 from placewire.job.contract.specification import Finished, StepDone
 from tests.controller.launch.rank_programs import GOES_ON, kill_once_two_ranks_are_heard
@@ -148,6 +149,39 @@ async def test_an_interrupt_while_one_is_started_leaves_nothing(
     assert await gone(stage) and folders(login) == before
 
 
+async def test_a_rank_that_prints_fast_waits_for_its_reader(login: Login, tmp_path: Path) -> None:
+    """Nobody reads what it prints until it has stood still for a while; then all of it comes."""
+    source = f"""
+for part in range(64):
+    sys.stdout.write("x" * (2**20 - 1) + chr(10)); sys.stdout.flush()
+    open({str(tmp_path / "printed")!r}, "w").write(str(part + 1))
+finish()
+"""
+    stage = Stage(login, tmp_path, source)
+    program = await stage.launcher.start(stage.specs(1)[0])
+    lines = program.output()
+    assert len(await anext(lines)) == 2**20
+    # The loop goes on, and takes nothing for the program's output beyond what it may hold.
+    for _ in range(100):
+        await asyncio.sleep(0.02)
+    assert int((tmp_path / "printed").read_text() or "0") < 20
+    assert len([line async for line in lines]) == 63 + 1
+    assert await program.wait() == 0
+
+
+async def test_an_interrupt_is_heard_beside_a_rank_that_prints_without_end(
+    login: Login, tmp_path: Path
+) -> None:
+    stage = Stage(login, tmp_path, "step(0)\nwhile True: sys.stdout.write('x' * 20 + chr(10))")
+    work = asyncio.create_task(stage.run())
+    while len(stage.seen) < 2:
+        await asyncio.sleep(0.02)
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert await gone(stage)
+
+
 async def test_a_killed_rank_is_named(login: Login, tmp_path: Path) -> None:
     source = """
 if rank == 1: os.kill(os.getpid(), signal.SIGKILL)
@@ -171,7 +205,7 @@ import asyncio, sys
 sys.path[:0] = {path!r}
 from pathlib import Path
 from placewire.controller.launch.ranks import run_ranks
-from placewire.controller.launch.ssh_connection import Login
+from placewire.controller.launch.ssh_connecting import Login
 from tests.controller.launch.ssh_stage import Stage
 login = Login({user!r}, {port}, Path({key!r}), Path({known!r}))
 stage = Stage(login, Path({folder!r}), {source!r})
@@ -269,10 +303,10 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def test_what_cannot_be_looked_at_is_said_in_the_status(keys: Keys, tmp_path: Path) -> None:
+async def test_what_cannot_be_looked_at_is_said_in_the_status(keys: Keys, tmp_path: Path) -> None:
     nobody = Login(port=free_port(), key=keys.user, known_hosts=keys.known_hosts)
     with Journal.open(tmp_path) as journal:
-        status = job_status(plan(), launcher_of(nobody), journal)
+        status = await job_status(plan(), launcher_of(nobody), journal)
     assert status.ranks == () and "SSH cannot be reached" in status.problems[0]
 
 

@@ -95,3 +95,25 @@ def test_a_full_disk_loses_lines_and_ends_nothing(capsys: pytest.CaptureFixture[
         for k in range(3):
             log.write(0, f"step {k}")
     assert capsys.readouterr().err.count("/dev/full: No space left on device; lines are lost") == 1
+
+
+def test_a_long_log_keeps_its_beginning_and_its_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, longest = tmp_path / "logs" / "small" / "now.log", 4000
+    path.parent.mkdir(parents=True)
+    with path.open("w+", buffering=1) as file:
+        log = RunLog(file, longest)
+        for k in range(2000):
+            log.write(k % 2, f"line {k} \u00e9")
+            assert path.stat().st_size <= longest + 100
+    lines = path.read_text().splitlines()
+    assert lines[0].endswith("line 0 \u00e9") and lines[-1].endswith("line 1999 \u00e9")
+    (said_so,) = (line for line in lines if line.startswith("-- "))
+    whole = sum(len(f"00:00:00 rank 0 | line {k} \u00e9\n".encode()) for k in range(2000))
+    kept = sum(len(f"{line}\n".encode()) for line in lines if line != said_so)
+    assert log.left_out_bytes == whole - kept and f"-- {log.left_out_bytes} bytes" in said_so
+    _, output, _ = said(capsys, "small", "--state-dir", tmp_path, "--rank", "1")
+    assert said_so in output.splitlines()
+    _, output, _ = said(capsys, "small", "--state-dir", tmp_path, "--json")
+    assert len(json.loads(output)["lines"]) == len(lines) - 1

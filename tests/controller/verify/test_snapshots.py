@@ -17,7 +17,8 @@ from placewire.controller.errors import LaunchFailed
 from placewire.controller.launch.launcher import NoLauncher
 from placewire.controller.launch.programs import Ended
 from placewire.controller.launch.ssh import SshLauncher
-from placewire.controller.launch.ssh_connection import Login, SshServer, Surroundings
+from placewire.controller.launch.ssh_connecting import Login
+from placewire.controller.launch.ssh_connection import SshServer, Surroundings
 from placewire.oracle.namespace import SOURCE
 from placewire.oracle.snapshot import VERSION
 from tests.controller.plans import plan_document

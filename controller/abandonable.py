@@ -1,0 +1,69 @@
+"""Runs blocking calls so that a cancellation ends the wait for them at once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+async def abandonable(call: Callable[[], Result], what: str = "a blocking call") -> Result:
+    """Returns or raises what the call does, which runs in a thread of its own. Where the caller is
+    cancelled, the call is left to itself, so it must be one that only reads, or whose effects do no
+    harm. Unlike a thread of `asyncio.to_thread`, it does not keep this process from ending."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[Result] = loop.create_future()
+
+    def settle(result: Result | None, error: BaseException | None) -> None:
+        if ended.done():
+            return
+        if error is not None:
+            ended.set_exception(error)
+        else:
+            ended.set_result(result)  # type: ignore[arg-type]
+
+    def work() -> None:
+        result: Result | None = None
+        error: BaseException | None = None
+        try:
+            result = call()
+        except BaseException as raised:
+            error = raised
+        with suppress(RuntimeError):  # The event loop is closed: nobody waits any more.
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=work, name=what, daemon=True).start()
+    return await ended
+
+
+def each_in_a_thread(calls: Sequence[Callable[[], Result]], at_once: int) -> list[Result]:
+    """Makes the calls, so many at once, and returns their results in this order, or raises what the
+    first of them raised. Threads do not keep this process from ending."""
+    results: dict[int, Result] = {}
+    errors: dict[int, BaseException] = {}
+    waiting, lock = iter(enumerate(calls)), threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                taken = next(waiting, None)
+            if taken is None:
+                return
+            number, call = taken
+            try:
+                results[number] = call()
+            except BaseException as error:
+                errors[number] = error
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in calls[:at_once]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[min(errors)]
+    return [results[number] for number in range(len(calls))]

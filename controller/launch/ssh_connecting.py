@@ -1,0 +1,128 @@
+"""Connects to a server over SSH and checks its host key."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import paramiko
+
+from placewire.controller.errors import LaunchFailed
+from placewire.controller.launch.ssh_patience import Patience
+
+# For each part of it: a connection, a greeting, keys, each key that may let us in.
+_CONNECT_SECONDS = 10.0
+_KEEPALIVE_SECONDS = 5
+# TCP alone would notice only after a quarter of an hour that a server is gone.
+_LOST_MILLISECONDS = 20_000
+# What paramiko says where a server accepts a connection and is silent then.
+_SILENCE = ("timeout", "timed out", "protocol banner", "no existing session")
+
+# Placewire reports paramiko's errors itself, with a remedy.
+logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
+
+
+@dataclass(frozen=True)
+class Login:
+    """user: None for the user of this process. key, known_hosts: files; None for ssh's own."""
+
+    user: str | None = None
+    port: int = 22
+    key: Path | None = None
+    known_hosts: Path | None = None
+
+
+def connected(name: str, address: str, login: Login, patience: Patience) -> paramiko.SSHClient:
+    """Raises LaunchFailed, which says what hinders it and what to do."""
+    client, where = paramiko.SSHClient(), f"{name} ({address}, port {login.port})"
+    client.set_missing_host_key_policy(paramiko.RejectPolicy())
+
+    def failed(what: str, remedy: str) -> LaunchFailed:
+        return LaunchFailed(what, where=where, remedy=remedy)
+
+    try:
+        if login.known_hosts is None:
+            client.load_system_host_keys()
+        else:
+            client.load_host_keys(str(login.known_hosts))
+        stream = socket.create_connection((address, login.port), _CONNECT_SECONDS)
+        patience.covers(stream)
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST_MILLISECONDS)
+        client.connect(
+            address,
+            login.port,
+            login.user,
+            key_filename=None if login.key is None else str(login.key),
+            allow_agent=login.key is None,
+            look_for_keys=login.key is None,
+            timeout=_CONNECT_SECONDS,
+            banner_timeout=_CONNECT_SECONDS,
+            auth_timeout=_CONNECT_SECONDS,
+            sock=stream,
+        )
+    except paramiko.BadHostKeyException as error:
+        known_as = address if login.port == 22 else f"[{address}]:{login.port}"
+        raise failed(
+            "its SSH host key is not the known one: somebody may intercept the connection, or "
+            "the server was installed anew",
+            f"ask who runs it; then `ssh-keygen -R {known_as}` and add the new key",
+        ) from error
+    except paramiko.AuthenticationException as error:
+        if patience.is_over or _tells_of_silence(error):
+            raise no_answer(where, _CONNECT_SECONDS) from error
+        raise failed(
+            f"SSH refuses {login.user or 'the user of this process'}: {error}",
+            "name the user and a key that it accepts (launch.user, launch.key), or load the "
+            "key into ssh-agent",
+        ) from error
+    except (paramiko.SSHException, EOFError) as error:
+        if patience.is_over or _tells_of_silence(error):
+            raise no_answer(where, _CONNECT_SECONDS) from error
+        if "not found in known_hosts" not in str(error):
+            raise failed(
+                f"SSH does not let us in: {error}",
+                "name a user and a key that it accepts (launch.user, launch.key); its sshd's "
+                "log says more",
+            ) from error
+        raise failed(
+            "its SSH host key is not known",
+            f"compare its fingerprint (`ssh-keyscan -p {login.port} {address} | "
+            "ssh-keygen -lf -`), then add what ssh-keyscan prints to "
+            f"{login.known_hosts or '~/.ssh/known_hosts'}",
+        ) from error
+    except OSError as error:
+        if patience.is_over:
+            raise no_answer(where, patience.seconds) from error
+        raise failed(
+            f"SSH cannot be reached: {error}",
+            "look at its management address, its sshd and the network in between",
+        ) from error
+    transport = client.get_transport()
+    assert transport is not None
+    transport.set_keepalive(_KEEPALIVE_SECONDS)
+    return client
+
+
+def socket_of(client: paramiko.SSHClient) -> socket.socket:
+    """Raises EOFError where the connection is closed."""
+    transport = client.get_transport()
+    if transport is None:
+        raise EOFError("it was closed")
+    return cast("socket.socket", transport.sock)
+
+
+def no_answer(where: str, seconds: float) -> LaunchFailed:
+    return LaunchFailed(
+        f"SSH gave no answer within {seconds:g} s",
+        where=where,
+        remedy="look whether `ssh` by hand runs a command there (`ssh SERVER true`): its sshd may "
+        "be frozen, or what the user's login shell does at its start (~/.bashrc, ~/.profile) may "
+        "hang",
+    )
+
+
+def _tells_of_silence(error: Exception) -> bool:
+    return any(words in str(error).lower() for words in _SILENCE)
