@@ -16,7 +16,7 @@ from placewire.controller.agents.agents import Agents
 from placewire.controller.cli import main
 from placewire.controller.commands import provision
 from placewire.controller.commands.interrupts import interruptible
-from placewire.controller.errors import EXIT_CODES, INTERRUPTED
+from placewire.controller.errors import EXIT_CODES, INTERRUPTED, AgentProblem
 from placewire.controller.story import destruction, dropped_servers
 from placewire.controller.uninterruptible import interrupt_means, told_uninterruptible
 from tests.controller.plans import plan_document
@@ -145,7 +145,7 @@ def test_a_problem_after_a_document_prints_no_second(
     destroy: Interrupted, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def problem(*_: Any, **__: Any) -> Any:
-        raise destruction.AgentProblem("it does not answer")
+        raise AgentProblem("it does not answer")
 
     destroy.replace(destruction, "destroyed", destroy.nothing)
     destroy.replace(dropped_servers, "dropped_servers", problem)
