@@ -30,7 +30,7 @@ from placewire.controller.launch.ranks import run_ranks
 from placewire.controller.plan.plan import Plan
 from placewire.controller.plan.plan_file import parse_plan
 from placewire.controller.records.journal import Journal
-from placewire.controller.records.report import step_times
+from placewire.controller.records.report import step_times, steps_done
 from placewire.job.contract.specification import RankEvent, RankSpec, StepDone
 from placewire.optimizer.placement import Placement, load_placement
 
@@ -132,7 +132,8 @@ async def _run(lab: Lab, specs: Sequence[RankSpec], neighbour: Neighbour | None)
             await task
         if neighbour is not None:
             got = await neighbour.stop(ended)
-    return {"step_seconds": step_times(events), "neighbour": got}
+    steps = steps_done(events, len(specs))
+    return {"step_seconds": step_times(events, steps), "neighbour": got}
 
 
 @asynccontextmanager

@@ -88,13 +88,14 @@ class FailureRow(Frozen):
 
 
 class RunReport(Frozen):
-    """Seconds are of one training step, which takes as long as its slowest rank.
-    measured_step_seconds is the median of all steps but the first, which warms up caches and
-    connections. step_seconds and losses begin with step first_step, which is not 0 where the job
-    was resumed. checkpoint: the last whole one. failure: None where the run came to its end. files:
-    paths of the run's graph, placement and, if there is one, trace. A script that places itself has
-    no operators and no prediction; rails says how it used its NICs. notes: what else is to be known
-    of this report, in sentences."""
+    """Seconds are of one training step, which takes as long as its slowest rank, and which every
+    rank ended in this run. measured_step_seconds is the median of all steps but the first, which
+    warms up caches and connections; of one step alone it is that step; of none there is none.
+    step_seconds and losses begin with step first_step, which is not 0 where the job was resumed; a
+    loss that is not finite is None. checkpoint: the last whole one. failure: None where the run
+    came to its end. files: paths of the run's graph, placement and, if there is one, trace. A
+    script that places itself has no operators and no prediction; rails says how it used its
+    NICs. notes: what else is to be known of this report, in sentences."""
 
     version: Literal[1] = 1
     plan_name: str
@@ -120,7 +121,7 @@ class RunReport(Frozen):
     failure: FailureRow | None = None
     step_seconds: tuple[float, ...] = ()
     measured_step_seconds: float | None = None
-    losses: tuple[float, ...] = ()
+    losses: tuple[float | None, ...] = ()
     traffic: tuple[TrafficRow, ...] = ()
     peak_memory_bytes: Mapping[str, int] = {}
     network: NetworkAfter
@@ -136,13 +137,26 @@ class RunReport(Frozen):
         return self.measured_step_seconds / self.predicted_step_seconds - 1
 
 
-def step_times(events: Sequence[RankEvent]) -> tuple[float, ...]:
-    """Returns seconds per step, each of its slowest rank."""
+def steps_done(events: Sequence[RankEvent], ranks: int, first_step: int = 0) -> range:
+    """The steps that every rank ended, without a gap from first_step on. A rank that ended a step
+    in which another failed does not make it a step of the job."""
+    by_step: dict[int, set[int]] = defaultdict(set)
+    for event in events:
+        if isinstance(event, StepDone):
+            by_step[event.step].add(event.rank)
+    everybody, end = set(range(ranks)), first_step
+    while by_step.get(end) == everybody:
+        end += 1
+    return range(first_step, end)
+
+
+def step_times(events: Sequence[RankEvent], steps: range) -> tuple[float, ...]:
+    """Returns seconds of each of these steps, of its slowest rank."""
     slowest: dict[int, float] = defaultdict(float)
     for event in events:
         if isinstance(event, StepDone):
             slowest[event.step] = max(slowest[event.step], event.seconds)
-    return tuple(slowest[step] for step in sorted(slowest))
+    return tuple(slowest[step] for step in steps)
 
 
 def _checkpoint(event: Resumed | Saved) -> CheckpointRow:
@@ -158,9 +172,11 @@ def failure_row(failure: BaseException) -> FailureRow:
     return FailureRow(rank=None, server="", what=what, remedy="")
 
 
-def losses(events: Sequence[RankEvent]) -> tuple[float, ...]:
+def losses(events: Sequence[RankEvent], steps: range) -> tuple[float | None, ...]:
+    """Returns the loss of each of these steps, None where it is not finite; nothing where no rank
+    computes one."""
     by_step = {e.step: e.loss for e in events if isinstance(e, StepDone) and e.loss is not None}
-    return tuple(by_step[step] for step in sorted(by_step))
+    return tuple(by_step.get(step) for step in steps) if by_step else ()
 
 
 def typical_step(steps: Sequence[float]) -> float | None:
@@ -215,11 +231,13 @@ def of_placed(
     events: Sequence[RankEvent],
 ) -> RunReport:
     """Adds what was predicted for a placed job, and what its ranks reported."""
-    steps = step_times(events)
     resumed = next((_checkpoint(event) for event in events if isinstance(event, Resumed)), None)
     saved = [_checkpoint(event) for event in events if isinstance(event, Saved)]
+    first_step = resumed.step if resumed else 0
+    steps = steps_done(events, len(placement.devices_used), first_step)
+    times = step_times(events, steps)
     ended = sum(isinstance(event, Finished) for event in events)
-    whole = steps and ended == len(placement.devices_used)
+    whole = times and ended == len(placement.devices_used)
     return report.model_copy(
         update={
             "engine": placement.engine,
@@ -231,13 +249,13 @@ def of_placed(
             "bound_seconds": placement.bound_seconds,
             "gap": placement.gap,
             "single_device_seconds": placement.single_device_seconds,
-            "step_seconds": steps,
-            "measured_step_seconds": typical_step(steps),
-            "losses": losses(events),
-            "first_step": resumed.step if resumed else 0,
+            "step_seconds": times,
+            "measured_step_seconds": typical_step(times),
+            "losses": losses(events, steps),
+            "first_step": first_step,
             "resumed": resumed,
             "checkpoint": saved[-1] if saved else resumed,
-            "traffic": traffic_rows(placement, events, len(steps)) if whole else (),
+            "traffic": traffic_rows(placement, events, len(times)) if whole else (),
             "peak_memory_bytes": _peaks(placement.devices_used, events),
             "files": {name: str(file) for name, file in files.items()},
         }

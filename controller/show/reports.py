@@ -61,8 +61,17 @@ def steps_table(report: RunReport) -> Table:
         made.add_row(
             "measured",
             format_seconds(report.measured_step_seconds),
-            f"median of {max(1, steps - 1)} steps, {report.prediction_error:+.1%} off",
+            f"{_measured_on(steps)}, {report.prediction_error:+.1%} off",
         )
+    elif report.predicted_step_seconds is not None:
+        made.add_row("measured", "", "no step was run")
     if report.single_device_seconds is not None:
         made.add_row("one device", format_seconds(report.single_device_seconds), "predicted")
     return made
+
+
+def _measured_on(steps: int) -> str:
+    """steps: how many the run had; its first one warms up, and counts only where it is alone."""
+    if steps == 1:
+        return "1 step, the first, which warms up"
+    return f"median of {steps - 1} step{'s' if steps > 2 else ''}"

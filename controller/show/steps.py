@@ -21,14 +21,14 @@ class Steps:
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
-        self._under_way: dict[int, list[StepDone]] = {}
+        self._under_way: dict[int, dict[int, StepDone]] = {}
 
     def ended(self, event: StepDone) -> Step | None:
         """Returns the step where this is its last missing event, else None."""
-        of_step = self._under_way.setdefault(event.step, [])
-        of_step.append(event)
-        if len(of_step) < self._ranks:
+        by_rank = self._under_way.setdefault(event.step, {})
+        by_rank[event.rank] = event
+        if len(by_rank) < self._ranks:
             return None
-        del self._under_way[event.step]
+        of_step = self._under_way.pop(event.step).values()
         losses = [one.loss for one in of_step if one.loss is not None]
         return Step(event.step, max(one.seconds for one in of_step), losses[0] if losses else None)

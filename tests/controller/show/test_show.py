@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 import time
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from rich.console import Console
 
 from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.agent.contract.messages import Observation, ReadBackResult
 from placewire.agent.contract.state import Change, DriftState, LeaseState, ObservedState
+from placewire.controller.records.report import RunReport
 from placewire.controller.show.changes import diff_lines
 from placewire.controller.show.placements import beside_tensors, where_data_is
+from placewire.controller.show.reports import steps_table
 from placewire.controller.show.steps import Step, Steps
 from placewire.controller.show.story import Show
 from placewire.job.contract.specification import Finished, StepDone
@@ -160,3 +163,25 @@ def test_a_change_shows_rates_and_sizes_in_their_units() -> None:
         [Change(action="add", collection="queues", key="nic0 queue 2", before=None, after=after)]
     )
     assert line.plain.endswith("min 20 Mbit/s, burst 9.8 KiB")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "measured", "told"),
+    [
+        ((), None, "no step was run"),
+        ((9.0,), 9.0, "1 step, the first, which warms up"),
+        ((9.0, 1.0), 1.0, "median of 1 step, "),
+        ((9.0, 1.0, 1.0), 1.0, "median of 2 steps, "),
+    ],
+)
+def test_a_measured_step_says_on_how_many_steps_it_stands(
+    seconds: tuple[float, ...], measured: float | None, told: str
+) -> None:
+    report = RunReport(
+        plan_name="small", plan_digest="d", generations={}, changes={}, sharing="strict",
+        links=(), network="restored", stage_seconds={}, files={}, devices=("s1/0",),
+        predicted_step_seconds=1.0, step_seconds=seconds, measured_step_seconds=measured,
+    )  # fmt: skip
+    out = Console(file=io.StringIO(), width=120)
+    out.print(steps_table(report))
+    assert told in cast(io.StringIO, out.file).getvalue()

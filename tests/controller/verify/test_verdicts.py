@@ -8,7 +8,13 @@ from placewire.agent.contract.measurement import LinkMeasurement, TransferResult
 from placewire.controller.compile.transfers import promises
 from placewire.controller.errors import VerificationFailed
 from placewire.controller.plan.plan import Plan
-from placewire.controller.records.report import losses, step_times, traffic_rows, typical_step
+from placewire.controller.records.report import (
+    losses,
+    step_times,
+    steps_done,
+    traffic_rows,
+    typical_step,
+)
 from placewire.controller.verify.bandwidth_check import judge, require_delivered
 from placewire.job.contract.specification import Finished, StepDone, Traffic
 from placewire.optimizer.names import SharingName
@@ -142,10 +148,34 @@ def test_a_step_takes_as_long_as_its_slowest_rank() -> None:
         StepDone(rank=1, step=1, seconds=1.0),
         StepDone(rank=0, step=1, seconds=2.0, loss=2.25),
     ]
-    assert step_times(events) == (4.0, 2.0)
-    assert losses(events) == (2.5, 2.25)
+    steps = steps_done(events, ranks=2)
+    assert step_times(events, steps) == (4.0, 2.0)
+    assert losses(events, steps) == (2.5, 2.25)
     assert typical_step((9.0, 2.0, 3.0, 2.5)) == 2.5
     assert typical_step(()) is None
+
+
+def test_only_steps_that_every_rank_ended_are_steps() -> None:
+    """Rank 1 failed in step 6; a step after it, and one before the run began, are none of it."""
+    events = [
+        *(StepDone(rank=rank, step=step, seconds=1.0) for step in (4, 5) for rank in (0, 1)),
+        StepDone(rank=0, step=6, seconds=30.0),
+        StepDone(rank=0, step=6, seconds=30.0),
+        *(StepDone(rank=rank, step=step, seconds=9.0) for step in (2, 8) for rank in (0, 1)),
+    ]
+    assert steps_done(events, 2, first_step=4) == range(4, 6)
+    assert step_times(events, range(4, 6)) == (1.0, 1.0)
+    assert steps_done(events, 2, first_step=20) == range(20, 20), "no step was run"
+    assert steps_done([], 2) == range(0)
+
+
+def test_a_loss_that_is_not_finite_keeps_its_place() -> None:
+    events = [
+        StepDone(rank=0, step=step, seconds=1.0, loss=loss)
+        for step, loss in enumerate((2.5, None, 2.0))
+    ]
+    assert losses(events, range(3)) == (2.5, None, 2.0)
+    assert losses(events[1:2], range(1, 2)) == ()
 
 
 def test_traffic_is_planned_against_sent_per_rail() -> None:
