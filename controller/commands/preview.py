@@ -26,15 +26,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from placewire.controller.plan.plan_file import read_plan
+
     require_writable(arguments.out, reads=arguments.plan)
+    # Read once: what is written is the plan that is shown, whatever becomes of its file meanwhile.
+    document, plan = read_plan(arguments.plan)
 
     async def preview(plan: Plan, tools: Tools) -> int:
         from placewire.controller.story.preview_file import preview_of, write_preview
         from placewire.controller.story.propose import propose
         from placewire.controller.story.tools import ApplyRequest
-        from placewire.optimizer.cluster_plan.documents import read_yaml
 
-        document = read_yaml(arguments.plan)
         request = ApplyRequest(plan, arguments.plan, False, lambda: confirmed(yes=True))
         proposal = await propose(request, tools)
         if arguments.out is not None:
@@ -48,4 +50,4 @@ def run(arguments: argparse.Namespace) -> int:
             print_json({"plan": plan.name, "predicted_step_seconds": predicted, "changes": changes})
         return 0
 
-    return in_session(arguments, preview)
+    return in_session(arguments, preview, plan)

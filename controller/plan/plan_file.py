@@ -16,13 +16,18 @@ from placewire.optimizer.cluster_plan.documents import DocumentError, parsed, re
 
 def load_plan(path: Path) -> Plan:
     """Raises PlanError with every mistake found."""
+    return read_plan(path)[1]
+
+
+def read_plan(path: Path) -> tuple[object, Plan]:
+    """Returns the file's parsed YAML, and the plan that it is. Raises as load_plan does."""
     try:
         document = read_yaml(path)
     except OSError as error:
         raise PlanError(str(path), [("", f"cannot be read: {error.strerror}")]) from error
     except DocumentError as error:
         raise PlanError(str(path), error.mistakes) from error
-    return parse_plan(document, str(path), base=path.resolve().parent)
+    return document, parse_plan(document, str(path), base=path.resolve().parent)
 
 
 def parse_plan(document: object, file: str, base: Path) -> Plan:

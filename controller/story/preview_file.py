@@ -1,8 +1,9 @@
 """Preview files: applying one makes exactly the changes that it shows, or none.
 
-`preview --out FILE` writes the file, with the plan as it was then. `apply FILE` decides again (from
-the cache), asks every server again, and stops where either answer has changed. It asks once more
-right before it stages, and restores all where a server then made other changes all the same.
+`preview --out FILE` writes the file, with the plan as it was then. `apply FILE` stops where the
+plan's own file has another plan by now; it decides again (from the cache), asks every server again,
+and stops where either answer has changed. It asks once more right before it stages, and restores
+all where a server then made other changes all the same.
 
 The file leaves out the values of `job.env`: they may be secrets, and a preview is shown to others.
 `apply` takes them from the plan's file.
@@ -19,7 +20,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from placewire.agent.contract.state import Change
-from placewire.controller.errors import StalePreview, UsageError
+from placewire.controller.errors import PlanError, StalePreview, UsageError
 from placewire.controller.plan.plan import Plan
 from placewire.controller.plan.plan_file import parse_plan
 from placewire.controller.story.proposal import Proposal
@@ -33,6 +34,8 @@ _LARGEST_BYTES = 64 * 2**20
 _BEGIN_BYTES = 64
 # An error names at most so many differences for each server.
 _NAMED = 4
+# A difference shows at most so many characters of what it was and is.
+_SHOWN = 60
 
 
 class ServerPreview(Frozen):
@@ -55,11 +58,22 @@ class PreviewFile(Frozen):
 
     def parsed(self) -> Plan:
         """Raises PlanError where a file that the plan needs (a model, a graph) is gone, UsageError
-        where the plan's file has other variables by now."""
+        where the plan's file has another plan by now, and where it is gone and has variables."""
         try:
-            env = _env_of(read_yaml(Path(self.plan_file)))
-        except (OSError, DocumentError):
-            env = {}  # a plan without variables does not need its file
+            document: object = read_yaml(Path(self.plan_file))
+        except OSError:
+            document = _with_env(self.plan, {})  # a plan without variables does not need its file
+        except DocumentError as error:
+            raise PlanError(self.plan_file, error.mistakes) from error
+        env = _env_of(document)
+        if differing := differences(self.plan, _without_values(document)):
+            more = len(differing) - _NAMED
+            told = [*differing[:_NAMED], *([f"and {more} more"] if more > 0 else [])]
+            raise UsageError(
+                f"the plan is not as it was previewed: {'; '.join(told)}",
+                where=self.plan_file,
+                remedy="preview it again: `controller preview PLAN --out FILE`",
+            )
         if env.keys() != _env_of(self.plan).keys():
             raise UsageError(
                 "job.env names other variables than when the plan was previewed",
@@ -74,7 +88,7 @@ def preview_of(document: object, plan_file: Path, proposal: Proposal) -> Preview
     """document: the plan's parsed YAML."""
     return PreviewFile(
         plan_file=str(plan_file.resolve()),
-        plan=_with_env(document, dict.fromkeys(_env_of(document))),
+        plan=_without_values(document),
         predicted_step_seconds=proposal.decision.predicted_step_seconds,
         servers={
             server: ServerPreview(content_digest=state.content_digest,
@@ -122,6 +136,32 @@ def _env_of(document: object) -> Mapping[str, object]:
     job = document.get("job") if isinstance(document, dict) else None
     env = job.get("env") if isinstance(job, dict) else None
     return env if isinstance(env, dict) else {}
+
+
+def _without_values(document: object) -> object:
+    return _with_env(document, dict.fromkeys(_env_of(document)))
+
+
+def differences(then: object, now: object, path: str = "") -> list[str]:
+    """Says for each part of a plan's document that is not the same where it is, and that of both,
+    by YAML path. Names of `job.env` are left to who reads them."""
+    if path == "job.env":
+        return []
+    if isinstance(then, dict) and isinstance(now, dict):
+        keys = [*then, *(key for key in now if key not in then)]
+        within = ((f"{path}.{key}".lstrip("."), then.get(key), now.get(key)) for key in keys)
+        return [told for where, a, b in within for told in differences(a, b, where)]
+    if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
+        pairs = enumerate(zip(then, now, strict=True))
+        return [told for k, (a, b) in pairs for told in differences(a, b, f"{path}[{k}]")]
+    return [] if then == now else [f"{path or 'plan'} was {_shown(then)}, is {_shown(now)}"]
+
+
+def _shown(part: object) -> str:
+    if part is None:
+        return "not there"
+    text = json.dumps(part)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _with_env(document: object, env: Mapping[str, object]) -> object:

@@ -15,7 +15,7 @@ import yaml
 from placewire.agent.contract.messages import Previewed
 from placewire.agent.contract.state import Change, DesiredState, LeaseState
 from placewire.controller.commands.arguments import require_writable
-from placewire.controller.errors import StalePreview, UsageError
+from placewire.controller.errors import PlanError, StalePreview, UsageError
 from placewire.controller.story.preview_file import (
     PreviewFile,
     preview_of,
@@ -180,3 +180,24 @@ def test_what_was_made_and_not_shown_is_named() -> None:
     with pytest.raises(StalePreview, match="every server is put back") as caught:
         require_made_as_previewed(preview, SHOWN | {"s2": (change("pw-nic0"),)})
     assert caught.value.differing == {"s2": ("bridges pw-nic0",)}
+
+
+def test_a_preview_of_a_plan_that_was_edited_since_is_refused(tmp_path: Path) -> None:
+    document, file = plan_document(), tmp_path / "plan.yaml"
+    file.write_text(yaml.safe_dump(document))
+    preview = preview_of(document, file, proposal(SHOWN))
+    file.write_text("# as it was\n" + yaml.safe_dump(document, sort_keys=True))
+    assert preview.parsed().name == "small"
+    document["cluster"]["servers"][1]["nics"][0]["rate"] = "20Mbit"
+    document["name"] = "other"
+    file.write_text(yaml.safe_dump(document))
+    with pytest.raises(UsageError, match="not as it was previewed") as caught:
+        preview.parsed()
+    told = caught.value.what
+    assert 'cluster.servers[1].nics[0].rate was "50Mbit", is "20Mbit"' in told
+    assert 'name was "small", is "other"' in told and caught.value.where == str(file)
+    file.write_text("[")
+    with pytest.raises(PlanError):
+        preview.parsed()
+    file.unlink()
+    assert preview.parsed().name == "small", "which does not need its file"
