@@ -37,6 +37,8 @@ from placewire.agent.reconcile.steps import EntryStep, NicStep
 # With numbers in the place of names, also of scopes and of types of links (`[1]` is Ethernet):
 # which names there are may change at any time.
 _SHOW = ("ip", "-N", "-j")
+# With -N, ip prints the number of a type of link, too (ARPHRD_… of Linux' if_arp.h).
+_LINK_TYPES = {"[1]": "ether", "[32]": "infiniband", "[65534]": "none"}
 _GLOBAL = "0"
 _BLANK = re.compile(r"\s")
 _DATAPATH_INTERFACES = ("ovs-netdev", "ovs-system")
@@ -226,7 +228,7 @@ class InterfaceView:
             # 0: the driver states no bound.
             least_mtu_bytes=link.get("min_mtu") or None,
             largest_mtu_bytes=link.get("max_mtu") or None,
-            link_type=link.get("link_type", ""),
+            link_type=_LINK_TYPES.get(link.get("link_type", ""), link.get("link_type", "")),
             kind=self._kind(name),
             resolves_neighbours=not {"NOARP", "POINTOPOINT"}.intersection(link["flags"]),
             lost_with_addresses=self._lost_with_addresses(name),

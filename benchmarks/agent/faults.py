@@ -3,6 +3,7 @@ with one fault each, and servers in memory with up to four."""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sized
@@ -18,7 +19,7 @@ from tests.agent.real_fault_run import (
     REPAIR_WITHIN_SECONDS,
     table,
 )
-from tests.agent.real_fault_runs import real_fault_runs
+from tests.agent.real_fault_runs import real_fault_runs_side_by_side
 
 REAL_RUNS = 504
 RUNS_IN_MEMORY = 10_000
@@ -37,7 +38,8 @@ _Told = TypeVar("_Told", bound=_Judged)
 
 def tables(_: Path | None) -> Iterable[Table]:
     seeds = range(REAL_RUNS)
-    told = list(_with_progress(real_fault_runs(seeds), seeds))
+    lanes = os.cpu_count() or 1
+    told = list(_with_progress(real_fault_runs_side_by_side(seeds, lanes), seeds))
     columns, rows = table(told)
     yield Table(
         f"2. {len(told)} changes of real servers, each with a fault at a random step",

@@ -354,12 +354,15 @@ class RealFaultRun:
 
     def _wrong_of_another_nic(self, left: Sequence[str]) -> str:
         """Another NIC of the same name gets nothing of what the former had, and the debt to the
-        former is told. Everything else is as before."""
+        former is told. One that got into our bridge while the state was in force counts as the NIC,
+        and may have all of it. Everything else is as before."""
         self._spent = True
         if self._lab.kept.desired is not None:
             return ""  # Whether ours goes on over another NIC is not judged here.
         rest = [line for line in left if NIC not in line and "10.7.1." not in line]
         got = [a for a in self._lab.nic.addresses() if self._lab.nic.is_owed]
+        if got and self._lab.nic.may_be_adopted:
+            return "; ".join(f"not as it was before: {line}" for line in rest)
         return "; ".join(
             [*(f"not as it was before: {line}" for line in rest),
              *(f"another NIC of the name {NIC} got {a}" for a in got),

@@ -34,8 +34,10 @@ class Nic:
         self._loss: Loss | None = None
         # Whether the agent has to give back what it held.
         self.is_owed = False
-        # Whether another NIC has its name now.
+        # Whether another NIC has its name now, and whether that took the place of the first while
+        # the agent's state was in force over the name: it may then have all of it, or nothing.
         self.is_replaced = False
+        self.may_be_adopted = False
 
     @property
     def is_away(self) -> bool:
@@ -65,6 +67,7 @@ class Nic:
             self._rename(_AWAY, NIC)
         else:
             self.is_replaced = loss is Loss.REPLACED
+            self.may_be_adopted = any(taken.nic == NIC for taken in self._kept().ledger.nics)
             self._make(_OTHER_MAC if self.is_replaced else self._mac)
         if not self.is_owed and loss is not Loss.RENAMED:
             self._configure()
