@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 from placewire.agent.connection.controller_connection import ControllerConnection
@@ -27,7 +28,13 @@ from placewire.agent.reconcile.lease import RETRY_SECONDS
 from placewire.agent.service import Service
 from placewire.agent.store import take_lock
 from placewire.agent.watching import Watching
-from placewire.agent.wiring import addresses_towards, build_keeper, collector
+from placewire.agent.wiring import (
+    addresses_towards,
+    build_keeper,
+    collector,
+    protected_interfaces,
+    unknown_protected,
+)
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +57,7 @@ def run(config: AgentConfig) -> int:
         except Exception:
             log.exception("the state on disk could not be resumed; trying again")
         _log_problems(keeper)
+        _log_unknown_protected(config)
         measuring = Iperf3Measuring()
         instance = uuid.uuid4().hex
         connection = ControllerConnection(
@@ -69,7 +77,7 @@ def _hello(config: AgentConfig, server: Server, keeper: Keeper, instance: str) -
         capabilities=server.capabilities(),
         lease=keeper.lease,
         management=min(addresses_towards(config.controller_url), default=None),
-        protected=config.protected,
+        protected=tuple(sorted(protected_interfaces(config))),
     )
 
 
@@ -132,6 +140,16 @@ def _log_problems(keeper: Keeper) -> None:
         problems = (str(error),)
     for problem in (*problems, *keeper.lease.owed):
         log.error("%s", problem)
+
+
+def _log_unknown_protected(config: AgentConfig) -> None:
+    """Logs names that protect nothing: they may be misspelt."""
+    with suppress(EffectError):
+        for name in unknown_protected(config):
+            log.error(
+                "`protected` in the agent's configuration names %r, which no interface of this "
+                "server has: correct the name (ip link), if it is wrong", name,
+            )  # fmt: skip
 
 
 def _log(report: ApplyReport) -> None:

@@ -11,11 +11,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from placewire.agent.contract.config import AgentConfig
+from placewire.agent.drivers.interface_names import interfaces_named
 from placewire.agent.drivers.interfaces import leaving_by
 from placewire.agent.drivers.queue_counters import read_queue_counters
 from placewire.agent.drivers.server import Server, open_vswitch_version
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.metrics.metrics import Known, exposition
+from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.validate import ServerFacts
 from placewire.agent.store import DiskStore
 
@@ -34,7 +36,7 @@ def server_facts(config: AgentConfig, server: Server) -> Callable[[], ServerFact
             server=config.server,
             datapath=server.datapath,
             open_vswitch_version=numbers,
-            protected=frozenset(config.protected),
+            protected=protected_interfaces(config),
             protected_addresses=addresses,
             traffic_control=server.traffic_control,
             controller_interfaces=ways,
@@ -42,6 +44,20 @@ def server_facts(config: AgentConfig, server: Server) -> Callable[[], ServerFact
         )
 
     return facts
+
+
+def protected_interfaces(config: AgentConfig) -> frozenset[str]:
+    """The names in `protected`, with the kernel's names of interfaces that have them as alternative
+    names. A name that no interface has now stays: one may come."""
+    with suppress(EffectError):
+        return frozenset({*config.protected, *interfaces_named(config.protected).values()})
+    return frozenset(config.protected)
+
+
+def unknown_protected(config: AgentConfig) -> tuple[str, ...]:
+    """The names in `protected` that no interface of this server has now. Raises EffectError."""
+    known = interfaces_named(config.protected)
+    return tuple(name for name in config.protected if name not in known)
 
 
 def collector(config: AgentConfig, server: Server, keeper: Keeper) -> Callable[[], str]:

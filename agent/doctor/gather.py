@@ -23,7 +23,7 @@ from placewire.agent.reconcile.ledger import owed_sentences
 from placewire.agent.reconcile.unmarkable import NOTHING_KNOWN, Unmarked, unmarked
 from placewire.agent.steady import read_steadily
 from placewire.agent.store import LOCK_FILE, StoreError, read_kept, read_own
-from placewire.agent.wiring import addresses_towards, interfaces_towards
+from placewire.agent.wiring import addresses_towards, interfaces_towards, protected_interfaces
 
 UNIT_USER = "placewire"
 _TOOLS = ("ip", "tc", "ethtool", "iperf3", "ovs-ofctl", "ovs-vsctl", "unshare")
@@ -50,7 +50,7 @@ def gather(config: AgentConfig) -> Facts:
         kernel_version=platform.release(),
         traffic_control=server.traffic_control,
         offloading=abilities.offloading(names),
-        protected=config.protected,
+        protected=tuple(sorted(protected_interfaces(config))),
         switch=SwitchFacts(
             version=_version(),
             unreadable=unreadable,

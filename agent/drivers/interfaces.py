@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from ipaddress import IPv4Interface
+from itertools import islice
 from pathlib import Path
 from socket import AF_INET, AF_INET6
 from typing import Any
@@ -21,6 +22,7 @@ from placewire.agent.drivers.command import parsed, run, shown
 from placewire.agent.drivers.disciplines import Discipline, read_disciplines
 from placewire.agent.drivers.link_names import names_of_links
 from placewire.agent.drivers.routes import (
+    OF_KERNEL,
     identified,
     is_over,
     is_the_kernels,
@@ -31,6 +33,7 @@ from placewire.agent.drivers.routes import (
 from placewire.agent.drivers.traffic_control import HTB_HANDLE, read_on_left
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.foreign import MOST_NAMED
 from placewire.agent.reconcile.route_identity import identities, identity
 from placewire.agent.reconcile.steps import EntryStep, NicStep
 
@@ -75,6 +78,11 @@ class InterfaceView:
     def is_up(self, interface: str) -> bool:
         return interface in self._links and "UP" in self._links[interface]["flags"]
 
+    def is_bare_of_v6(self, interface: str) -> bool:
+        """Whether it is down, and has no IPv6 address."""
+        there = self.address_entries(interface)
+        return not self.is_up(interface) and all(a["family"] != "inet6" for a in there)
+
     def is_opened(self, nic: str) -> bool:
         """Whether ovs-vswitchd has this port open: it then belongs to the kernel datapath, or is
         promiscuous for the userspace datapath. The database does not say it (Open vSwitch 3.1)."""
@@ -106,9 +114,13 @@ class InterfaceView:
         return "class htb 1:fffe root" in run(["tc", "class", "show", "dev", nic])
 
     @cached_property
+    def _routes_v6(self) -> Sequence[str]:
+        return read_routes("-6")
+
+    @property
     def foreign_routes_v6(self) -> Sequence[str]:
         """Other programs' IPv6 routes, as `ip -6 route` accepts them."""
-        return [line for line in read_routes("-6") if not is_the_kernels(line)]
+        return [line for line in self._routes_v6 if not is_the_kernels(line)]
 
     @cached_property
     def permanent_neighbours(self) -> Sequence[Mapping[str, Any]]:
@@ -189,6 +201,14 @@ class InterfaceView:
         unmade = [line for line in self._routes if identified(line) not in made]
         return self.foreign_routes(nic, also=unmade)
 
+    def _lost_v6(self, nic: str) -> Iterator[str]:
+        """Those of routers' advertisements too, which also lead to nobody on a bridge's port."""
+        return (
+            line
+            for line in self._routes_v6
+            if is_over(line, nic) and f" proto {OF_KERNEL} " not in f"{line} "
+        )
+
     def nics(
         self, bridge_of_interface: Mapping[str, str], internal: Collection[str]
     ) -> tuple[NicFacts, ...]:
@@ -218,6 +238,7 @@ class InterfaceView:
             bridge=bridge,
             address_commands=tuple(_address_command(a) for a in self._global(name)),
             routes=self._routes_of_nic(name),
+            routes_v6=tuple(islice(self._lost_v6(name), MOST_NAMED)),
             root_qdisc=root.kind if root else None,
             receiving_qdisc=next(
                 (one.kind for one in self.disciplines(name) if one.kind in RECEIVING), None

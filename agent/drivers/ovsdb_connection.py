@@ -19,6 +19,7 @@ import ovs.stream
 from ovs.db import idl
 
 from placewire.agent.drivers.ovsdb_json import parse_quickly
+from placewire.agent.drivers.ovsdb_references import References, columns_of, references_of
 from placewire.agent.reconcile.effects import EffectError
 
 parse_quickly()
@@ -28,15 +29,11 @@ COLUMNS = {
     "Open_vSwitch": ["bridges", "next_cfg", "cur_cfg", "ovs_version", "other_config"],
     "Bridge": [
         "name", "ports", "external_ids", "datapath_type", "other_config", "fail_mode",
-        "controller", "mirrors", "netflow", "sflow", "ipfix",
     ],
     "Port": ["name", "interfaces", "qos", "external_ids"],
     "Interface": ["name", "type", "mtu_request", "ofport", "ofport_request", "error"],
     "QoS": ["type", "queues", "other_config", "external_ids"],
     "Queue": ["other_config", "external_ids"],
-    # Others may add these to a bridge. The agent only needs to know whether one is there.
-    "Controller": ["target"], "Mirror": ["name"],
-    "NetFlow": ["targets"], "sFlow": ["targets"], "IPFIX": ["targets"],
 }  # fmt: skip
 TIMEOUT_SECONDS = 10.0
 # How long to wait for a listener: a restart takes less, and a lease that ends must not wait longer.
@@ -46,8 +43,10 @@ ABSENCE_SECONDS = 2.0
 class Database:
     """One open connection."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, references: References) -> None:
+        """references: what others may have on a bridge, in this database."""
         self._idl = connection
+        self.references = references
 
     @property
     def tables(self) -> Any:
@@ -98,7 +97,11 @@ class Database:
 def connected(remote: str) -> Iterator[Database]:
     """Raises EffectError where nobody answers; after ABSENCE_SECONDS where nobody listens."""
     _wait_for_listener(remote)
-    connection = open_idl(remote, COLUMNS)
+    schema = _schema(remote)
+    references = references_of(schema)
+    theirs = columns_of(references, schema)
+    both = {t: [*COLUMNS.get(t, ()), *theirs.get(t, ())] for t in (*COLUMNS, *theirs)}
+    connection = open_idl(remote, both)
     try:
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while not connection.has_ever_connected():
@@ -106,7 +109,7 @@ def connected(remote: str) -> Iterator[Database]:
                 raise EffectError(f"{remote}: ovsdb-server sends no data")
             connection.run()
             _wait(connection)
-        yield Database(connection)
+        yield Database(connection, references)
     finally:
         connection.close()
 

@@ -24,8 +24,9 @@ _TYPES = {
     "6": "blackhole", "7": "unreachable", "8": "prohibit", "9": "throw", "10": "nat",
 }  # fmt: skip
 _MAIN, _LOCAL = "254", "255"
-# The protocols (linux/rtnetlink.h) kernel, and of a router's advertisement.
-_KERNELS = ("2", "9")
+# The protocols (linux/rtnetlink.h) of the kernel's own routes, and of a router's advertisement.
+OF_KERNEL = "2"
+_KERNELS = (OF_KERNEL, "9")
 
 
 def read_routes(family: Literal["-4", "-6"] = "-4") -> list[str]:

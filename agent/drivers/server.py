@@ -266,12 +266,23 @@ class Server:
             for bridge in wanted:
                 if bridge.datapath == "netdev":
                     ethtool.switch_offloads_off(bridge.name)
+            self._keep_bare_of_v6(wanted)
             interfaces.bring_up([name for b in wanted for name in (b.nic, b.name)])
         gone = [s.before.name for s in steps if s.after is None and isinstance(s.before, Bridge)]
         if gone:
             self._require_nothing_on(steps)
             ovsdb.remove_bridges(self._remote, gone)
             interfaces.remove_left_by_switch(gone)
+
+    @staticmethod
+    def _keep_bare_of_v6(bridges: Sequence[Bridge]) -> None:
+        """Switches IPv6 off on the interfaces of bridges that have just been made: once up, they
+        would take addresses and default routes from any router's advertisement. Whoever switches it
+        on again later may use it."""
+        view = interfaces.InterfaceView()
+        for bridge in bridges:
+            if view.is_bare_of_v6(bridge.name):
+                sysctl.switch_ipv6_off(bridge.name)
 
     def _open_anew(self, nics: Sequence[str]) -> None:
         """ovs-vswitchd takes a NIC's queues off when it closes it, and makes them when it opens it.

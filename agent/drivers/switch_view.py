@@ -18,6 +18,7 @@ from placewire.agent.contract.entries import (
 )
 from placewire.agent.contract.state import ForeignEntry, TakenOver
 from placewire.agent.drivers.ovsdb_connection import Database
+from placewire.agent.drivers.ovsdb_references import refers_to
 from placewire.agent.iproute2_names import Names
 from placewire.agent.reconcile.foreign import FEATURES, PORTS, SHAPERS
 
@@ -25,8 +26,6 @@ NIC_KEY = "placewire-nic"
 HELD_KEY = "placewire-held"
 QUEUE_KEY = "placewire-queue"
 PURPOSE_KEY = "placewire-purpose"
-# Columns of a bridge that we never use: rows that they name are others', and go with the bridge.
-_FEATURES = ("controller", "mirrors", "netflow", "sflow", "ipfix")
 
 
 class SwitchView:
@@ -34,6 +33,7 @@ class SwitchView:
 
     def __init__(self, database: Database) -> None:
         self._rows = database.rows
+        self._references = database.references
         self.bridge_of_port = {
             port.name: bridge.name for bridge in self._rows("Bridge") for port in bridge.ports
         }
@@ -109,8 +109,23 @@ class SwitchView:
                 remedy=f"ovs-vsctl clear bridge {row.name} {column}",
             )
             for row in ours
-            for column in _FEATURES
+            # We use none of these columns: what they name is others', and goes with the bridge.
+            for column, _ in self._references.features
             if getattr(row, column)
+        ]
+        # Open vSwitch removes no bridge to which such a row refers.
+        found += [
+            ForeignEntry(
+                collection=FEATURES,
+                key=f"{bridge.name} {table} {row.uuid}",
+                text=f"row {row.uuid} of table {table}, which refers to bridge {bridge.name}",
+                on=bridge.name,
+                remedy=f"ovs-vsctl destroy {table} {row.uuid}",
+            )
+            for table, column in self._references.referring
+            for row in self._rows(table)
+            for bridge in ours
+            if refers_to(getattr(row, column), bridge)
         ]
         for bridge, port in ((row.name, port) for row in ours for port in row.ports):
             if OWNER_KEY not in port.external_ids:

@@ -11,7 +11,7 @@ from placewire.agent.reconcile.steps import EntryStep
 
 _ROOT = Path("/proc/sys")
 # In net.ipv4.conf.INTERFACE.leaf, only the interface may contain dots.
-_PER_INTERFACE = (("net", "ipv4", "conf"), ("net", "ipv4", "neigh"))
+_PER_INTERFACE = (("net", "ipv4", "conf"), ("net", "ipv4", "neigh"), ("net", "ipv6", "conf"))
 
 
 def path_of(name: str) -> Path:
@@ -40,6 +40,17 @@ def read_values(names: Collection[str]) -> dict[str, str]:
 def read_sysctls(names: Collection[str]) -> list[Sysctl]:
     """The settings that exist; those of an interface come and go with it."""
     return [Sysctl(name=name, value=value) for name, value in read_values(names).items()]
+
+
+def switch_ipv6_off(interface: str) -> None:
+    """Does nothing where the kernel has no IPv6. Raises EffectError."""
+    path = path_of(f"net.ipv6.conf.{interface}.disable_ipv6")
+    try:
+        path.write_text("1")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise EffectError(f"{path} = 1: {error.strerror}") from error
 
 
 def change_sysctls(steps: Sequence[EntryStep]) -> None:

@@ -122,6 +122,12 @@ def _nic(
                 "address of a NIC",
                 f"use a NIC without, or remove it (ip {kind} del {words})",
             )
+        for route in nic.routes_v6:
+            yield refuse(
+                where,
+                f"has the IPv6 route {route!r}, which would lead to nobody",
+                f"use a NIC without, or remove it (ip -6 route del {route})",
+            )
     if nic.carrier is False:
         yield refuse(where, "is up and has no carrier", "look at its cable and its switch port")
     yield from _mtu(bridge, nic)

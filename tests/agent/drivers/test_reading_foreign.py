@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from placewire.agent.drivers.disciplines import Discipline
 from placewire.agent.drivers.interfaces import InterfaceView
 from placewire.agent.drivers.on_bridges import made_by_kernel, read_on_bridges, require_alone
 from placewire.agent.drivers.openflow import parse_flows
+from placewire.agent.drivers.ovsdb_references import References, references_of
 from placewire.agent.drivers.switch_view import SwitchView
 from placewire.agent.drivers.traffic_control import read_classifiers, read_foreign
 from placewire.agent.reconcile.diff import over_bridge
@@ -501,14 +503,20 @@ class Rows:
         queue = Row(uuid="q-0", external_ids=OURS, other_config={})
         qos = Row(uuid="qos-1", external_ids=OURS, other_config={"max-rate": "9"},
                   queues={0: queue, 7: foreign_queue})  # fmt: skip
-        ports = [Row(name="pw-nic0", external_ids=OURS, qos=[]),
-                 Row(name="nic0", external_ids=OURS, qos=[qos]),
-                 Row(name="op0", external_ids={}, qos=[])]  # fmt: skip
+        ports = [Row(name="pw-nic0", external_ids=OURS, qos=[], interfaces=[]),
+                 Row(name="nic0", external_ids=OURS, qos=[qos], interfaces=[]),
+                 Row(name="op0", external_ids={}, qos=[], interfaces=[])]  # fmt: skip
         bridge = Row(name="pw-nic0", external_ids={**OURS, "placewire-nic": "nic0"}, ports=ports,
                      datapath_type="netdev", controller=[Row(target="tcp:127.0.0.1")],
-                     mirrors=[], netflow=[], sflow=[Row()], ipfix=[])  # fmt: skip
+                     mirrors=[], sflow=[Row()], uuid="b-1")  # fmt: skip
         self._tables = {"Bridge": [bridge], "Port": ports, "Interface": [],
-                        "Open_vSwitch": [Row(other_config={"hw-offload": "true"})]}  # fmt: skip
+                        "Open_vSwitch": [Row(other_config={"hw-offload": "true"})],
+                        "Sets": [Row(uuid="s-1", bridge=bridge), Row(uuid="s-2", bridge=Row())],
+                        "Maps": [Row(uuid="m-1", of={7: bridge})]}  # fmt: skip
+        self.references = References(
+            features=(("controller", "Controller"), ("mirrors", "Mirror"), ("sflow", "sFlow")),
+            referring=(("Sets", "bridge"), ("Maps", "of")),
+        )
 
     def rows(self, table: str) -> list[Row]:
         return self._tables[table]
@@ -520,10 +528,22 @@ def test_what_others_put_into_the_rows_of_a_bridge_of_ours() -> None:
         "ovs-vsctl clear bridge pw-nic0 controller": ("pw-nic0", "features"),
         "ovs-vsctl clear bridge pw-nic0 sflow": ("pw-nic0", "features"),
         "ovs-vsctl del-port pw-nic0 op0": ("pw-nic0", "ports"),
+        "ovs-vsctl destroy Sets s-1": ("pw-nic0", "features"),
+        "ovs-vsctl destroy Maps m-1": ("pw-nic0", "features"),
         "ovs-vsctl remove qos qos-1 queues 7": ("nic0 queue 7", "queues"),
     }
     assert [queue.queue_id for queue in switch.shapers_and_queues()[1]] == [0]
     assert switch.queue_ids() == {"nic0": {0, 7}} and switch.offloads
+
+
+def test_the_installed_open_vswitch_says_what_others_may_have_on_a_bridge() -> None:
+    schema = json.loads(Path("/usr/share/openvswitch/vswitch.ovsschema").read_text())
+    found = references_of(schema)
+    features = {column for column, _ in found.features}
+    assert {"controller", "mirrors", "netflow", "sflow", "ipfix", "flow_tables"} <= features
+    assert "ports" not in features
+    assert ("Flow_Sample_Collector_Set", "bridge") in found.referring
+    assert "Open_vSwitch" not in {table for table, _ in found.referring}
 
 
 SPOILT_MARKS = {

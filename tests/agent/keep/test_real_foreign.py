@@ -87,6 +87,14 @@ THINGS = {
         f"{_VSCTL} -- --id=@m create mirror name=m0 -- set bridge pw-nic0 mirrors=@m",
         "bridge pw-nic0", f"{_VSCTL} list mirror", "m0",
     ),
+    "sample collectors": Thing(
+        f"{_VSCTL} -- --id=@b get bridge pw-nic0 -- create flow_sample_collector_set id=7 "
+        "bridge=@b", "bridge pw-nic0", f"{_VSCTL} list flow_sample_collector_set", "bridge",
+    ),
+    "table of flows": Thing(
+        f"{_VSCTL} -- --id=@t create flow_table name=t0 -- set bridge pw-nic0 flow_tables:1=@t",
+        "bridge pw-nic0", f"{_VSCTL} list flow_table", "t0",
+    ),
     "filter": Thing(
         "tc filter add dev nic0 parent 1: protocol ip prio 5 u32 match ip dst 9.9.9.9 flowid 1:1",
         "NIC nic0", "tc filter show dev nic0", "09090909",

@@ -334,6 +334,10 @@ def test_what_cannot_be_done_is_refused(changes: dict[str, Any], expected: str) 
         (nic("nic0", routes=("default nexthop via 1.2.3.4 dev nic0 nexthop",)), "multipath"),
         (nic("nic0", routes=("10.8.0.0/16 nhid 7 via 1.2.3.4 dev nic0",)), "nhid 7 via"),
         (nic("nic0", "10.9.0.1/24"), "reaches its controller"),
+        (
+            nic("nic0", routes_v6=("default via fe80::1 dev nic0",)),
+            "'default via fe80::1 dev nic0'",
+        ),
         (nic("nic0", kind="macvlan"), "a link of type macvlan, which cannot be the port"),
         (nic("nic0", link_type="infiniband"), "a link of type infiniband, which cannot"),
         (nic("nic0", link_type="none", kind="tun"), "a link of type none, which cannot"),
