@@ -66,6 +66,10 @@ class DesiredState(Collections):
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+# A router may have thousands, and all of them would travel in each message about its NICs.
+MOST_DOUBLED = 50
+
+
 class NicFacts(Frozen):
     """One NIC as the agent found it.
 
@@ -83,6 +87,8 @@ class NicFacts(Frozen):
     least_mtu_bytes, largest_mtu_bytes: what its driver accepts; None: the driver does not say.
     lost_with_addresses: IPv4 entries that somebody set and that the kernel drops with the NIC's
     last address, as `ip` names them: "neigh 10.7.0.9 dev nic0", "neigh proxy …", "route local …".
+    doubled_routes: of `routes`, those in whose place (table, destination, TOS and metric) there is
+    another route as well; at most MOST_DOUBLED.
     """
 
     name: str
@@ -104,6 +110,7 @@ class NicFacts(Frozen):
     least_mtu_bytes: Count | None = None
     largest_mtu_bytes: Count | None = None
     lost_with_addresses: tuple[str, ...] = ()
+    doubled_routes: tuple[str, ...] = ()
 
 
 class ForeignEntry(Frozen):

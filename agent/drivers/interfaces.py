@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from ipaddress import IPv4Interface
+from itertools import islice
 from pathlib import Path
 from socket import AF_INET, AF_INET6
 from typing import Any
@@ -14,7 +16,7 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from placewire.agent.contract.entries import Address, Bridge, DatapathType
-from placewire.agent.contract.state import NicFacts
+from placewire.agent.contract.state import MOST_DOUBLED, NicFacts
 from placewire.agent.drivers import ethtool
 from placewire.agent.drivers.announce import announce
 from placewire.agent.drivers.command import parsed, run, shown
@@ -31,7 +33,7 @@ from placewire.agent.drivers.routes import (
 from placewire.agent.drivers.traffic_control import HTB_HANDLE, read_on_left
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effects import EffectError
-from placewire.agent.reconcile.route_identity import identities, identity
+from placewire.agent.reconcile.route_identity import destination_of, identities, identity
 from placewire.agent.reconcile.steps import EntryStep, NicStep
 
 # With numbers in the place of names, also of scopes and of types of links (`[1]` is Ethernet):
@@ -181,6 +183,27 @@ class InterfaceView:
         unmade = [line for line in self._routes if identified(line) not in made]
         return self.foreign_routes(nic, also=unmade)
 
+    @cached_property
+    def _routes_to(self) -> Mapping[str, Sequence[str]]:
+        """All routes, by their destination."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for line in self._routes:
+            found[destination_of(line)].append(line)
+        return found
+
+    def _doubled(self, routes: Sequence[str]) -> tuple[str, ...]:
+        """Those beside which the kernel has another route in the same place."""
+        found = (
+            route
+            for route in routes
+            if sum(
+                identity(other).place == identity(route).place
+                for other in self._routes_to[destination_of(route)]
+            )
+            > 1
+        )
+        return tuple(islice(found, MOST_DOUBLED))
+
     def nics(
         self, bridge_of_port: Mapping[str, str], internal: Collection[str]
     ) -> tuple[NicFacts, ...]:
@@ -197,7 +220,7 @@ class InterfaceView:
         link = self._links[name]
         master = link.get("master")
         bridge = bridge_of_port.get(name) or (None if master == "ovs-system" else master)
-        root = self._root(name)
+        root, routes = self._root(name), self._routes_of_nic(name)
         return NicFacts(
             name=name,
             mac=link.get("address", ""),
@@ -209,7 +232,7 @@ class InterfaceView:
             addresses=tuple(self.addresses(name)),
             bridge=bridge,
             address_commands=tuple(_address_command(a) for a in self._global(name)),
-            routes=self._routes_of_nic(name),
+            routes=routes,
             root_qdisc=root.kind if root else None,
             receiving_qdisc=next(
                 (one.kind for one in self.disciplines(name) if one.kind in RECEIVING), None
@@ -221,6 +244,7 @@ class InterfaceView:
             least_mtu_bytes=link.get("min_mtu") or None,
             largest_mtu_bytes=link.get("max_mtu") or None,
             lost_with_addresses=self._lost_with_addresses(name),
+            doubled_routes=self._doubled(routes),
         )
 
     def _global(self, interface: str) -> list[Any]:
@@ -341,7 +365,8 @@ def _remove_left_queues(nic: str) -> list[str]:
 
 def _to_bridge(step: NicStep) -> list[list[str]]:
     """The commands; the bridge has the addresses already. Routes are deleted by name, because a
-    gateway route stays when its address goes."""
+    gateway route stays when its address goes. They are appended (also when they come back): another
+    program may have made a route in the place of one meanwhile, and `add` would fail for ever."""
     nic, held = step.held.nic, step.held
     there = read_routes()
     moving, known = identities(held.routes), identities(there)
@@ -349,7 +374,7 @@ def _to_bridge(step: NicStep) -> list[list[str]]:
         *[["ip", "route", "del", *line.split()] for line in there if identity(line) in moving],
         *[["ip", "address", "del", *_identity(a), "dev", nic] for a in held.addresses],
         *[
-            ["ip", "route", "add", *moved.split()]
+            ["ip", "route", "append", *moved.split()]
             for route in held.routes
             if identity(moved := over_bridge(route, nic, step.bridge)) not in known
         ],
@@ -373,7 +398,7 @@ def _back(step: NicStep) -> list[list[str]]:
         ["ip", "link", "set", nic, "up" if held.was_up else "down"],
         *([] if held.was_promiscuous else [["ip", "link", "set", nic, "promisc", "off"]]),
         *[["ip", "address", "add", *address.split(), "dev", nic] for address in missing],
-        *[["ip", "route", "add", *r.split()] for r in held.routes if identity(r) not in there],
+        *[["ip", "route", "append", *r.split()] for r in held.routes if identity(r) not in there],
     ]
 
 

@@ -64,6 +64,7 @@ def bridge_refusals(
             yield from _nic(wanted, bridge, nic, taken)
             if nic.name not in taken:
                 yield from _sources(nic, observed)
+                yield from _doubled_routes(nic)
     for bridge in wanted.bridges:
         if sum(other.nic == bridge.nic for other in wanted.bridges) > 1:
             yield refuse(
@@ -155,6 +156,17 @@ def _held(wanted: DesiredState, bridge: Bridge, nic: NicFacts) -> Iterator[Refus
                 "give the NIC that address anew without such a label",
             )
     yield from _immovable_routes(nic)
+
+
+def _doubled_routes(nic: NicFacts) -> Iterator[Refusal]:
+    """The kernel uses the first of them, and only it knows which came first."""
+    for route in nic.doubled_routes:
+        yield refuse(
+            f"NIC {nic.name}",
+            f"has the route {route!r}, and there is another one of the same destination and "
+            "metric: their order could not be given back",
+            f"remove one of them, or give it another metric (ip route del {route})",
+        )
 
 
 def _immovable_routes(nic: NicFacts) -> Iterator[Refusal]:

@@ -9,6 +9,7 @@ import pytest
 
 from placewire.agent.contract.entries import Address, Classifier, Queue, Shaper
 from placewire.agent.contract.state import (
+    MOST_DOUBLED,
     ForeignEntry,
     Ledger,
     NicFacts,
@@ -404,16 +405,39 @@ def test_a_nics_own_subnet_moves_and_comes_back_before_its_gateway(said: dict[st
     desired = desired_state(1, nics=("nic0",))
     (held,) = extended(desired, ObservedState(nics=(facts,)), Ledger()).nics
     moving = [" ".join(c) for c in interfaces._to_bridge(NicStep("to bridge", "pw-nic0", held))]
-    added = [words for words in moving if words.startswith("ip route add ")]
-    assert added == [f"ip route add {over_bridge(r, 'nic0', 'pw-nic0')}" for r in (SUBNET, GATEWAY)]
+    added = [words for words in moving if words.startswith("ip route append ")]
+    assert added == [
+        f"ip route append {over_bridge(r, 'nic0', 'pw-nic0')}" for r in (SUBNET, GATEWAY)
+    ]
     assert f"ip route del {SUBNET}" in moving
 
     bare = nic0(said, [])
     assert not has_back(held, bare)
     back = [" ".join(c) for c in interfaces._back(NicStep("back", "", held))]
-    assert back[-2:] == [f"ip route add {SUBNET}", f"ip route add {GATEWAY}"]
+    assert back[-2:] == [f"ip route append {SUBNET}", f"ip route append {GATEWAY}"]
     without = facts.model_copy(update={"routes": (GATEWAY,)})
     assert has_back(held, facts) and not has_back(held, without)
+
+
+def test_routes_in_one_place_are_a_fact(said: dict[str, str]) -> None:
+    lines = [
+        "10.50.0.0/16 via 10.7.0.2 dev nic0 metric 5",
+        "10.50.0.0/16 via 10.7.0.3 dev nic0 metric 5",
+        "10.50.0.0/16 via 10.9.0.3 dev mgmt metric 6",
+        "10.50.0.0/16 via 10.7.0.3 dev nic0 metric 7",
+        "10.50.0.0/16 tos 0x10 via 10.7.0.3 dev nic0 metric 5",
+        "10.51.0.0/16 via 10.7.0.2 dev nic0",
+        "unreachable 10.51.0.0/16",
+        "10.52.0.0/16 via 10.7.0.2 dev nic0 table 7",
+        "10.52.0.0/16 via 10.9.0.3 dev mgmt",
+        "default via 10.7.0.2 dev nic0 proto 4",
+        "default via 10.9.0.3 dev mgmt proto 4",
+    ]
+    facts = nic0(said, [of_nic0("10.7.0.1")], *lines)
+    assert facts.doubled_routes == (lines[0], lines[1], lines[5], lines[9])
+    many = [f"10.60.{n}.0/24 via 10.7.0.{m} dev nic0" for n in range(200) for m in (2, 3)]
+    facts = nic0(said, [of_nic0("10.7.0.1")], *many)
+    assert len(facts.routes) == 400 and len(facts.doubled_routes) == MOST_DOUBLED
 
 
 def test_what_the_kernel_drops_with_the_last_address_is_a_fact(said: dict[str, str]) -> None:
