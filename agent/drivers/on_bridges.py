@@ -70,7 +70,12 @@ def require_alone(address: Address, own: Collection[str]) -> None:
     else:
         ours = identities(own)
         elsewhere = [_route(r, "") for r in view.all_foreign_routes if identity(r) not in ours]
-    require_nothing(goes_with_address(address, [*there, *elsewhere]))
+    left = {
+        f"{entry['local']}/{entry['prefixlen']}"
+        for entry in view.address_entries(address.interface)
+        if entry["family"] == "inet"
+    } - {address.address}
+    require_nothing(goes_with_address(address, [*there, *elsewhere], is_last=not left))
 
 
 def _addresses(

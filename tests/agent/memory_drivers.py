@@ -272,7 +272,9 @@ class MemoryNetwork:
         if step.after is None:
             _require(entry.address in link.addresses, f"{entry.key}: no such address")
             there = self._server.on_bridge(entry.interface, {entry.address, *step.with_it})
-            _require_nothing([*goes_with_address(entry, [*there, *self._elsewhere(entry)])])
+            is_last = [a for a in link.addresses if ":" not in a] == [entry.address]
+            found = [*there, *self._elsewhere(entry)]
+            _require_nothing([*goes_with_address(entry, found, is_last=is_last)])
             self._server.remove_address(entry.interface, entry.address)
         elif entry.address not in link.addresses:
             link.addresses.append(entry.address)
