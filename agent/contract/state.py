@@ -87,6 +87,7 @@ class NicFacts(Frozen):
     least_mtu_bytes, largest_mtu_bytes: what its driver accepts; None: the driver does not say.
     lost_with_addresses: IPv4 entries that somebody set and that the kernel drops with the NIC's
     last address, as `ip` names them: "neigh 10.7.0.9 dev nic0", "neigh proxy …", "route local …".
+    nexthops: nexthop objects over it, as `ip nexthop` names them: "id 7 via 10.7.0.2 dev nic0".
     doubled_routes: of `routes`, those in whose place (table, destination, TOS and metric) there is
     another route as well; at most MOST_DOUBLED.
     """
@@ -111,6 +112,7 @@ class NicFacts(Frozen):
     largest_mtu_bytes: Count | None = None
     lost_with_addresses: tuple[str, ...] = ()
     doubled_routes: tuple[str, ...] = ()
+    nexthops: tuple[str, ...] = ()
 
 
 class ForeignEntry(Frozen):

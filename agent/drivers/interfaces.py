@@ -110,17 +110,33 @@ class InterfaceView:
         return list(parsed(run([*_SHOW, "neigh", "show", "nud", "permanent"]) or "[]"))
 
     @cached_property
-    def _proxied(self) -> Sequence[Mapping[str, Any]]:
+    def _nexthops(self) -> Sequence[Mapping[str, Any]]:
+        """The nexthop objects, as `ip -j nexthop` shows them."""
+        try:
+            return list(parsed(run([*_SHOW, "nexthop", "show"]) or "[]"))
+        except EffectError:  # A kernel without them.
+            return []
+
+    def nexthops(self, interface: str) -> tuple[str, ...]:
+        """The nexthop objects over the interface, as `ip nexthop` names them."""
+        return tuple(
+            f"id {one['id']}{f' via {by}' if (by := one.get('gateway')) else ''} dev {interface}"
+            for one in self._nexthops
+            if one.get("dev") == interface
+        )
+
+    @cached_property
+    def proxied(self) -> Sequence[Mapping[str, Any]]:
         """The neighbours for which this server answers, as `ip -j neigh` shows them."""
         return list(parsed(run([*_SHOW, "neigh", "show", "proxy"]) or "[]"))
 
     @cached_property
-    def _local_routes(self) -> Sequence[str]:
+    def local_routes(self) -> Sequence[str]:
         """Other programs' IPv4 routes of table local."""
         return [line for line in printed_routes("-4", "255") if not is_the_kernels(line)]
 
     def _lost_with_addresses(self, nic: str) -> tuple[str, ...]:
-        asked = (("", self.permanent_neighbours), ("proxy ", self._proxied))
+        asked = (("", self.permanent_neighbours), ("proxy ", self.proxied))
         return (
             *(
                 f"neigh {kind}{entry['dst']} dev {nic}"
@@ -128,7 +144,7 @@ class InterfaceView:
                 for entry in entries
                 if entry.get("dev") == nic and ":" not in entry["dst"]
             ),
-            *(f"route {line}" for line in self._local_routes if is_over(line, nic)),
+            *(f"route {line}" for line in self.local_routes if is_over(line, nic)),
         )
 
     @property
@@ -245,6 +261,7 @@ class InterfaceView:
             largest_mtu_bytes=link.get("max_mtu") or None,
             lost_with_addresses=self._lost_with_addresses(name),
             doubled_routes=self._doubled(routes),
+            nexthops=self.nexthops(name),
         )
 
     def _global(self, interface: str) -> list[Any]:

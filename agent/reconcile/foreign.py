@@ -40,6 +40,7 @@ FEATURES = "features"
 OTHER_FLOWS = "other flows"
 OTHER_ROUTES = "other routes"
 NEIGHBOURS = "neighbours"
+NEXTHOPS = "nexthop objects"
 INTERFACES = "interfaces"
 DISCIPLINES = "queueing disciplines"
 CLASSES = "classes"
@@ -49,7 +50,7 @@ FILTERS = "filters"
 # `proto kernel`, the one flow of a new bridge.
 ON_BRIDGES = (
     PORTS, FEATURES, "flows", OTHER_FLOWS, "addresses", "routes", OTHER_ROUTES, NEIGHBOURS,
-    INTERFACES, DISCIPLINES,
+    NEXTHOPS, INTERFACES, DISCIPLINES,
 )  # fmt: skip
 ON_QUEUES = ("classifiers", FILTERS, DISCIPLINES, CLASSES, "queues")
 # Of what is on one bridge or NIC, so many are named one by one.

@@ -119,6 +119,12 @@ def _nic(
                 "address of a NIC",
                 f"use a NIC without, or remove it (ip {kind} del {words})",
             )
+        for nexthop in nic.nexthops:
+            yield refuse(
+                where,
+                f"has the nexthop object `{nexthop}`, and what is sent by it would no longer leave",
+                f"use a NIC without, or remove it (ip nexthop del {' '.join(nexthop.split()[:2])})",
+            )
     if nic.carrier is False:
         yield refuse(where, "is up and has no carrier", "look at its cable and its switch port")
     yield from _mtu(bridge, nic)

@@ -291,6 +291,16 @@ def a_busy_bridge(said: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict
         [{"dst": "10.7.0.9", "dev": "pw-nic0", "lladdr": "02:00:00:00:00:09"},
          {"dst": "10.9.0.9", "dev": "mgmt", "lladdr": "02:00:00:00:00:19"}]
     )  # fmt: skip
+    said["ip -N -j neigh show proxy"] = json.dumps([{"dst": "10.7.0.8", "dev": "pw-nic0"}])
+    said["ip -N -j nexthop show"] = json.dumps(
+        [{"id": 7, "gateway": "10.7.0.2", "dev": "pw-nic0", "scope": "253", "flags": []},
+         {"id": 8, "dev": "mgmt", "scope": "254", "flags": []},
+         {"id": 9, "group": [{"id": 7}, {"id": 8}], "flags": []}]
+    )  # fmt: skip
+    said["ip -N -o -4 route show table 255"] = (
+        "2 10.7.0.1 dev pw-nic0 proto 2 scope 254 src 10.7.0.1\n"
+        "2 192.0.2.0/24 dev pw-nic0 scope 254\n"
+    )
     has(
         monkeypatch,
         pw_nic0=(
@@ -318,6 +328,10 @@ def test_each_thing_on_a_bridge_is_told_with_what_removes_it() -> None:
         "ip -6 route del 2001:db8::/32 via fe80::1 dev pw-nic0 metric 1024 pref medium":
             "inet6 2001:db8::/32 via fe80::1 dev pw-nic0 metric 1024 pref medium",
         "ip neigh del 10.7.0.9 dev pw-nic0": "pw-nic0 10.7.0.9",
+        "ip neigh del proxy 10.7.0.8 dev pw-nic0": "pw-nic0 proxy 10.7.0.8",
+        "ip nexthop del id 7": "pw-nic0 id 7 via 10.7.0.2 dev pw-nic0",
+        "ip route del local 192.0.2.0/24 dev pw-nic0 scope 254":
+            "local 192.0.2.0/24 dev pw-nic0 scope 254",
         "ip link del vlan7": "vlan7",
         "tc qdisc del dev pw-nic0 root": "pw-nic0 8001:",
         "tc qdisc del dev pw-nic0 clsact": "pw-nic0 ffff:",
