@@ -87,6 +87,8 @@ class NicFacts(Frozen):
     least_mtu_bytes, largest_mtu_bytes: what its driver accepts; None: the driver does not say.
     lost_with_addresses: IPv4 entries that somebody set and that the kernel drops with the NIC's
     last address, as `ip` names them: "neigh 10.7.0.9 dev nic0", "neigh proxy …", "route local …".
+    standing: what would be lost or cut off if a NIC that is down, or was taken over, were set down:
+    "interface vlan7", "address 10.99.0.7/24", "route …", "neighbour …" and the like.
     nexthops: nexthop objects over it, as `ip nexthop` names them: "id 7 via 10.7.0.2 dev nic0".
     doubled_routes: of `routes`, those in whose place (table, destination, TOS and metric) there is
     another route as well; at most MOST_DOUBLED.
@@ -113,6 +115,7 @@ class NicFacts(Frozen):
     lost_with_addresses: tuple[str, ...] = ()
     doubled_routes: tuple[str, ...] = ()
     nexthops: tuple[str, ...] = ()
+    standing: tuple[str, ...] = ()
 
 
 class ForeignEntry(Frozen):
@@ -149,8 +152,9 @@ class TakenOver(Frozen):
     mac: "" where an agent of an earlier version wrote this. addresses, routes: as `ip address add`
     and `ip route add` accept them. bridge: Placewire's, which took the NIC over. sysctls: the NIC's
     own, only in a debt and in a bridge's mark; Ledger.sysctls has them otherwise. given: the
-    addresses that Placewire gives to the bridge, only in its mark. What is no address, and a sysctl
-    of another interface, are refused: others can write marks.
+    addresses that Placewire gives to the bridge, only in its mark. standing: of a NIC that was down,
+    as NicFacts has it. What is no address, and a sysctl of another interface, are refused: others
+    can write marks.
     """
 
     nic: str
@@ -162,6 +166,7 @@ class TakenOver(Frozen):
     mac: str = ""
     sysctls: tuple[Sysctl, ...] = ()
     given: tuple[str, ...] = ()
+    standing: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _is_of_one_nic(self) -> Self:

@@ -481,9 +481,20 @@ class MemoryServer:
                 ),
                 root_qdisc=link.root if link.classes is None else "htb",
                 left_by_switch=name not in bridge_of and link.classes is not None,
+                standing=self.standing_on(name),
             )
             for name, link in sorted(self.links.items())
             if not link.internal
+        )
+
+    def standing_on(self, nic: str) -> tuple[str, ...]:
+        """What would be lost or cut off if the NIC were set down."""
+        routes = (*self.main_routes, *self.their_routes)
+        return (
+            *(f"interface {name}" for name, link in self.links.items() if link.above == nic),
+            *(f"address {address}" for address in self.links[nic].addresses),
+            *(f"route {line}" for line in routes if is_over(line, nic)),
+            *(f"neighbour {address}" for address in self.links[nic].neighbours),
         )
 
     def _foreign(self, interfaces: Iterable[str]) -> list[ForeignEntry]:

@@ -16,7 +16,7 @@ from placewire.agent.contract.state import (
     ObservedState,
     TakenOver,
 )
-from placewire.agent.drivers import interfaces, on_queues, routes, traffic_control
+from placewire.agent.drivers import interfaces, nic_moves, on_queues, routes, traffic_control
 from placewire.agent.drivers.disciplines import Discipline
 from placewire.agent.drivers.interfaces import InterfaceView
 from placewire.agent.drivers.on_bridges import made_by_kernel, read_on_bridges, require_alone
@@ -418,7 +418,7 @@ def test_a_nics_own_subnet_moves_and_comes_back_before_its_gateway(said: dict[st
     facts = nic0(said, [of_nic0("10.7.0.1", noprefixroute=True)], GATEWAY, SUBNET)
     desired = desired_state(1, nics=("nic0",))
     (held,) = extended(desired, ObservedState(nics=(facts,)), Ledger()).nics
-    moving = [" ".join(c) for c in interfaces._to_bridge(NicStep("to bridge", "pw-nic0", held))]
+    moving = [" ".join(c) for c in nic_moves._to_bridge(NicStep("to bridge", "pw-nic0", held))]
     added = [words for words in moving if words.startswith("ip route append ")]
     assert added == [
         f"ip route append {over_bridge(r, 'nic0', 'pw-nic0')}" for r in (SUBNET, GATEWAY)
@@ -427,7 +427,7 @@ def test_a_nics_own_subnet_moves_and_comes_back_before_its_gateway(said: dict[st
 
     bare = nic0(said, [])
     assert not has_back(held, bare)
-    back = [" ".join(c) for c in interfaces._back(NicStep("back", "", held))]
+    back = [" ".join(c) for c in nic_moves._back(NicStep("back", "", held))]
     assert back[-2:] == [f"ip route append {SUBNET}", f"ip route append {GATEWAY}"]
     without = facts.model_copy(update={"routes": (GATEWAY,)})
     assert has_back(held, facts) and not has_back(held, without)
@@ -603,6 +603,6 @@ def test_a_nic_that_was_exchanged_since_it_was_read_gets_nothing(said: dict[str,
         desired_state(1, nics=("nic0",)), ObservedState(nics=(facts,)), Ledger()
     ).nics
     another = held.model_copy(update={"mac": "02:00:00:00:99:01"})
-    assert interfaces._back(NicStep("back", "", held))
+    assert nic_moves._back(NicStep("back", "", held))
     with pytest.raises(EffectError, match=f"nic0 is another one now, with MAC {held.mac}"):
-        interfaces._back(NicStep("back", "", another))
+        nic_moves._back(NicStep("back", "", another))
