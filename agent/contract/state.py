@@ -152,9 +152,9 @@ class TakenOver(Frozen):
     mac: "" where an agent of an earlier version wrote this. addresses, routes: as `ip address add`
     and `ip route add` accept them. bridge: Placewire's, which took the NIC over. sysctls: the NIC's
     own, only in a debt and in a bridge's mark; Ledger.sysctls has them otherwise. given: the
-    addresses that Placewire gives to the bridge, only in its mark. standing: of a NIC that was down,
-    as NicFacts has it. What is no address, and a sysctl of another interface, are refused: others
-    can write marks.
+    addresses that Placewire gives to the bridge, only in its mark. standing: of a NIC that was
+    down, as NicFacts has it. What is no address, and a sysctl of another interface, are refused:
+    others can write marks.
     """
 
     nic: str
