@@ -370,11 +370,27 @@ def test_an_address_that_another_interface_has_too_takes_no_route_with_it(
     a_busy_bridge: dict[str, str],
 ) -> None:
     (first, *others) = LINKS
-    alone = {**first, "addr_info": first["addr_info"][:1]}  # type: ignore[index]
-    nic = {"ifname": "nic0", "flags": ["UP"], "mtu": 1500, "address": "",
-           "addr_info": alone["addr_info"]}  # fmt: skip
+    own, _, elsewhere, *_ = first["addr_info"]  # type: ignore[misc]
+    alone = {**first, "addr_info": [own, elsewhere]}
+    nic = {"ifname": "nic0", "flags": ["UP"], "mtu": 1500, "address": "", "addr_info": [own]}
     a_busy_bridge["ip -N -j -d address show"] = json.dumps([alone, nic, *others])
     require_alone(Address(interface="pw-nic0", address="10.7.0.1/24"), OWN)
+
+
+def test_with_its_last_address_an_interface_loses_routes_and_neighbours_of_ipv4(
+    a_busy_bridge: dict[str, str],
+) -> None:
+    (first, *others) = LINKS
+    own, *_, of_v6, _ = first["addr_info"]  # type: ignore[misc]
+    a_busy_bridge["ip -N -j -d address show"] = json.dumps(
+        [{**first, "addr_info": [own, of_v6]}, *others]
+    )
+    with pytest.raises(EffectError) as raised:
+        require_alone(Address(interface="pw-nic0", address="10.7.0.1/24"), OWN)
+    said = str(raised.value)
+    assert "ip route del 10.60.0.0/16 dev pw-nic0" in said and "ip neigh del 10.7.0.9" in said
+    assert "ip neigh del proxy 10.7.0.8" in said and "local 192.0.2.0/24" in said
+    assert "2001:db8" not in said and "nexthop object" not in said and "vlan7" not in said
 
 
 # -- a NIC's own routes --------------------------------------------------------------------------
