@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from placewire.agent.offline import _lease
 from tests.agent import keeping
 from tests.agent.memory_agent import MemoryAgent
 from tests.agent.memory_server import Link, MemoryServer, mac
@@ -81,6 +82,7 @@ def test_it_stays_up_beneath_what_came_since_and_that_is_told(
     lines = (agent.directory / "audit.jsonl").read_text().splitlines()
     (noted,) = [e for e in map(json.loads, lines) if e["event"] == "stays up"]
     assert noted["detail"] == said
+    assert f"({said})" in _lease(agent.keeper.lease), "`agent status` says so"
 
 
 @pytest.mark.network
