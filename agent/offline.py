@@ -109,9 +109,9 @@ def _text(server: str, seen: Observation, problems: list[str]) -> str:
 
 
 def _lease(lease: LeaseState) -> str:
-    if lease.is_idle:
-        return "nothing in force"
-    text = f"{lease.phase}, generation {lease.generation} of plan {lease.plan_name}"
+    text = "nothing in force"
+    if not lease.is_idle:
+        text = f"{lease.phase}, generation {lease.generation} of plan {lease.plan_name}"
     if lease.expires_unix is not None:
         text += f", {lease.expires_unix - time.time():.0f} s left"
     return f"{text} ({lease.detail})" if lease.detail else text

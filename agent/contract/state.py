@@ -66,6 +66,10 @@ class DesiredState(Collections):
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+# A router may have thousands, and all of them would travel in each message about its NICs.
+MOST_DOUBLED = 50
+
+
 class NicFacts(Frozen):
     """One NIC as the agent found it.
 
@@ -87,6 +91,11 @@ class NicFacts(Frozen):
     an adapter's own interface. resolves_neighbours: False where it is set to NOARP or POINTOPOINT.
     lost_with_addresses: IPv4 entries that somebody set and that the kernel drops with the NIC's
     last address, as `ip` names them: "neigh 10.7.0.9 dev nic0", "neigh proxy …", "route local …".
+    standing: what would be lost or cut off if a NIC that is down, or was taken over, were set down:
+    "interface vlan7", "address 10.99.0.7/24", "route …", "neighbour …" and the like.
+    nexthops: nexthop objects over it, as `ip nexthop` names them: "id 7 via 10.7.0.2 dev nic0".
+    doubled_routes: of `routes`, those in whose place (table, destination, TOS and metric) there is
+    another route as well; at most MOST_DOUBLED.
     """
 
     name: str
@@ -112,6 +121,9 @@ class NicFacts(Frozen):
     kind: str = ""
     resolves_neighbours: bool = True
     lost_with_addresses: tuple[str, ...] = ()
+    doubled_routes: tuple[str, ...] = ()
+    nexthops: tuple[str, ...] = ()
+    standing: tuple[str, ...] = ()
 
 
 class ForeignEntry(Frozen):
@@ -156,8 +168,9 @@ class TakenOver(Frozen):
     mac: "" where an agent of an earlier version wrote this. addresses, routes: as `ip address add`
     and `ip route add` accept them. bridge: Placewire's, which took the NIC over. sysctls: the NIC's
     own, only in a debt and in a bridge's mark; Ledger.sysctls has them otherwise. given: the
-    addresses that Placewire gives to the bridge, only in its mark. What is no address, and a sysctl
-    of another interface, are refused: others can write marks.
+    addresses that Placewire gives to the bridge, only in its mark. standing: of a NIC that was
+    down, as NicFacts has it. What is no address, and a sysctl of another interface, are refused:
+    others can write marks.
     """
 
     nic: str
@@ -169,6 +182,7 @@ class TakenOver(Frozen):
     mac: str = ""
     sysctls: tuple[Sysctl, ...] = ()
     given: tuple[str, ...] = ()
+    standing: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _is_of_one_nic(self) -> Self:
@@ -269,6 +283,7 @@ class LeaseState(Frozen):
     restoring   the baseline is being brought back
     failed      restoring failed; detail says what is left
 
+    detail: why it is in this phase, or what is otherwise than before, as a NIC that stays up.
     generation: of the state in force. highest_generation: ever seen; a stage must be above it.
     owed: one sentence for each NIC that was away when it was to get back what it held.
     """

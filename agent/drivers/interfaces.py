@@ -1,8 +1,9 @@
-"""Reads facts of interfaces, changes addresses, and moves a NIC's own to its bridge and back."""
+"""Reads facts of interfaces, and changes addresses."""
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from ipaddress import IPv4Interface
@@ -15,7 +16,7 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from placewire.agent.contract.entries import Address, Bridge, DatapathType
-from placewire.agent.contract.state import NicFacts
+from placewire.agent.contract.state import MOST_DOUBLED, NicFacts
 from placewire.agent.drivers import ethtool
 from placewire.agent.drivers.announce import announce
 from placewire.agent.drivers.command import parsed, run, shown
@@ -30,19 +31,17 @@ from placewire.agent.drivers.routes import (
     printed_routes,
     read_routes,
 )
-from placewire.agent.drivers.traffic_control import HTB_HANDLE, read_on_left
-from placewire.agent.reconcile.diff import over_bridge
+from placewire.agent.drivers.traffic_control import HTB_HANDLE
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.foreign import MOST_NAMED
-from placewire.agent.reconcile.route_identity import identities, identity
-from placewire.agent.reconcile.steps import EntryStep, NicStep
+from placewire.agent.reconcile.route_identity import destination_of, identities, identity
+from placewire.agent.reconcile.steps import EntryStep
 
-# With numbers in the place of names, also of scopes and of types of links (`[1]` is Ethernet):
-# which names there are may change at any time.
+# With numbers in the place of names, also of scopes: which names there are may change at any time.
 _SHOW = ("ip", "-N", "-j")
-# With -N, ip prints the number of a type of link, too (ARPHRD_… of Linux' if_arp.h).
-_LINK_TYPES = {"[1]": "ether", "[32]": "infiniband", "[65534]": "none"}
 _GLOBAL = "0"
+# `ip -N` also hides the types of links, which no file names.
+_LINK_TYPES = {"[1]": "ether", "[32]": "infiniband", "[772]": "loopback", "[65534]": "none"}
 _BLANK = re.compile(r"\s")
 _DATAPATH_INTERFACES = ("ovs-netdev", "ovs-system")
 # Disciplines that take what an interface receives.
@@ -56,7 +55,9 @@ class InterfaceView:
 
     def __init__(self) -> None:
         self._links: dict[str, Any] = {
-            link["ifname"]: link for link in parsed(run([*_SHOW, "-d", "address", "show"]))
+            link["ifname"]: {**link, "link_type": _LINK_TYPES.get(kind, kind)}
+            for link in parsed(run([*_SHOW, "-d", "address", "show"]))
+            for kind in [link.get("link_type", "")]
         }
         self._disciplines = read_disciplines()
         self._routes = read_routes()
@@ -128,17 +129,33 @@ class InterfaceView:
         return list(parsed(run([*_SHOW, "neigh", "show", "nud", "permanent"]) or "[]"))
 
     @cached_property
-    def _proxied(self) -> Sequence[Mapping[str, Any]]:
+    def _nexthops(self) -> Sequence[Mapping[str, Any]]:
+        """The nexthop objects, as `ip -j nexthop` shows them."""
+        try:
+            return list(parsed(run([*_SHOW, "nexthop", "show"]) or "[]"))
+        except EffectError:  # A kernel without them.
+            return []
+
+    def nexthops(self, interface: str) -> tuple[str, ...]:
+        """The nexthop objects over the interface, as `ip nexthop` names them."""
+        return tuple(
+            f"id {one['id']}{f' via {by}' if (by := one.get('gateway')) else ''} dev {interface}"
+            for one in self._nexthops
+            if one.get("dev") == interface
+        )
+
+    @cached_property
+    def proxied(self) -> Sequence[Mapping[str, Any]]:
         """The neighbours for which this server answers, as `ip -j neigh` shows them."""
         return list(parsed(run([*_SHOW, "neigh", "show", "proxy"]) or "[]"))
 
     @cached_property
-    def _local_routes(self) -> Sequence[str]:
+    def local_routes(self) -> Sequence[str]:
         """Other programs' IPv4 routes of table local."""
         return [line for line in printed_routes("-4", "255") if not is_the_kernels(line)]
 
     def _lost_with_addresses(self, nic: str) -> tuple[str, ...]:
-        asked = (("", self.permanent_neighbours), ("proxy ", self._proxied))
+        asked = (("", self.permanent_neighbours), ("proxy ", self.proxied))
         return (
             *(
                 f"neigh {kind}{entry['dst']} dev {nic}"
@@ -146,7 +163,7 @@ class InterfaceView:
                 for entry in entries
                 if entry.get("dev") == nic and ":" not in entry["dst"]
             ),
-            *(f"route {line}" for line in self._local_routes if is_over(line, nic)),
+            *(f"route {line}" for line in self.local_routes if is_over(line, nic)),
         )
 
     @property
@@ -209,6 +226,27 @@ class InterfaceView:
             if is_over(line, nic) and f" proto {OF_KERNEL} " not in f"{line} "
         )
 
+    @cached_property
+    def _routes_to(self) -> Mapping[str, Sequence[str]]:
+        """All routes, by their destination."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for line in self._routes:
+            found[destination_of(line)].append(line)
+        return found
+
+    def _doubled(self, routes: Sequence[str]) -> tuple[str, ...]:
+        """Those beside which the kernel has another route in the same place."""
+        found = (
+            route
+            for route in routes
+            if sum(
+                identity(other).place == identity(route).place
+                for other in self._routes_to[destination_of(route)]
+            )
+            > 1
+        )
+        return tuple(islice(found, MOST_DOUBLED))
+
     def nics(
         self, bridge_of_interface: Mapping[str, str], internal: Collection[str]
     ) -> tuple[NicFacts, ...]:
@@ -225,7 +263,7 @@ class InterfaceView:
         link = self._links[name]
         master = link.get("master")
         bridge = bridge_of_interface.get(name) or (None if master == "ovs-system" else master)
-        root = self._root(name)
+        root, routes = self._root(name), self._routes_of_nic(name)
         return NicFacts(
             name=name,
             mac=link.get("address", ""),
@@ -236,8 +274,8 @@ class InterfaceView:
             rdma=_has_rdma(name),
             addresses=tuple(self.addresses(name)),
             bridge=bridge,
-            address_commands=tuple(_address_command(a) for a in self._global(name)),
-            routes=self._routes_of_nic(name),
+            address_commands=self.address_commands(name),
+            routes=routes,
             routes_v6=tuple(islice(self._lost_v6(name), MOST_NAMED)),
             root_qdisc=root.kind if root else None,
             receiving_qdisc=next(
@@ -249,11 +287,17 @@ class InterfaceView:
             # 0: the driver states no bound.
             least_mtu_bytes=link.get("min_mtu") or None,
             largest_mtu_bytes=link.get("max_mtu") or None,
-            link_type=_LINK_TYPES.get(link.get("link_type", ""), link.get("link_type", "")),
+            link_type=link["link_type"],
             kind=self._kind(name),
             resolves_neighbours=not {"NOARP", "POINTOPOINT"}.intersection(link["flags"]),
             lost_with_addresses=self._lost_with_addresses(name),
+            doubled_routes=self._doubled(routes),
+            nexthops=self.nexthops(name),
         )
+
+    def address_commands(self, interface: str) -> tuple[str, ...]:
+        """Its addresses as `ip address add` accepts them."""
+        return tuple(_address_command(entry) for entry in self._global(interface))
 
     def _global(self, interface: str) -> list[Any]:
         entries = self.address_entries(interface)
@@ -330,90 +374,11 @@ def remove_left_by_switch(bridges: Sequence[str]) -> None:
             run(["ovs-dpctl", "del-if", "ovs-system", bridge.name])
 
 
-def move_nics(steps: Sequence[NicStep]) -> None:
-    """Moves all that can be moved, then raises EffectError with what could not."""
-    failures = []
-    for step in steps:
-        try:
-            failures += _move_nic(step)
-        except EffectError as error:
-            failures.append(str(error))
-    if failures:
-        raise EffectError("; ".join(failures))
-
-
-def _move_nic(step: NicStep) -> list[str]:
-    """Returns what failed. Raises EffectError where the NIC is gone."""
-    failures = []
-    for action in _to_bridge(step) if step.direction == "to bridge" else _back(step):
-        try:
-            run(action)
-        except EffectError as error:
-            failures.append(str(error))
-    if step.direction == "back":
-        failures += _remove_left_queues(step.held.nic)
-        if step.held.was_up:
-            announce(step.held.nic, [a.split()[0].split("/")[0] for a in step.held.addresses])
-    return failures
-
-
-def _remove_left_queues(nic: str) -> list[str]:
-    """Removes the HTB that ovs-vswitchd left on a NIC; returns why it cannot be removed."""
-    view = InterfaceView()
-    if not view.has_htb_of_switch(nic):
-        return []
-    if theirs := read_on_left(nic, view.disciplines(nic)):
-        return [f"the queues of {nic} stay: {f.text} is not ours ({f.remedy})" for f in theirs]
-    try:
-        run(["tc", "qdisc", "del", "dev", nic, "root"])
-    except EffectError as error:
-        return [str(error)]
-    return []
-
-
-def _to_bridge(step: NicStep) -> list[list[str]]:
-    """The commands; the bridge has the addresses already. Routes are deleted by name, because a
-    gateway route stays when its address goes."""
-    nic, held = step.held.nic, step.held
-    there = read_routes()
-    moving, known = identities(held.routes), identities(there)
-    return [
-        *[["ip", "route", "del", *line.split()] for line in there if identity(line) in moving],
-        *[["ip", "address", "del", *_identity(a), "dev", nic] for a in held.addresses],
-        *[
-            ["ip", "route", "add", *moved.split()]
-            for route in held.routes
-            if identity(moved := over_bridge(route, nic, step.bridge)) not in known
-        ],
-    ]
-
-
-def _back(step: NicStep) -> list[list[str]]:
-    nic, held = step.held.nic, step.held
-    view = InterfaceView()
-    if nic not in view.names:
-        raise EffectError(f"NIC {nic} is gone: its addresses {held.addresses} cannot come back")
-    if held.mac not in ("", view.mac(nic)):  # It was exchanged since the server was read.
-        raise EffectError(
-            f"NIC {nic} is another one now, with MAC {view.mac(nic)}: it is not given what "
-            f"{held.mac} held"
-        )
-    have = {_address_command(a) for a in view._global(nic)}
-    there = identities(read_routes())
-    missing = [a for a in held.addresses if a not in have]
-    return [
-        ["ip", "link", "set", nic, "up" if held.was_up else "down"],
-        *([] if held.was_promiscuous else [["ip", "link", "set", nic, "promisc", "off"]]),
-        *[["ip", "address", "add", *address.split(), "dev", nic] for address in missing],
-        *[["ip", "route", "add", *r.split()] for r in held.routes if identity(r) not in there],
-    ]
-
-
 def identity_of(entry: Mapping[str, Any]) -> list[str]:
     """The words that name an address to `ip address del`. entry: as `ip -j address` shows it."""
-    return _identity(_address_command(entry))
+    return identity_of_command(_address_command(entry))
 
 
-def _identity(address_command: str) -> list[str]:
+def identity_of_command(address_command: str) -> list[str]:
     words = address_command.split()
     return words[:3] if len(words) > 1 and words[1] == "peer" else words[:1]

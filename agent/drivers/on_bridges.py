@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv6Address
-from typing import Any
+from typing import Any, Literal
 
 from placewire.agent.contract.entries import TABLES, Address
 from placewire.agent.contract.state import ForeignEntry
 from placewire.agent.drivers.interfaces import RECEIVING, InterfaceView, identity_of
+from placewire.agent.drivers.routes import is_over
 from placewire.agent.reconcile.canonical import prefix
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.foreign import (
     DISCIPLINES,
     INTERFACES,
     NEIGHBOURS,
+    NEXTHOPS,
     OTHER_ROUTES,
     goes_with_address,
 )
@@ -46,7 +48,10 @@ def read_on_bridges(
         *_addresses(bridge, view.address_entries(bridge), own),
         *(_route(r, bridge) for r in view.foreign_routes(bridge) if identity(r) not in ours),
         *_routes_v6(bridge, view.foreign_routes_v6),
-        *_neighbours(bridge, view.permanent_neighbours),
+        *(_route(route, bridge) for route in view.local_routes if is_over(route, bridge)),
+        *_neighbours(bridge, "permanent", view.permanent_neighbours),
+        *_neighbours(bridge, "proxy", view.proxied),
+        *_nexthops(bridge, view.nexthops(bridge)),
         *_above(bridge, view.above(bridge)),
         *_disciplines(bridge, view, offloads=offloads),
     ]
@@ -70,7 +75,12 @@ def require_alone(address: Address, own: Collection[str]) -> None:
     else:
         ours = identities(own)
         elsewhere = [_route(r, "") for r in view.all_foreign_routes if identity(r) not in ours]
-    require_nothing(goes_with_address(address, [*there, *elsewhere]))
+    left = {
+        f"{entry['local']}/{entry['prefixlen']}"
+        for entry in view.address_entries(address.interface)
+        if entry["family"] == "inet"
+    } - {address.address}
+    require_nothing(goes_with_address(address, [*there, *elsewhere], is_last=not left))
 
 
 def _addresses(
@@ -137,16 +147,31 @@ def _routes_v6(bridge: str, routes: Iterable[str]) -> Iterator[ForeignEntry]:
             )
 
 
-def _neighbours(bridge: str, entries: Iterable[Mapping[str, Any]]) -> Iterator[ForeignEntry]:
+def _neighbours(
+    bridge: str, kind: Literal["permanent", "proxy"], entries: Iterable[Mapping[str, Any]]
+) -> Iterator[ForeignEntry]:
     for entry in entries:
         if entry.get("dev") == bridge:
+            named = f"{'proxy ' if kind == 'proxy' else ''}{entry['dst']}"
             yield ForeignEntry(
                 collection=NEIGHBOURS,
-                key=f"{bridge} {entry['dst']}",
-                text=f"permanent neighbour {entry['dst']} of {bridge}",
+                key=f"{bridge} {named}",
+                text=f"{kind} neighbour {entry['dst']} of {bridge}",
                 on=bridge,
-                remedy=f"ip neigh del {entry['dst']} dev {bridge}",
+                remedy=f"ip neigh del {named} dev {bridge}",
             )
+
+
+def _nexthops(bridge: str, names: Iterable[str]) -> Iterator[ForeignEntry]:
+    for name in names:
+        _, number, *_ = name.split()
+        yield ForeignEntry(
+            collection=NEXTHOPS,
+            key=f"{bridge} {name}",
+            text=f"nexthop object {name}",
+            on=bridge,
+            remedy=f"ip nexthop del id {number}",
+        )
 
 
 def _above(bridge: str, names: Iterable[str]) -> Iterator[ForeignEntry]:

@@ -32,7 +32,9 @@ from placewire.agent.drivers import (
     devices,
     ethtool,
     interfaces,
+    nic_moves,
     on_bridges,
+    on_nics,
     on_queues,
     openflow,
     ovsdb,
@@ -102,7 +104,13 @@ class Server:
         )
         rules, foreign_rules = policy_routing.read_rules()
         routes, foreign_routes = policy_routing.read_routes()
-        facts = view.nics(switch.bridge_of_interface, switch.internal_interfaces)
+        facts = tuple(
+            # Only these may have to be set down again, now or later.
+            nic.model_copy(update={"standing": on_nics.what_stands_on(view, nic.name)})
+            if nic.name in sought.nics or not nic.up
+            else nic
+            for nic in view.nics(switch.bridge_of_interface, switch.internal_interfaces)
+        )
         known = {*(nic.name for nic in facts), *(b.name for b in (*bridges, *left))}
         effective = traffic_control.read_queues(nics)
         theirs = switch.foreign_on_ours()
@@ -217,7 +225,7 @@ class Server:
     def _apply_batch(self, batch: list[Step], plan_name: str) -> None:
         first = batch[0]
         if isinstance(first, NicStep):
-            interfaces.move_nics([step for step in batch if isinstance(step, NicStep)])
+            nic_moves.move_nics([step for step in batch if isinstance(step, NicStep)])
             return
         entries = [step for step in batch if isinstance(step, EntryStep)]
         if first.collection == "bridges":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection
 from typing import NamedTuple
@@ -10,16 +11,21 @@ from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, 
 from placewire.agent.keep.context import Context, Taken
 from placewire.agent.keep.outcome import NotAsAppliedError
 from placewire.agent.reconcile.drift import Drift, find_drift, opening_anew
+from placewire.agent.reconcile.ledger import stays_up_sentences
 from placewire.agent.reconcile.steps import Step
+
+log = logging.getLogger(__name__)
 
 READ_BACK_PAUSE_SECONDS = 0.1
 
 
 class Applied(NamedTuple):
-    """steps: those that were taken. observed: the network as it was read back, whole."""
+    """steps: those that were taken. observed: the network as it was read back, whole. told: what is
+    otherwise than it was before Placewire, and why; else ""."""
 
     steps: tuple[Step, ...]
     observed: ObservedState
+    told: str = ""
 
 
 def apply_whole(
@@ -47,7 +53,11 @@ def apply_whole(
     left, observed = _read_back(context, desired, ledger, leave=())
     if left:
         raise NotAsAppliedError(_text_of(left))
-    return Applied(steps, observed)
+    told = "; ".join(stays_up_sentences(desired, observed, ledger))
+    if told:
+        context.memory.note("stays up", (), detail=told)
+        log.warning("%s", told)
+    return Applied(steps, observed, told)
 
 
 def apply_all_but(

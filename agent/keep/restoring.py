@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from placewire.agent.contract.state import DesiredState, ObservedState, Refusal
-from placewire.agent.keep.applying import apply_whole
+from placewire.agent.contract.state import DesiredState, Refusal
+from placewire.agent.keep.applying import Applied, apply_whole
 from placewire.agent.keep.context import Context, Taken
 from placewire.agent.keep.outcome import (
     NOTHING_DONE,
@@ -91,7 +91,7 @@ def bring_back(context: Context) -> Outcome:
         observed = context.observe(kept.desired, kept.ledger)
         taken = context.take(kept.desired, observed)
         done = apply_whole(context, taken.state, taken.ledger, "restore", observed)
-        _save_as_restored(context, taken, done.observed)
+        _save_as_restored(context, taken, done)
     except Exception as error:
         # Any error at all: the lease must say that the baseline is not back.
         context.retry.failed(error)
@@ -153,17 +153,17 @@ def _with_debts(context: Context, outcome: Outcome) -> Outcome:
     return outcome._replace(refusals=(*outcome.refusals, *owed))
 
 
-def _save_as_restored(context: Context, taken: Taken, observed: ObservedState) -> None:
+def _save_as_restored(context: Context, taken: Taken, done: Applied) -> None:
     """Raises NotDurableError: an agent that starts anew would bring back what was undone. Raises
     NotAsAppliedError where part of the aim is left out."""
     memory = context.memory
     if taken.refused and taken.state is not None:
         with memory.lock:
-            memory.hold(leases.restored_in_part(memory.kept, taken.state, observed))
+            memory.hold(leases.restored_in_part(memory.kept, taken.state, done.observed))
     _require_all(taken)
     try:
         with memory.lock:
-            memory.save(leases.restored(memory.kept, observed))
+            memory.save(leases.restored(memory.kept, done.observed, done.told))
     except EffectError as error:
         raise NotDurableError(
             f"all is undone, but that cannot be written to disk: {error}; an agent that starts "

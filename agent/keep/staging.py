@@ -43,7 +43,8 @@ def stage(context: Context, desired: DesiredState, lease_seconds: float) -> Outc
         with memory.lock:
             # A state that is staged again may have been committed since the check above.
             now = memory.now()
-            memory.save(leases.staged(memory.kept, now + lease_seconds, done.observed, now))
+            expires = now + lease_seconds
+            memory.save(leases.staged(memory.kept, expires, done.observed, now, done.told))
     except Exception as error:
         # Any error at all: it must not leave the server half changed.
         return _give_up(context, error)

@@ -38,7 +38,14 @@ from placewire.agent.contract.state import (
 )
 from placewire.agent.reconcile.canonical import canonical
 from placewire.agent.reconcile.effective import drifted_nics
-from placewire.agent.reconcile.ledger import has_back, is_of, is_replaced, marked_as_held, tells_all
+from placewire.agent.reconcile.ledger import (
+    has_back,
+    is_of,
+    is_replaced,
+    marked_as_held,
+    stays_up_for,
+    tells_all,
+)
 from placewire.agent.reconcile.route_identity import identities, identity
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 
@@ -234,6 +241,7 @@ def _nics_back(bridges: tuple[Bridge, ...], observed: ObservedState, ledger: Led
         free = is_of(taken, nic) and nic.bridge is None
         if taken.nic in ours or (free and not has_back(taken, nic)):
             # A port of ours is the NIC, though its MAC address may have changed meanwhile.
-            back = taken.model_copy(update={"mac": nic.mac})
+            up = taken.was_up or bool(stays_up_for(taken, nic))
+            back = taken.model_copy(update={"mac": nic.mac, "was_up": up})
             steps.append(NicStep("back", ours.get(taken.nic, ""), back))
     return steps

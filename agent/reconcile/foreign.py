@@ -8,9 +8,11 @@ queues leave it where it is.
 A request for a change that would take it away is refused before anything changes; each refusal
 names one object, where it is, and the command that removes it. An undo cannot be refused: a lease
 has run out, and nobody may be there. Everything else is then undone, and these steps are held back.
-The bridge stays with its NIC, both reach the network as before, and the NIC's own addresses and
-routes stay on the bridge, where they work. On the NIC they would be cut off, because it still is a
-port; without the NIC the foreign port would be cut off. Queues stay with all that is beneath them.
+The bridge stays with its NIC, both reach the network as before, and all addresses of the bridge and
+its NIC's own routes stay on it, where they work. On the NIC they would be cut off, because it still
+is a port; without the NIC the foreign port would be cut off; and with the last address of an
+interface the kernel removes everybody's routes and neighbours there. Queues stay with all that is
+beneath them.
 The lease says `failed` and what is in the way, and the agent tries again until that is gone.
 
 The same holds where others have made something in the place of an entry of ours: a flow of its
@@ -38,6 +40,7 @@ FEATURES = "features"
 OTHER_FLOWS = "other flows"
 OTHER_ROUTES = "other routes"
 NEIGHBOURS = "neighbours"
+NEXTHOPS = "nexthop objects"
 INTERFACES = "interfaces"
 DISCIPLINES = "queueing disciplines"
 CLASSES = "classes"
@@ -47,7 +50,7 @@ FILTERS = "filters"
 # `proto kernel`, the one flow of a new bridge.
 ON_BRIDGES = (
     PORTS, FEATURES, "flows", OTHER_FLOWS, "addresses", "routes", OTHER_ROUTES, NEIGHBOURS,
-    INTERFACES, DISCIPLINES,
+    NEXTHOPS, INTERFACES, DISCIPLINES,
 )  # fmt: skip
 ON_QUEUES = ("classifiers", FILTERS, DISCIPLINES, CLASSES, "queues")
 # Of what is on one bridge or NIC, so many are named one by one.
@@ -79,8 +82,6 @@ def hold_back(
         bridges={place.name for place in would_go if place.kind == "bridge"},
         shaping={place.name for place in would_go if place.kind == "NIC"},
         entries={place.name for place in would_go if place.kind not in ("bridge", "NIC")},
-        ledger=ledger,
-        bridge_of={b.nic: b.name for b in observed.bridges},
     )
     blocked = [step for step, _ in taken]
     harmless = tuple(
@@ -124,10 +125,13 @@ def _what_would_go(
     for step in going:
         if isinstance(step.before, Queue) and step.before.nic not in nics:
             found[_Place("queue", step.before.key)] = on[step.before.key]
+    bare = _bare(steps, observed)
     with_address = {
         address: list(
             goes_with_address(
-                address, [*on[address.interface], *_routes_from(address, observed, ledger)]
+                address,
+                [*on[address.interface], *_routes_from(address, observed, ledger)],
+                is_last=address.interface in bare,
             )
         )
         for step in going
@@ -166,14 +170,36 @@ def _is_beneath(name: str, nic: str) -> bool:
     return name == nic or name.startswith(f"{nic} queue ")
 
 
-def goes_with_address(address: Address, foreign: Iterable[ForeignEntry]) -> Iterator[ForeignEntry]:
+def _bare(steps: Sequence[Step], observed: ObservedState) -> set[str]:
+    """The interfaces that these steps leave without an IPv4 address."""
+    changes = [s for s in steps if isinstance(s, EntryStep) and s.collection == Address.collection]
+    gone = {step.before for step in changes if step.after is None}
+    left = {a.interface for a in observed.addresses if a not in gone}
+    left |= {s.after.interface for s in changes if isinstance(s.after, Address)}
+    left |= {
+        entry.on
+        for entry in observed.foreign
+        if entry.collection == "addresses" and ":" not in entry.key
+    }
+    return {address.interface for address in gone if isinstance(address, Address)} - left
+
+
+def goes_with_address(
+    address: Address, foreign: Iterable[ForeignEntry], *, is_last: bool
+) -> Iterator[ForeignEntry]:
     """What the kernel removes together with this address: a route that has it as its source, and an
-    address of the same subnet that came later."""
+    address of the same subnet that came later. With the last IPv4 address of an interface go all
+    routes and neighbours of IPv4 there."""
     network = IPv4Interface(address.address).network
     for entry in foreign:
         held = entry.key.removeprefix(f"{address.interface} ")
+        there = is_last and entry.on == address.interface
         if entry.collection in ("routes", OTHER_ROUTES):
-            if f" src {address.address.split('/')[0]} " in f"{entry.text} ":
+            of_v4 = not entry.key.startswith("inet6 ")
+            if (there and of_v4) or f" src {address.address.split('/')[0]} " in f"{entry.text} ":
+                yield entry
+        elif entry.collection == NEIGHBOURS:
+            if there and ":" not in held:
                 yield entry
         elif (
             entry.collection == "addresses"
@@ -274,23 +300,15 @@ def _place(entry: Entry) -> str:
 
 class _Staying:
     """What stays because something of others is on it: bridges and NICs (their queues) by name,
-    other entries by key; and with each bridge, the addresses that its NIC itself had."""
+    other entries by key; and with each bridge, all its addresses."""
 
     def __init__(
         self,
         bridges: Collection[str],
         shaping: Collection[str],
         entries: Collection[str],
-        ledger: Ledger,
-        bridge_of: dict[str, str],
     ) -> None:
         self._bridges, self._shaping, self._entries = bridges, shaping, entries
-        self._addresses = {
-            (bridge_of[taken.nic], address.split()[0])
-            for taken in ledger.nics
-            if bridge_of.get(taken.nic) in bridges
-            for address in taken.addresses
-        }
 
     def harmed_by(self, step: Step) -> bool:
         if isinstance(step, NicStep):
@@ -305,7 +323,7 @@ class _Staying:
             return gone.name in self._bridges
         if isinstance(gone, (Shaper, Queue)) and gone.nic in self._shaping:
             return True
-        if isinstance(gone, Address) and (gone.interface, gone.address) in self._addresses:
+        if isinstance(gone, Address) and gone.interface in self._bridges:
             return True
         return isinstance(gone, (Address, Queue)) and gone.key in self._entries
 

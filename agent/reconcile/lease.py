@@ -136,14 +136,18 @@ def begin_stage(kept: Kept, desired: DesiredState, ledger: Ledger) -> Kept:
     return Kept(lease=lease, desired=desired, baselines=beneath, ledger=ledger)
 
 
-def staged(kept: Kept, expires_unix: float, observed: ObservedState, now_unix: float) -> Kept:
-    """To be called once the state was read back and found as desired. A committed state that is
+def staged(
+    kept: Kept, expires_unix: float, observed: ObservedState, now_unix: float, detail: str = ""
+) -> Kept:
+    """To be called once the state was read back and found as desired. detail: what is to be told
+    of it. A committed state that is
     staged again keeps the lease that it has. Raises LeaseRefusedError where the lease of a state
     that was staged again has run out meanwhile."""
     if kept.lease.is_committed:
         return kept
     _require_time_left(kept.lease, now_unix, "stage")
-    return _with_lease(_settled(kept, observed), phase="staged", expires_unix=expires_unix)
+    settled = _settled(kept, observed)
+    return _with_lease(settled, phase="staged", expires_unix=expires_unix, detail=detail)
 
 
 def renewed(kept: Kept, generation: int, expires_unix: float, now_unix: float) -> Kept:
@@ -206,10 +210,11 @@ def begin_restore_from_marks(kept: Kept, ledger: Ledger) -> Kept:
     return _restoring(kept.model_copy(update={"ledger": ledger}), None, (), "restore from marks")
 
 
-def restored(kept: Kept, observed: ObservedState) -> Kept:
-    """To be called once the read-back shows that the aim of `begin_restore` is in force."""
+def restored(kept: Kept, observed: ObservedState, detail: str = "") -> Kept:
+    """To be called once the read-back shows that the aim of `begin_restore` is in force. detail:
+    what is to be told of it."""
     phase = "idle" if kept.desired is None else "committed"
-    return _with_lease(_settled(kept, observed), phase=phase, detail="")
+    return _with_lease(_settled(kept, observed), phase=phase, detail=detail)
 
 
 def restored_in_part(kept: Kept, part: DesiredState, observed: ObservedState) -> Kept:

@@ -27,8 +27,11 @@ from placewire.agent.contract.state import (
     TakenOver,
     refuse,
 )
-from placewire.agent.reconcile.route_identity import identities
+from placewire.agent.reconcile.route_identity import identities, identity
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
+
+# Of what stands on a NIC, so much is named.
+MOST_STANDING = 5
 
 
 def extended(desired: DesiredState, observed: ObservedState, ledger: Ledger) -> Ledger:
@@ -135,11 +138,44 @@ def has_back(taken: TakenOver, nic: NicFacts) -> bool:
     return (
         set(taken.addresses) <= set(nic.address_commands)
         and identities(taken.routes) <= identities(nic.routes)
-        and taken.was_up == nic.up
+        and (taken.was_up == nic.up or bool(stays_up_for(taken, nic)))
         # A killed ovs-vswitchd leaves its NICs promiscuous.
         and (taken.was_promiscuous or not nic.promiscuous)
         # A NIC with a queueing discipline of its own is never taken over, so this one is ours.
         and not nic.left_by_switch
+    )
+
+
+def stays_up_for(taken: TakenOver, nic: NicFacts) -> tuple[str, ...]:
+    """What others have put on a NIC since it was taken over, for which it is not set down again,
+    though it was down then."""
+    return came_since(taken, nic.standing) if nic.up and not taken.was_up else ()
+
+
+def came_since(taken: TakenOver, standing: Iterable[str]) -> tuple[str, ...]:
+    """standing: as NicFacts has it."""
+    routes = identities(taken.routes)
+    known = {*taken.standing, *(f"address {address.split()[0]}" for address in taken.addresses)}
+    return tuple(
+        one
+        for one in standing
+        if one not in known
+        and not (one.startswith("route ") and identity(one.removeprefix("route ")) in routes)
+    )
+
+
+def stays_up_sentences(
+    desired: DesiredState | None, observed: ObservedState, ledger: Ledger
+) -> tuple[str, ...]:
+    """One for each NIC that `desired` does not take over and that is not set down again."""
+    covered = {bridge.nic for bridge in desired.bridges} if desired else set()
+    facts = {nic.name: nic for nic in observed.nics}
+    return tuple(
+        f"NIC {taken.nic} stays up, though it was down before it was taken over: "
+        f"{', '.join(found[:MOST_STANDING])} came since (ip link set {taken.nic} down)"
+        for taken in ledger.nics
+        if taken.nic in facts and taken.nic not in covered
+        if (found := stays_up_for(taken, facts[taken.nic]))
     )
 
 
@@ -311,6 +347,7 @@ def _held(nic: NicFacts, bridge: Bridge, take_over: Collection[str]) -> TakenOve
         # ovs-vswitchd makes its own ports promiscuous.
         was_promiscuous=nic.promiscuous and nic.bridge is None,
         bridge=bridge.name,
+        standing=() if nic.up else nic.standing,
     )
 
 

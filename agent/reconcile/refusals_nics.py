@@ -66,6 +66,7 @@ def bridge_refusals(
             yield from _nic(wanted, bridge, nic, taken)
             if nic.name not in taken:
                 yield from _sources(nic, observed)
+                yield from _doubled_routes(nic)
     for bridge in wanted.bridges:
         if sum(other.nic == bridge.nic for other in wanted.bridges) > 1:
             yield refuse(
@@ -128,6 +129,12 @@ def _nic(
                 f"has the IPv6 route {route!r}, which would lead to nobody",
                 f"use a NIC without, or remove it (ip -6 route del {route})",
             )
+        for nexthop in nic.nexthops:
+            yield refuse(
+                where,
+                f"has the nexthop object `{nexthop}`, and what is sent by it would no longer leave",
+                f"use a NIC without, or remove it (ip nexthop del {' '.join(nexthop.split()[:2])})",
+            )
     if nic.carrier is False:
         yield refuse(where, "is up and has no carrier", "look at its cable and its switch port")
     yield from _mtu(bridge, nic)
@@ -184,6 +191,17 @@ def _held(wanted: DesiredState, bridge: Bridge, nic: NicFacts) -> Iterator[Refus
                 "give the NIC that address anew without such a label",
             )
     yield from _immovable_routes(nic)
+
+
+def _doubled_routes(nic: NicFacts) -> Iterator[Refusal]:
+    """The kernel uses the first of them, and only it knows which came first."""
+    for route in nic.doubled_routes:
+        yield refuse(
+            f"NIC {nic.name}",
+            f"has the route {route!r}, and there is another one of the same destination and "
+            "metric: their order could not be given back",
+            f"remove one of them, or give it another metric (ip route del {route})",
+        )
 
 
 def _immovable_routes(nic: NicFacts) -> Iterator[Refusal]:

@@ -53,6 +53,12 @@ def identity(route: str) -> Identity:
     return Identity(place, kind, tuple(_ways(words)), said.get("src", ""))
 
 
+def destination_of(route: str) -> str:
+    """Its destination, as it is printed."""
+    words = route.split(maxsplit=2)
+    return words[1] if words[0] in _TYPES and len(words) > 1 else words[0]
+
+
 def identities(routes: Iterable[str]) -> frozenset[Identity]:
     return frozenset(map(identity, routes))
 

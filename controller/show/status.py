@@ -53,7 +53,8 @@ def show_servers(
         if observation is not None:
             # What is in force was read back, with its problems.
             idle_ones = () if server in results else observation.state.problems
-            for said in (*idle_ones, *observation.lease.owed):
+            told = (observation.lease.detail,) if observation.lease.detail else ()
+            for said in (*told, *idle_ones, *observation.lease.owed):
                 console.print(f"{server}: {visible(said)}", style="red")
     digests = {o.lease.plan_digest for o in observations.values() if o is not None}
     if len(digests) > 1:

@@ -21,11 +21,12 @@ from placewire.agent.contract.entries import (
     Shaper,
     Sysctl,
 )
-from placewire.agent.contract.state import ForeignEntry, ObservedState
+from placewire.agent.contract.state import ForeignEntry, ObservedState, TakenOver
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effective import drifted_nics
 from placewire.agent.reconcile.effects import EffectError, UnreadableError
 from placewire.agent.reconcile.foreign import goes_with_address
+from placewire.agent.reconcile.ledger import came_since
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 from placewire.agent.reconcile.unmarkable import Unmarked
 from tests.agent.faults import Fault, Place, Striker
@@ -272,7 +273,9 @@ class MemoryNetwork:
         if step.after is None:
             _require(entry.address in link.addresses, f"{entry.key}: no such address")
             there = self._server.on_bridge(entry.interface, {entry.address, *step.with_it})
-            _require_nothing([*goes_with_address(entry, [*there, *self._elsewhere(entry)])])
+            is_last = [a for a in link.addresses if ":" not in a] == [entry.address]
+            found = [*there, *self._elsewhere(entry)]
+            _require_nothing([*goes_with_address(entry, found, is_last=is_last)])
             self._server.remove_address(entry.interface, entry.address)
         elif entry.address not in link.addresses:
             link.addresses.append(entry.address)
@@ -386,11 +389,14 @@ class MemoryNetwork:
         there = list(self._server.main_routes)
         missing = [a for a in held.addresses if a not in link.address_commands]
         return [
-            (f"link {nic}", lambda: self._server.set_up(nic, held.was_up)),
+            (f"link {nic}", lambda: self._server.set_up(nic, self._stays_up(held))),
             *([(f"qdisc of {nic}", link.without_root)] if self._is_left(nic) else []),
             *((f"add {a} {nic}", lambda a=a: link.add_address(a)) for a in missing),
             *((f"add {r}", lambda r=r: self._add_main(r)) for r in held.routes if r not in there),
         ]
+
+    def _stays_up(self, held: TakenOver) -> bool:
+        return held.was_up or bool(came_since(held, self._server.standing_on(held.nic)))
 
     def _is_left(self, nic: str) -> bool:
         """Whether the NIC has an HTB that ovs-vswitchd left behind."""

@@ -234,20 +234,26 @@ class MemoryServer:
         self.their_routes = [line for line in self.their_routes if not is_over(line, name)]
 
     def set_up(self, name: str, up: bool) -> None:
-        """Routes through an interface that goes down are lost."""
+        """Routes and neighbours of an interface that goes down are lost."""
         self.links[name].up = up
         if not up:
-            self._remove_routes(name)
+            self._without_ip(name)
+
+    def _without_ip(self, name: str) -> None:
+        self._remove_routes(name)
+        self.links[name].neighbours.clear()
 
     def remove_address(self, interface: str, address: str) -> None:
         """Routes that have the address as their source go with it, and the later addresses of its
-        subnet with the first one."""
+        subnet with the first one; with the last address of IPv4 all routes and neighbours there."""
         link = self.links[interface]
         subnet = [a for a in link.addresses if same_subnet(a, address)]
         for one in subnet if subnet[0] == address else [address]:
             link.addresses.remove(one)
             link.theirs.discard(one)
             link.without_route.discard(one)
+        if ":" not in address and all(":" in a for a in link.addresses):
+            self._without_ip(interface)
         gone = address.split("/", maxsplit=1)[0]
         self.routes = [(r, ours) for r, ours in self.routes if r.source != gone]
         if not any(a.split("/")[0] == gone for one in self.links.values() for a in one.addresses):
@@ -475,9 +481,20 @@ class MemoryServer:
                 ),
                 root_qdisc=link.root if link.classes is None else "htb",
                 left_by_switch=name not in bridge_of and link.classes is not None,
+                standing=self.standing_on(name),
             )
             for name, link in sorted(self.links.items())
             if not link.internal
+        )
+
+    def standing_on(self, nic: str) -> tuple[str, ...]:
+        """What would be lost or cut off if the NIC were set down."""
+        routes = (*self.main_routes, *self.their_routes)
+        return (
+            *(f"interface {name}" for name, link in self.links.items() if link.above == nic),
+            *(f"address {address}" for address in self.links[nic].addresses),
+            *(f"route {line}" for line in routes if is_over(line, nic)),
+            *(f"neighbour {address}" for address in self.links[nic].neighbours),
         )
 
     def _foreign(self, interfaces: Iterable[str]) -> list[ForeignEntry]:

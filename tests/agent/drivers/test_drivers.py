@@ -163,6 +163,89 @@ def test_routes_of_a_taken_nic_move_and_come_back(server: ServerUnderTest) -> No
     assert after == before
 
 
+def refused(server: ServerUnderTest) -> list[str]:
+    before = server.snapshot()
+    report = server.inside(keeping.stage, server.config, desired_state())
+    assert not report.succeeded and report.changes == () and server.snapshot() == before
+    return [refusal.sentence for refusal in report.refusals]
+
+
+@network
+@pytest.mark.parametrize("by", ["10.7.0.3 dev nic0", "10.9.0.254 dev mgmt"])
+def test_a_nic_with_two_routes_in_one_place_is_refused(server: ServerUnderTest, by: str) -> None:
+    server.sh("ip route add 172.16.0.0/16 via 10.7.0.2 dev nic0 metric 5")
+    server.sh("ip route add 172.16.0.0/16 via 10.7.0.3 dev nic0 metric 5 tos 0x10")
+    server.sh(f"ip route append 172.16.0.0/16 via {by} metric 5")
+    told = refused(server)
+    assert any("NIC nic0: has the route '172.16.0.0/16 via 10.7.0.2" in text for text in told), told
+    server.sh(f"ip route del 172.16.0.0/16 via {by} metric 5")
+    before = server.snapshot()
+    assert server.inside(keeping.stage, server.config, desired_state()).succeeded
+    assert server.inside(keeping.restore, server.config, 1).succeeded
+    after = server.snapshot()
+    assert sorted(after.pop("routes").splitlines()) == sorted(before.pop("routes").splitlines())
+    assert after == before
+
+
+@network
+@pytest.mark.parametrize("group", [False, True])
+def test_a_nic_of_a_nexthop_object_is_refused(server: ServerUnderTest, group: bool) -> None:
+    """Also one by which no route leads yet."""
+    server.sh("ip nexthop add id 7 via 10.7.0.2 dev nic0")
+    if group:
+        server.sh("ip nexthop add id 8 dev mgmt; ip nexthop add id 9 group 7/8; "
+                  "ip route add 172.16.0.0/16 nhid 9")  # fmt: skip
+    told = refused(server)
+    assert any("`id 7 via 10.7.0.2 dev nic0`" in t and "ip nexthop del id 7" in t for t in told)
+    server.sh("ip nexthop flush")
+    assert server.inside(keeping.stage, server.config, desired_state()).succeeded
+
+
+ON_A_BRIDGE = {
+    "ip neigh add proxy 10.7.0.8 dev pw-nic0": "ip neigh del proxy 10.7.0.8 dev pw-nic0",
+    "ip nexthop add id 7 via 10.7.0.2 dev pw-nic0": "ip nexthop del id 7",
+    "ip route add local 192.0.2.0/24 dev pw-nic0":
+        "ip route del local 192.0.2.0/24 dev pw-nic0 scope 254",
+    "ip route add local 192.0.2.0/24 dev pw-nic0 table 61":
+        "ip route del local 192.0.2.0/24 dev pw-nic0 table 61 scope 254",
+}  # fmt: skip
+
+
+@network
+def test_what_others_put_on_a_bridge_stays_with_it_and_is_told(server: ServerUnderTest) -> None:
+    before = server.snapshot()
+    assert server.inside(keeping.stage, server.config, desired_state()).succeeded
+    for make in ON_A_BRIDGE:
+        server.sh(make)
+    shown = "ip nexthop show; ip neigh show proxy; ip route show table 61; ip route show table 255"
+    during = server.sh(shown)
+    assert server.inside(keeping.read_back, server.config, 1).deviations == ()
+    report = server.inside(keeping.restore, server.config, 1)
+    assert report.changes == () and server.sh(shown) == during
+    for command in ON_A_BRIDGE.values():
+        assert any(f"({command})" in refusal.remedy for refusal in report.refusals), command
+        server.sh(command)
+    assert server.inside(keeping.restore, server.config, 1).succeeded
+    assert server.snapshot() == before
+
+
+@network
+def test_an_undo_ends_though_somebodys_route_is_in_the_place_of_the_nics(
+    server: ServerUnderTest,
+) -> None:
+    server.sh("ip route add 172.16.0.0/16 via 10.7.0.2 dev nic0 metric 5")
+    assert server.inside(keeping.stage, server.config, desired_state()).succeeded
+    server.sh("ip route append 172.16.0.0/16 via 10.9.0.254 dev mgmt metric 5")
+    server.inside(keeping.commit, server.config, 1)
+    report = server.inside(keeping.destroy, server.config)
+    assert report.succeeded, report.refusals
+    shown = server.sh("ip route show 172.16.0.0/16").split("\n")
+    assert [line.split(" metric")[0] for line in shown[:2]] == [
+        "172.16.0.0/16 via 10.9.0.254 dev mgmt",
+        "172.16.0.0/16 via 10.7.0.2 dev nic0",
+    ]
+
+
 METRICS = """
 mtu 1400 advmss 1000 rtt 100ms rttvar 50ms window 1000 cwnd 20 ssthresh 20 reordering 4 hoplimit 3
 mtu lock 1400 advmss lock 1000 rtt lock 100ms rttvar lock 50ms window lock 1000 cwnd lock 20

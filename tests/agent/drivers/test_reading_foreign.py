@@ -10,13 +10,14 @@ import pytest
 
 from placewire.agent.contract.entries import Address, Classifier, Queue, Shaper
 from placewire.agent.contract.state import (
+    MOST_DOUBLED,
     ForeignEntry,
     Ledger,
     NicFacts,
     ObservedState,
     TakenOver,
 )
-from placewire.agent.drivers import interfaces, on_queues, routes, traffic_control
+from placewire.agent.drivers import interfaces, nic_moves, on_queues, routes, traffic_control
 from placewire.agent.drivers.disciplines import Discipline
 from placewire.agent.drivers.interfaces import InterfaceView
 from placewire.agent.drivers.on_bridges import made_by_kernel, read_on_bridges, require_alone
@@ -248,7 +249,7 @@ def test_what_the_kernel_made_by_itself_is_not_foreign(
     assert made_by_kernel(entry) == kernels
 
 
-LINKS = [
+LINKS: list[dict[str, Any]] = [
     {
         "ifname": "pw-nic0", "flags": ["UP"], "mtu": 1500, "address": "02:00:00:00:00:01",
         "addr_info": [
@@ -292,6 +293,16 @@ def a_busy_bridge(said: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict
         [{"dst": "10.7.0.9", "dev": "pw-nic0", "lladdr": "02:00:00:00:00:09"},
          {"dst": "10.9.0.9", "dev": "mgmt", "lladdr": "02:00:00:00:00:19"}]
     )  # fmt: skip
+    said["ip -N -j neigh show proxy"] = json.dumps([{"dst": "10.7.0.8", "dev": "pw-nic0"}])
+    said["ip -N -j nexthop show"] = json.dumps(
+        [{"id": 7, "gateway": "10.7.0.2", "dev": "pw-nic0", "scope": "253", "flags": []},
+         {"id": 8, "dev": "mgmt", "scope": "254", "flags": []},
+         {"id": 9, "group": [{"id": 7}, {"id": 8}], "flags": []}]
+    )  # fmt: skip
+    said["ip -N -o -4 route show table 255"] = (
+        "2 10.7.0.1 dev pw-nic0 proto 2 scope 254 src 10.7.0.1\n"
+        "2 192.0.2.0/24 dev pw-nic0 scope 254\n"
+    )
     has(
         monkeypatch,
         pw_nic0=(
@@ -319,6 +330,10 @@ def test_each_thing_on_a_bridge_is_told_with_what_removes_it() -> None:
         "ip -6 route del 2001:db8::/32 via fe80::1 dev pw-nic0 metric 1024 pref medium":
             "inet6 2001:db8::/32 via fe80::1 dev pw-nic0 metric 1024 pref medium",
         "ip neigh del 10.7.0.9 dev pw-nic0": "pw-nic0 10.7.0.9",
+        "ip neigh del proxy 10.7.0.8 dev pw-nic0": "pw-nic0 proxy 10.7.0.8",
+        "ip nexthop del id 7": "pw-nic0 id 7 via 10.7.0.2 dev pw-nic0",
+        "ip route del local 192.0.2.0/24 dev pw-nic0 scope 254":
+            "local 192.0.2.0/24 dev pw-nic0 scope 254",
         "ip link del vlan7": "vlan7",
         "tc qdisc del dev pw-nic0 root": "pw-nic0 8001:",
         "tc qdisc del dev pw-nic0 clsact": "pw-nic0 ffff:",
@@ -357,11 +372,27 @@ def test_an_address_that_another_interface_has_too_takes_no_route_with_it(
     a_busy_bridge: dict[str, str],
 ) -> None:
     (first, *others) = LINKS
-    alone = {**first, "addr_info": first["addr_info"][:1]}  # type: ignore[index]
-    nic = {"ifname": "nic0", "flags": ["UP"], "mtu": 1500, "address": "",
-           "addr_info": alone["addr_info"]}  # fmt: skip
+    own, _, elsewhere, *_ = first["addr_info"]
+    alone = {**first, "addr_info": [own, elsewhere]}
+    nic = {"ifname": "nic0", "flags": ["UP"], "mtu": 1500, "address": "", "addr_info": [own]}
     a_busy_bridge["ip -N -j -d address show"] = json.dumps([alone, nic, *others])
     require_alone(Address(interface="pw-nic0", address="10.7.0.1/24"), OWN)
+
+
+def test_with_its_last_address_an_interface_loses_routes_and_neighbours_of_ipv4(
+    a_busy_bridge: dict[str, str],
+) -> None:
+    (first, *others) = LINKS
+    own, *_, of_v6, _ = first["addr_info"]
+    a_busy_bridge["ip -N -j -d address show"] = json.dumps(
+        [{**first, "addr_info": [own, of_v6]}, *others]
+    )
+    with pytest.raises(EffectError) as raised:
+        require_alone(Address(interface="pw-nic0", address="10.7.0.1/24"), OWN)
+    said = str(raised.value)
+    assert "ip route del 10.60.0.0/16 dev pw-nic0" in said and "ip neigh del 10.7.0.9" in said
+    assert "ip neigh del proxy 10.7.0.8" in said and "local 192.0.2.0/24" in said
+    assert "2001:db8" not in said and "nexthop object" not in said and "vlan7" not in said
 
 
 # -- a NIC's own routes --------------------------------------------------------------------------
@@ -405,17 +436,40 @@ def test_a_nics_own_subnet_moves_and_comes_back_before_its_gateway(said: dict[st
     facts = nic0(said, [of_nic0("10.7.0.1", noprefixroute=True)], GATEWAY, SUBNET)
     desired = desired_state(1, nics=("nic0",))
     (held,) = extended(desired, ObservedState(nics=(facts,)), Ledger()).nics
-    moving = [" ".join(c) for c in interfaces._to_bridge(NicStep("to bridge", "pw-nic0", held))]
-    added = [words for words in moving if words.startswith("ip route add ")]
-    assert added == [f"ip route add {over_bridge(r, 'nic0', 'pw-nic0')}" for r in (SUBNET, GATEWAY)]
+    moving = [" ".join(c) for c in nic_moves._to_bridge(NicStep("to bridge", "pw-nic0", held))]
+    added = [words for words in moving if words.startswith("ip route append ")]
+    assert added == [
+        f"ip route append {over_bridge(r, 'nic0', 'pw-nic0')}" for r in (SUBNET, GATEWAY)
+    ]
     assert f"ip route del {SUBNET}" in moving
 
     bare = nic0(said, [])
     assert not has_back(held, bare)
-    back = [" ".join(c) for c in interfaces._back(NicStep("back", "", held))]
-    assert back[-2:] == [f"ip route add {SUBNET}", f"ip route add {GATEWAY}"]
+    back = [" ".join(c) for c in nic_moves._back(NicStep("back", "", held))]
+    assert back[-2:] == [f"ip route append {SUBNET}", f"ip route append {GATEWAY}"]
     without = facts.model_copy(update={"routes": (GATEWAY,)})
     assert has_back(held, facts) and not has_back(held, without)
+
+
+def test_routes_in_one_place_are_a_fact(said: dict[str, str]) -> None:
+    lines = [
+        "10.50.0.0/16 via 10.7.0.2 dev nic0 metric 5",
+        "10.50.0.0/16 via 10.7.0.3 dev nic0 metric 5",
+        "10.50.0.0/16 via 10.9.0.3 dev mgmt metric 6",
+        "10.50.0.0/16 via 10.7.0.3 dev nic0 metric 7",
+        "10.50.0.0/16 tos 0x10 via 10.7.0.3 dev nic0 metric 5",
+        "10.51.0.0/16 via 10.7.0.2 dev nic0",
+        "unreachable 10.51.0.0/16",
+        "10.52.0.0/16 via 10.7.0.2 dev nic0 table 7",
+        "10.52.0.0/16 via 10.9.0.3 dev mgmt",
+        "default via 10.7.0.2 dev nic0 proto 4",
+        "default via 10.9.0.3 dev mgmt proto 4",
+    ]
+    facts = nic0(said, [of_nic0("10.7.0.1")], *lines)
+    assert facts.doubled_routes == (lines[0], lines[1], lines[5], lines[9])
+    many = [f"10.60.{n}.0/24 via 10.7.0.{m} dev nic0" for n in range(200) for m in (2, 3)]
+    facts = nic0(said, [of_nic0("10.7.0.1")], *many)
+    assert len(facts.routes) == 400 and len(facts.doubled_routes) == MOST_DOUBLED
 
 
 def test_what_the_kernel_drops_with_the_last_address_is_a_fact(said: dict[str, str]) -> None:
@@ -585,6 +639,6 @@ def test_a_nic_that_was_exchanged_since_it_was_read_gets_nothing(said: dict[str,
         desired_state(1, nics=("nic0",)), ObservedState(nics=(facts,)), Ledger()
     ).nics
     another = held.model_copy(update={"mac": "02:00:00:00:99:01"})
-    assert interfaces._back(NicStep("back", "", held))
+    assert nic_moves._back(NicStep("back", "", held))
     with pytest.raises(EffectError, match=f"nic0 is another one now, with MAC {held.mac}"):
-        interfaces._back(NicStep("back", "", another))
+        nic_moves._back(NicStep("back", "", another))

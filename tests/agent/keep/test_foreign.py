@@ -178,6 +178,47 @@ def test_a_lease_that_ends_undoes_everything_else_and_says_what_is_left(
     assert (agent.server.foreign_objects(), agent.server.links) == bare
 
 
+@pytest.mark.parametrize("name", ["route", "neighbour", "port", "route in our table"])
+def test_a_bridge_that_stays_keeps_its_addresses_though_its_nic_had_none(
+    agent: Agent, name: str
+) -> None:
+    """With the last address the kernel removes the routes and neighbours of others."""
+    agent.server.links["nic0"].addresses.clear()
+    agent.server.main_routes.clear()
+    bare = agent.server.foreign_objects(), copy.deepcopy(agent.server.links)
+    agent.holds(lease_seconds=20)
+    thing = THINGS[name]
+    made = put(agent, thing)
+    agent.now += 21
+    report = agent.keeper.tick()
+    assert report is not None and not report.succeeded and is_told(agent.keeper.lease, thing)
+    assert made <= agent.server.foreign_objects() and agent.network.harmed == []
+    assert agent.server.links["pw-nic0"].addresses == ["10.7.0.1/24"]
+    thing.take_off(agent.server)
+    agent.now += 400
+    report = agent.keeper.tick()
+    assert report is not None and report.succeeded and agent.keeper.lease.is_idle
+    assert (agent.server.foreign_objects(), agent.server.links) == bare
+
+
+@pytest.mark.parametrize("name", ["route", "neighbour"])
+def test_the_last_address_of_a_bridge_stays_with_what_is_on_it(agent: Agent, name: str) -> None:
+    """Of a change that keeps the bridge, too."""
+    agent.server.links["nic0"].addresses.clear()
+    agent.server.main_routes.clear()
+    agent.holds()
+    made = put(agent, THINGS[name])
+    before = agent.picture()
+    wanted = desired_state(2)
+    kept = tuple(a for a in wanted.addresses if a.interface != "pw-nic0")
+    routes = tuple(r for r in wanted.routes if r.interface != "pw-nic0")
+    fewer = wanted.model_copy(update={"addresses": kept, "routes": routes})
+    report = agent.keeper.stage(fewer, 60)
+    (refusal,) = report.refusals
+    assert refusal.where == "address pw-nic0 10.7.0.1/24" and THINGS[name].text in refusal.what
+    assert agent.picture() == before and made <= agent.server.foreign_objects()
+
+
 RACES = {
     name: "queues" if thing.on == "NIC nic0" else "remove bridges"
     for name, thing in THINGS.items()

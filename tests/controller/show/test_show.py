@@ -84,13 +84,15 @@ def test_drift_is_told_with_what_became_of_it(monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_an_idle_server_owes_or_carries_is_told() -> None:
     owed = "NIC nic0 (02:00:00:00:00:01) was away and is owed address 10.7.0.1/24"
-    lease = LeaseState(phase="idle", generation=0, owed=(owed,))
+    told = "NIC nic2 stays up, though it was down before it was taken over"
+    lease = LeaseState(phase="idle", generation=0, owed=(owed,), detail=told)
     state = ObservedState(problems=("server s1: carries Placewire's marks: bridges pw-nic1",))
     show = Show()
     show.console.file = io.StringIO()
     show.console.width = 200
     show.status({"s1": Observation(state=state, lease=lease)}, {})
     text = show.console.file.getvalue()
+    assert f"s1: {told}\n" in text
     assert f"s1: {owed}\n" in text and "carries Placewire's marks: bridges pw-nic1" in text
 
 
