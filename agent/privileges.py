@@ -21,6 +21,7 @@ from threading import Thread
 from typing import IO
 
 from placewire.agent.contract.config import AgentConfig
+from placewire.agent.own_files import name_of
 
 UNIT_CAPABILITY = "net_admin"
 UNIT_GROUP = "openvswitch"
@@ -48,7 +49,7 @@ def give_root_up(config: AgentConfig, arguments: Sequence[str]) -> int | None:
     again = [sys.executable, "-P", "-m", "placewire.agent.main", *arguments]
     command = [*as_owner(folder), *again, "--config", f"/dev/fd/{known}"]
     print(
-        f"agent: {config.state_dir} belongs to user {_name(folder.st_uid)}: going on as that user",
+        f"agent: {config.state_dir} belongs to user {name_of(folder.st_uid)}: going on as that user",
         file=sys.stderr,
         flush=True,
     )
@@ -113,10 +114,3 @@ def as_owner(folder: os.stat_result) -> list[str]:
         f"--inh-caps={capabilities}", f"--ambient-caps={capabilities}",
         f"--bounding-set={capabilities}", "--no-new-privs", "--pdeathsig=TERM", "--",
     ]  # fmt: skip
-
-
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

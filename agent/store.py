@@ -9,7 +9,6 @@ import hashlib
 import json
 import logging
 import os
-import stat
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import IO, Any
 from pydantic import ValidationError
 
 from placewire.agent.iproute2_names import Names
+from placewire.agent.own_files import open_own, read_own
 from placewire.agent.reconcile.lease import Kept
 
 log = logging.getLogger(__name__)
@@ -37,38 +37,6 @@ class StoreError(ValueError):
 
 class DamagedError(StoreError):
     """Neither the state nor its copy is as it was written."""
-
-
-def open_own(path: Path, mode: str, buffering: int = -1) -> IO[Any]:
-    """Opens an ordinary file of the agent's directory. Raises OSError where a link, a pipe or the
-    like has its name: a link leads to a file of somebody else, and a pipe may never answer."""
-    return open(path, mode, buffering, opener=_open_ordinary)
-
-
-def read_own(path: Path) -> bytes:
-    """Raises OSError, as `open_own` does."""
-    with open_own(path, "rb") as file:
-        content: bytes = file.read()
-    return content
-
-
-def _open_ordinary(path: str, flags: int) -> int:
-    try:
-        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-    except OSError as error:
-        # A link; a pipe that nobody reads, or a socket.
-        if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise _not_ordinary(path) from error
-        raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise _not_ordinary(path)
-    return descriptor
-
-
-def _not_ordinary(path: str) -> OSError:
-    what = "is no ordinary file, so it is not the agent's: look who put it there, and remove it"
-    return OSError(errno.EINVAL, what, path)
 
 
 def read_kept(directory: Path) -> Kept:

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from placewire.agent.contract.config import AgentConfig
+from placewire.agent.own_files import read_ordinary
 
 
 class NewKey(NamedTuple):
@@ -83,8 +84,8 @@ def require_serving(config: AgentConfig, authority_sha256: str | None) -> dateti
     has. Raises OSError, and ValueError with the reason where the certificate is not valid.
     """
     certificate = _certificate_in(Path(config.certificate_file))
-    authority = x509.load_pem_x509_certificate(Path(config.authority_file).read_bytes())
-    key = serialization.load_pem_private_key(Path(config.key_file).read_bytes(), password=None)
+    authority = x509.load_pem_x509_certificate(read_ordinary(Path(config.authority_file)))
+    key = serialization.load_pem_private_key(read_ordinary(Path(config.key_file)), password=None)
     if authority_sha256 not in (None, authority.fingerprint(hashes.SHA256()).hex()):
         raise ValueError("it is of another authority than the controller's")
     try:
@@ -104,5 +105,5 @@ def require_serving(config: AgentConfig, authority_sha256: str | None) -> dateti
 
 def _certificate_in(file: Path) -> x509.Certificate:
     """The file's first certificate; a key may stand before it. Raises OSError, ValueError."""
-    text = file.read_bytes()
+    text = read_ordinary(file)
     return x509.load_pem_x509_certificate(text[max(0, text.find(b"-----BEGIN CERT")) :])

@@ -49,7 +49,8 @@ def _refused(nic: NicFacts, facts: Facts) -> Iterator[Finding]:
 
 def _management(facts: Facts) -> Iterator[Finding]:
     ways = set(facts.own.way_to_controller)
-    if facts.own.controller_url and not ways:
+    # Without an IPv4 address the way is one by IPv6.
+    if facts.own.controller_url and not ways and not facts.own.controller_interfaces:
         yield Finding(
             severity="warning", what=f"there is no route to {facts.own.controller_url}",
             where="controller", why="the agent must reach it", remedy="ip route get ADDRESS",

@@ -58,8 +58,8 @@ class OwnFacts(Frozen):
     """state_unreadable: why the state on disk could not be read, or None. taken_over: NICs in its
     ledger. owed: what it owes, one sentence for each NIC. agent_running: whether a daemon holds the
     state directory. unreadable_files: those that the configuration names and the agent's user
-    cannot read. way_to_controller: from which addresses packets leave for the controller;
-    controller_interfaces: by which interfaces."""
+    cannot read. way_to_controller: from which IPv4 addresses packets leave for the controller,
+    none where its way is by IPv6; controller_interfaces: by which interfaces."""
 
     state_dir: str
     lease: LeaseState | None

@@ -17,12 +17,13 @@ from placewire.agent.drivers import abilities
 from placewire.agent.drivers.command import run
 from placewire.agent.drivers.server import Server, open_vswitch_version
 from placewire.agent.drivers.sysctl import read_values
+from placewire.agent.own_files import read_own
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.lease import with_known_addresses
 from placewire.agent.reconcile.ledger import owed_sentences
 from placewire.agent.reconcile.unmarkable import NOTHING_KNOWN, Unmarked, unmarked
 from placewire.agent.steady import read_steadily
-from placewire.agent.store import LOCK_FILE, StoreError, read_kept, read_own
+from placewire.agent.store import LOCK_FILE, StoreError, read_kept
 from placewire.agent.wiring import addresses_towards, interfaces_towards, protected_interfaces
 
 UNIT_USER = "placewire"

@@ -11,6 +11,7 @@ from placewire.agent.doctor.checks_others import SERVICES
 from placewire.agent.doctor.facts import OtherFacts
 from placewire.agent.drivers.command import parsed, run
 from placewire.agent.drivers.sysctl import read_values
+from placewire.agent.own_files import read_ordinary
 from placewire.agent.reconcile.effects import EffectError
 
 _SYSCTLS = ("net.ipv4.conf.all.arp_ignore", "net.ipv4.conf.all.rp_filter")
@@ -121,7 +122,7 @@ def _texts(*patterns: str) -> list[str]:
     for pattern in patterns:
         for path in sorted(Path("/").glob(pattern.lstrip("/"))):
             try:
-                found.append(path.read_text(errors="replace"))
+                found.append(read_ordinary(path).decode(errors="replace"))
             except OSError:
                 continue
     return found

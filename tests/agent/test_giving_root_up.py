@@ -6,6 +6,7 @@ The attacks run as root on files of their own, and change no network.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -19,6 +20,7 @@ import pytest
 
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.state import Ledger, TakenOver
+from placewire.agent.own_files import open_own, read_ordinary
 from placewire.agent.privileges import UNIT_CAPABILITY, UNIT_GROUP, UNIT_UMASK, as_owner
 from placewire.agent.reconcile.lease import Kept
 from placewire.agent.store import (
@@ -26,7 +28,6 @@ from placewire.agent.store import (
     LOCK_FILE,
     STATE_FILE,
     DiskStore,
-    open_own,
     read_kept,
     take_lock,
 )
@@ -220,3 +221,49 @@ def test_what_is_no_ordinary_file_is_not_opened(tmp_path: Path, what: str) -> No
     assert read_kept(state) == KEPT, "the other file is whole"
     assert elsewhere.exists() == (what == "link")
     assert what != "link" or elsewhere.read_text() == "somebody's"
+
+
+@as_root
+def test_another_user_s_file_in_the_agent_s_folder_is_not_used(folder: Path) -> None:
+    """A second name of a file is no link, and has that file's owner."""
+    victim = folder.parent / "shadow"
+    victim.write_text("root's own\n")
+    (folder / COPY_FILE).unlink()
+    os.link(victim, folder / COPY_FILE)
+    for mode in ("rb", "ab", "w", "a+"):
+        with pytest.raises(OSError, match="is user root's in a folder of user nobody"):
+            open_own(folder / COPY_FILE, mode)
+    with pytest.raises(OSError, match="is user root's"):
+        read_ordinary(folder / COPY_FILE)
+    assert victim.read_text() == "root's own\n"
+
+
+@as_root
+@pytest.mark.parametrize("what", ["link", "pipe"])
+def test_root_follows_nothing_in_the_agent_s_folder_for_a_certificate(
+    folder: Path, what: str
+) -> None:
+    pem = folder / "agent.pem"
+    if what == "pipe":
+        os.mkfifo(pem)
+    else:
+        pem.symlink_to("/etc/shadow")
+    config = folder.parent / "agent.json"
+    document = {
+        "server": "s1", "controller_url": "https://127.0.0.1:7440", "certificate_file": str(pem),
+        "key_file": str(pem), "authority_file": str(pem), "state_dir": str(folder),
+    }  # fmt: skip
+    config.write_text(json.dumps(document))
+    python, path = readable_python()
+    done = subprocess.run(
+        [python, "-m", "placewire.agent.main", "certificate", "--config", config],
+        env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}, cwd="/",
+        capture_output=True, text=True, timeout=180,
+    )  # fmt: skip
+    assert done.returncode == 1 and "is no ordinary file" in done.stderr, done.stderr
+
+
+def test_a_link_in_one_s_own_folder_leads_to_a_certificate(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text("it")
+    (tmp_path / "agent.pem").symlink_to("elsewhere")
+    assert read_ordinary(tmp_path / "agent.pem") == b"it"

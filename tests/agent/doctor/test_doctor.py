@@ -224,6 +224,8 @@ def test_what_is_no_fault_is_not_found() -> None:
         {"traffic_control": NO_U32},
         {"own.clock_synchronised": None},
         {"own.lease": None},
+        # A way by IPv6 alone.
+        {"own.way_to_controller": (), "own.controller_interfaces": ("mgmt",)},
     ):
         assert findings(facts(**changes)) == (), changes
 
