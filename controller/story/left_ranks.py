@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from placewire.controller.errors import JobFailed, LaunchFailed
-from placewire.controller.launch.launcher import RunningProgram
+from placewire.controller.launch.launcher import Launcher, RunningProgram
 from placewire.controller.launch.of_plans import about_others, of_plan, where
 from placewire.controller.story.tools import Tools
 from placewire.controller.uninterruptible import interrupt_means
@@ -32,7 +32,7 @@ async def end_left_ranks(plan_name: str, tools: Tools, *, for_job: bool) -> None
     for_job: whether ranks are about to be started there. Raises LaunchFailed where a server cannot
     be looked at, or, for a job, where others' ranks run; JobFailed where a rank does not end.
     """
-    own, others = of_plan(await _left(tools), plan_name)
+    own, others = of_plan(await left_ranks(tools.launcher), plan_name)
     told = about_others(others)
     if told and for_job:
         raise LaunchFailed(
@@ -49,7 +49,7 @@ async def end_left_ranks_or_say(plan_name: str, tools: Tools) -> None:
     """As `end_left_ranks`, for what must go on beside ranks that do not end: they are told. A
     server that cannot be looked at is named and passed over."""
     try:
-        found: Sequence[RunningProgram] = await _left(tools)
+        found: Sequence[RunningProgram] = await left_ranks(tools.launcher)
     except LaunchFailed as problem:
         found = problem.found
         tools.show.say(
@@ -69,10 +69,12 @@ async def end_left_ranks_or_say(plan_name: str, tools: Tools) -> None:
         )
 
 
-async def _left(tools: Tools) -> Sequence[RunningProgram]:
+async def left_ranks(launcher: Launcher) -> Sequence[RunningProgram]:
+    """The ranks on the plan's servers, of whatever plan. Raises LaunchFailed, with those that were
+    found, where a server cannot be looked at, or does not answer in time."""
     try:
         async with asyncio.timeout(_LOOK_SECONDS):
-            return await _in_own_thread(tools.launcher.left)
+            return await _in_own_thread(launcher.left)
     except TimeoutError as error:
         raise LaunchFailed(
             f"the plan's servers do not say within {_LOOK_SECONDS:g} s which ranks run there",
