@@ -95,3 +95,20 @@ def test_a_full_disk_loses_lines_and_ends_nothing(capsys: pytest.CaptureFixture[
         for k in range(3):
             log.write(0, f"step {k}")
     assert capsys.readouterr().err.count("/dev/full: No space left on device; lines are lost") == 1
+
+
+def test_a_folder_that_cannot_be_made_loses_lines_and_ends_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "logs").write_text("a file")
+    with run_log(tmp_path / "logs", "small") as log:
+        log.write(0, "a step")
+    assert capsys.readouterr().err.count("what ranks print is lost") == 1
+
+
+def test_a_link_among_the_logs_is_no_run(state: Path) -> None:
+    (state / "elsewhere.log").write_text("mine")
+    own = state / "logs" / "small"
+    (own / "0-link.log").symlink_to(state / "elsewhere.log")
+    (own / "0-dangling.log").symlink_to(state / "nowhere")
+    assert [path.is_symlink() for path in runs_of(state / "logs", "small")] == [False, False]
