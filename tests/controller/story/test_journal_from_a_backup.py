@@ -20,8 +20,9 @@ from placewire.controller.agents.agents import Agents
 from placewire.controller.errors import AgentProblem, AgentUnreachable, JournalFailed
 from placewire.controller.records.journal import Journal
 from placewire.controller.story.recovery import examine, left_open, recover, way_of
+from placewire.controller.story.rollback import roll_back
 from placewire.controller.story.what_is_known import Known, require_known
-from tests.controller.story.test_destruction import carries_other
+from tests.controller.story.test_destruction import carries_other, tools
 from tests.controller.story.test_recovery import (
     NEW,
     OLD,
@@ -151,6 +152,19 @@ def test_a_generation_of_another_decision_is_told() -> None:
         require_known("p", known, {"s1": lease}, None)
     assert "holds generation 4 of plan 'p'" in caught.value.holds["s1"]
     require_known("other", known, {"s1": lease}, "finish")
+
+
+def test_a_backup_does_not_choose_what_to_roll_back_to(cluster: Cluster, tmp_path: Path) -> None:
+    asyncio.run(keep(cluster, Mortal(None), NEW))
+    with backup(cluster, tmp_path / "backup") as old:
+        asyncio.run(keep(cluster, Mortal(None), LATER))
+
+        async def never() -> bool:
+            raise AssertionError("nobody is asked")
+
+        with pytest.raises(JournalFailed, match="nothing was changed"):
+            asyncio.run(roll_back(PLAN, None, tools(cluster, old), never))
+    assert cluster.in_force() == {str(LATER)}
 
 
 # -- a server that carries another plan -----------------------------------------------------------
