@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 from placewire.controller.commands.arguments import add_plan
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import print_json
-from placewire.controller.errors import AgentUnreachable
+from placewire.controller.errors import AgentUnreachable, LaunchFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from placewire.controller.launch.launcher import RunningProgram
     from placewire.controller.plan.plan import Plan
     from placewire.controller.story.tools import Tools
 
@@ -26,11 +29,17 @@ def run(arguments: argparse.Namespace) -> int:
         from placewire.controller.launch.job_status import job_status
         from placewire.controller.records.decision_in_force import decision_in_force
         from placewire.controller.story.dropped_servers import dropped_servers
+        from placewire.controller.story.left_ranks import left_ranks
         from placewire.controller.story.recovery import left_open, way_of
 
         observations = await observed(tools.agents, plan)
         found = await read_back(tools.agents, observations)
-        job = await job_status(plan, tools.launcher, tools.journal)
+        ranks: Sequence[RunningProgram] | LaunchFailed
+        try:
+            ranks = await left_ranks(tools.launcher)
+        except LaunchFailed as problem:
+            ranks = problem
+        job = await job_status(plan, ranks, tools.journal)
         dropped = await dropped_servers(plan, tools)
         left = None if tools.journal.change_lock.holder() else left_open(tools.journal, plan.name)
         leases = {server: one.lease for server, one in observations.items() if one is not None}

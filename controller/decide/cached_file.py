@@ -1,11 +1,17 @@
-"""Writes a file of the cache as a whole, or not at all."""
+"""Writes a file of the cache as a whole, or not at all, and one command at a time."""
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from placewire.controller.errors import PlacewireError
+
+_LOOK_SECONDS = 0.1
 
 
 def write_cached(file: Path, text: str) -> None:
@@ -20,9 +26,43 @@ def write_cached(file: Path, text: str) -> None:
         finally:
             fresh.unlink(missing_ok=True)
     except OSError as error:
-        raise PlacewireError(
-            f"the cache cannot be written: {error.strerror}",
-            where=str(file),
-            remedy="free space on its disk, or see who owns its folder; or give another "
-            "--state-dir",
-        ) from error
+        raise _not_writable(file, error) from error
+
+
+@asynccontextmanager
+async def made_by_one(file: Path, on_wait: Callable[[], None]) -> AsyncIterator[None]:
+    """Holds a lock on what is made for this file, whichever process makes it: two that search for
+    one placement may find different ones, of which servers would get one and ranks the other.
+    on_wait: called once where another process is at it. The kernel frees the lock when its holder
+    dies. Raises PlacewireError where it cannot be had."""
+    lock = file.with_name(f"{file.name}.lock")
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _not_writable(lock, error) from error
+    try:
+        told = False
+        while not _is_locked(descriptor):
+            if not told:
+                on_wait()
+            told = True
+            await asyncio.sleep(_LOOK_SECONDS)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _not_writable(file: Path, error: OSError) -> PlacewireError:
+    return PlacewireError(
+        f"the cache cannot be written: {error.strerror}",
+        where=str(file),
+        remedy="free space on its disk, or see who owns its folder; or give another --state-dir",
+    )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from placewire.controller.decide.cached_file import write_cached
+from placewire.controller.decide.cached_file import made_by_one, write_cached
 from placewire.controller.decide.measured.calibration import with_setup_latency
 from placewire.controller.decide.measured.digests import digest, optimizer_digest
 from placewire.controller.decide.measured.optimizer_process import (
@@ -171,7 +171,22 @@ async def _solve(
     if file.is_file():
         say(f"solve: {sharing}, from the cache")
         return file
-    cluster_file = cache / f"cluster-{cluster.digest[:16]}.json"
+    async with made_by_one(file, lambda: say(f"solve: {sharing}, another command is at it")):
+        if not file.is_file():
+            await _solve_into(file, plan, graph_file, cluster, sharing, limit_seconds, say)
+    return file
+
+
+async def _solve_into(
+    file: Path,
+    plan: Plan,
+    graph_file: Path,
+    cluster: Cluster,
+    sharing: Literal["auto", SharingName],
+    limit_seconds: float,
+    say: Say,
+) -> None:
+    cluster_file = file.parent / f"cluster-{cluster.digest[:16]}.json"
     write_cached(cluster_file, cluster.model_dump_json())
     rails = f" over {cluster.rails[0]} alone" if len(cluster.rails) == 1 else ""
     say(f"solve: {plan.solve.engine} under {sharing}{rails}, at most {limit_seconds:g} s")
@@ -186,7 +201,6 @@ async def _solve(
     ]  # fmt: skip
     await run_relayed(words, say)
     staged.replace(file)
-    return file
 
 
 def _each_folder(file: Path) -> Path:

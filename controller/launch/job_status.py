@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from placewire.controller.abandonable import abandonable
 from placewire.controller.errors import LaunchFailed
-from placewire.controller.launch.launcher import Launcher, RunningProgram
+from placewire.controller.launch.launcher import RunningProgram
 from placewire.controller.launch.of_plans import of_plan
 from placewire.controller.plan.job import PlacedJob
 from placewire.controller.plan.plan import Plan
@@ -34,15 +34,15 @@ class JobStatus:
     others: tuple[RunningProgram, ...] = ()
 
 
-async def job_status(plan: Plan, launcher: Launcher, journal: Journal) -> JobStatus:
+async def job_status(
+    plan: Plan, found: Sequence[RunningProgram] | LaunchFailed, journal: Journal
+) -> JobStatus:
+    """found: the ranks on the plan's servers, or why not all of them could be looked at."""
     problems: list[str] = []
-    found: Sequence[RunningProgram] = ()
     last: CheckpointRow | None = None
-    try:
-        found = await abandonable(launcher.left)
-    except LaunchFailed as error:
-        found = error.found
-        problems.append(f"cannot tell which ranks run: {error}")
+    if isinstance(found, LaunchFailed):
+        problems.append(f"cannot tell which ranks run: {found}")
+        found = found.found
     ranks, others = of_plan(found, plan.name)
     if isinstance(plan.job, PlacedJob) and plan.job.checkpoint is not None:
         folder = Path(plan.job.checkpoint.folder)

@@ -147,7 +147,8 @@ def opened(file: Path) -> sqlite3.Connection:
 
 
 def copied(file: Path) -> sqlite3.Connection:
-    """A journal in memory, with what can be read of the file."""
+    """A journal in memory, with all that the file has; where not all of it can be read, with
+    nothing: a decision without its last phases would be ended in another way."""
     copy = sqlite3.connect(":memory:", isolation_level=None)
     copy.executescript(_SCHEMA)
     uri = f"{file.absolute().as_uri()}?mode=rw"
@@ -157,8 +158,14 @@ def copied(file: Path) -> sqlite3.Connection:
     ):
         # Otherwise SQLite needs a second file, for which a full disk has no room.
         database.execute("PRAGMA locking_mode = EXCLUSIVE")
-        for table in _TABLES:
+        copy.execute("BEGIN")
+        # A former release had fewer tables.
+        there = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+        for table in there.intersection(_TABLES):
             if rows := database.execute(f"SELECT * FROM {table}").fetchall():
                 marks = ", ".join("?" * len(rows[0]))
                 copy.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+        copy.execute("COMMIT")
+    if copy.in_transaction:
+        copy.execute("ROLLBACK")
     return copy

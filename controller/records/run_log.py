@@ -6,8 +6,10 @@ are kept, and a line in between says how much is left out.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -31,11 +33,13 @@ class RunLog:
     file: may be read, too. longest_bytes: of the file. left_out_bytes: how much of the log is gone.
     """
 
-    def __init__(self, file: IO[str], longest_bytes: int = LONGEST_BYTES) -> None:
+    def __init__(
+        self, file: IO[str], path: Path | None = None, longest_bytes: int = LONGEST_BYTES
+    ) -> None:
         self._file, self._longest_bytes = file, longest_bytes
         self._lost = False
         self.left_out_bytes = self._beginning_bytes = 0
-        self.path = Path(file.name)
+        self.path = path or Path(file.name)
 
     def write(self, rank: int, text: str) -> None:
         """A line that cannot be written is lost, but ends no training. The loss is told once."""
@@ -100,31 +104,45 @@ def rank_mark(rank: int) -> str:
 
 @contextmanager
 def run_log(folder: Path, plan_name: str) -> Iterator[RunLog]:
-    """folder: of all logs. The log of a run whose ranks print nothing is empty."""
-    own = folder / plan_name
-    own.mkdir(parents=True, exist_ok=True, mode=0o700)
-    name = time.strftime("%Y-%m-%dT%H-%M-%S")
-    path = next(
-        path
-        for number in range(1, 1000)
-        if not (path := own / f"{name}{f'-{number}' if number > 1 else ''}.log").exists()
-    )
-    path.touch(mode=0o600)
-    file = path.open("w+", buffering=1, encoding="utf-8", errors="backslashreplace")
+    """folder: of all logs. The log of a run whose ranks print nothing is empty. Where it cannot be
+    made, that is told once, and lines are lost."""
     try:
-        for former in runs_of(folder, plan_name)[:-_KEPT_RUNS]:
-            former.unlink()
-        yield RunLog(file)
+        path, descriptor = _new(folder / plan_name)
+    except OSError as error:
+        where = error.filename or folder
+        print(f"controller: {where}: {error.strerror}; what ranks print is lost", file=sys.stderr)
+        path, descriptor = Path(os.devnull), os.open(os.devnull, os.O_RDWR)
+    file = os.fdopen(descriptor, "w+", buffering=1, encoding="utf-8", errors="backslashreplace")
+    try:
+        with suppress(OSError):  # An old log that stays harms nothing.
+            for former in runs_of(folder, plan_name)[:-_KEPT_RUNS]:
+                former.unlink()
+        yield RunLog(file, path)
     finally:
         with suppress(OSError):  # closing tries once more to write lines that were lost
             file.close()
 
 
+def _new(own: Path) -> tuple[Path, int]:
+    """Makes a new file in this folder of a plan's logs. Returns its path, and it open. Raises
+    OSError."""
+    own.mkdir(parents=True, exist_ok=True, mode=0o700)
+    name = time.strftime("%Y-%m-%dT%H-%M-%S")
+    for number in itertools.count(1):
+        path = own / f"{name}{f'-{number}' if number > 1 else ''}.log"
+        with suppress(FileExistsError):
+            return path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    raise AssertionError("numbers do not end")
+
+
 def runs_of(folder: Path, plan_name: str) -> list[Path]:
-    """Oldest first."""
-
-    def age(path: Path) -> tuple[int, int, str]:
-        # Within a tick of the kernel's clock, the number in the name tells which is later.
-        return path.stat().st_mtime_ns, len(path.name), path.name
-
-    return sorted((folder / plan_name).glob("*.log"), key=age)
+    """Oldest first. Only files of this folder itself count, and no links; what another command
+    removes meanwhile is passed over."""
+    aged: list[tuple[int, int, str, Path]] = []
+    for path in (folder / plan_name).glob("*.log"):
+        with suppress(FileNotFoundError):
+            found = path.lstat()
+            if stat.S_ISREG(found.st_mode):
+                # Within a tick of the kernel's clock, the number in the name tells which is later.
+                aged.append((found.st_mtime_ns, len(path.name), path.name, path))
+    return [path for *_, path in sorted(aged)]

@@ -11,7 +11,7 @@ from functools import partial
 
 from placewire.controller.abandonable import abandonable
 from placewire.controller.errors import JobFailed, LaunchFailed
-from placewire.controller.launch.launcher import RunningProgram
+from placewire.controller.launch.launcher import Launcher, RunningProgram
 from placewire.controller.launch.of_plans import about_others, of_plan, where
 from placewire.controller.story.tools import Tools
 from placewire.controller.uninterruptible import interrupt_means
@@ -29,7 +29,7 @@ async def end_left_ranks(plan_name: str, tools: Tools, *, for_job: bool) -> None
     for_job: whether ranks are about to be started there. Raises LaunchFailed where a server cannot
     be looked at, or, for a job, where others' ranks run; JobFailed where a rank does not end.
     """
-    own, others = of_plan(await _left(tools), plan_name)
+    own, others = of_plan(await left_ranks(tools.launcher), plan_name)
     told = about_others(others)
     if told and for_job:
         raise LaunchFailed(
@@ -46,7 +46,7 @@ async def end_left_ranks_or_say(plan_name: str, tools: Tools) -> None:
     """As `end_left_ranks`, for what must go on beside ranks that do not end: they are told. A
     server that cannot be looked at is named and passed over."""
     try:
-        found: Sequence[RunningProgram] = await _left(tools)
+        found: Sequence[RunningProgram] = await left_ranks(tools.launcher)
     except LaunchFailed as problem:
         found = problem.found
         tools.show.say(
@@ -66,10 +66,12 @@ async def end_left_ranks_or_say(plan_name: str, tools: Tools) -> None:
         )
 
 
-async def _left(tools: Tools) -> Sequence[RunningProgram]:
+async def left_ranks(launcher: Launcher) -> Sequence[RunningProgram]:
+    """The ranks on the plan's servers, of whatever plan. Raises LaunchFailed, with those that were
+    found, where a server cannot be looked at, or does not answer in time."""
     try:
         async with asyncio.timeout(_LOOK_SECONDS):
-            return await abandonable(tools.launcher.left)
+            return await abandonable(launcher.left)
     except TimeoutError as error:
         raise LaunchFailed(
             f"the plan's servers do not say within {_LOOK_SECONDS:g} s which ranks run there",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,7 +21,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from placewire.agent.contract.state import Change
-from placewire.controller.errors import PlanError, StalePreview, UsageError
+from placewire.controller.errors import PlacewireError, PlanError, StalePreview, UsageError
 from placewire.controller.plan.plan import Plan
 from placewire.controller.plan.plan_file import parse_plan
 from placewire.controller.story.proposal import Proposal
@@ -99,14 +100,34 @@ def preview_of(document: object, plan_file: Path, proposal: Proposal) -> Preview
 
 
 def write_preview(preview: PreviewFile, file: Path) -> None:
-    """Only the file's owner may read it. What is no file, as /dev/null, stays as it is."""
-    out = open_stream(file)
-    if out is None:
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        out = os.fdopen(descriptor, "wb")
-        os.fchmod(descriptor, 0o600)
-    with out:
-        out.write(preview.model_dump_json(indent=2).encode() + b"\n")
+    """Only the file's owner may read it. What is no file, as /dev/null, stays as it is; a file is
+    replaced as a whole. Raises PlacewireError where it cannot be written; the former one is then as
+    it was."""
+    content = preview.model_dump_json(indent=2).encode() + b"\n"
+    try:
+        if (stream := open_stream(file)) is not None:
+            with stream:
+                stream.write(content)
+        else:
+            _replace(file, content)
+    except OSError as error:
+        raise PlacewireError(
+            f"the preview is not written: {error.strerror}",
+            where=f"--out {file}",
+            remedy="free space on its disk, or name a file in another folder",
+        ) from error
+
+
+def _replace(file: Path, content: bytes) -> None:
+    staged = file.with_name(f".{secrets.token_hex(16)}.part")
+    descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(content)
+        staged.replace(file)
+    except BaseException:
+        staged.unlink(missing_ok=True)
+        raise
 
 
 def read_preview(file: Path) -> PreviewFile | None:

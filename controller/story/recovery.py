@@ -101,8 +101,10 @@ async def examine(plan: Plan, agents: Agents, journal: Journal) -> Examined | No
     if decision is not None:
         way = way_of(decision)
         servers = _servers(decision, way, journal)
-    missing = await agents.missing(list(servers), timeout_seconds=_PRESENT_SECONDS)
-    leases = await answered_leases(agents, [s for s in servers if s not in missing])
+    absent = await agents.missing(list(servers), timeout_seconds=_PRESENT_SECONDS)
+    leases = await answered_leases(agents, [s for s in servers if s not in absent])
+    # Nothing is done to a server that does not say what it holds.
+    missing = tuple(server for server in servers if server not in leases)
     require_known(plan.name, known_by(journal, plan.name), leases, way)
     if decision is None or way is None:
         return None
@@ -112,7 +114,7 @@ async def examine(plan: Plan, agents: Agents, journal: Journal) -> Examined | No
         raise _not_ended(missing, others, plan, decision.id)
     if way == "finish":
         states_of(journal, decision, plan)
-    return Examined(decision, way, servers, tuple(missing), others)
+    return Examined(decision, way, servers, missing, others)
 
 
 def _ends_by_lease(decision: Decision, way: Way) -> bool:

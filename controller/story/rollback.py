@@ -21,8 +21,10 @@ from placewire.controller.errors import UsageError
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.journal import Decision, Journal
 from placewire.controller.story.delivery import delivered
+from placewire.controller.story.held import answered_leases
 from placewire.controller.story.left_ranks import end_left_ranks
 from placewire.controller.story.tools import Tools
+from placewire.controller.story.what_is_known import known_by, require_known
 
 
 def choose(journal: Journal, plan: Plan, number: int | None) -> Decision:
@@ -96,7 +98,8 @@ async def roll_back(
     *,
     measured: bool = True,
 ) -> Mapping[str, int]:
-    """Returns the number of changes by server. Raises as `apply` does, with everything restored."""
+    """Returns the number of changes by server. Raises as `apply` does, with everything restored;
+    JournalFailed where no number is given and the journal does not know what servers hold."""
     journal, show = tools.journal, tools.show
     chosen = choose(journal, plan, number)
     former = states_of(journal, chosen, plan)
@@ -106,6 +109,9 @@ async def roll_back(
         promised = promises(then, allocation)
     with tools.stage("agents"):
         await tools.agents.wait_for(list(former), timeout_seconds=10)
+    if number is None:  # What was in force before is known only where what is in force is.
+        leases = await answered_leases(tools.agents, list(former))
+        require_known(plan.name, known_by(journal, plan.name), leases, None)
     desired = with_next_generations(journal, tools.agents, former)
     show.say(f"back to decision {chosen.id}, {chosen.plan_digest[:12]}")
     with tools.stage("preview"):

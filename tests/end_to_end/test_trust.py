@@ -102,7 +102,7 @@ def test_killed_anywhere_every_server_ends_on_one_decision(
             before = digest()
             which = 1 - aims.index(before) if before is not None else rng.randrange(2)
             if kind == "destroy" and before is not None:
-                aim, words, most = None, ["destroy", plans[which], "--yes"], 12
+                aim, words, most = None, ["destroy", plans[which], "--yes"], 18
             else:
                 aim, words, most = aims[which], ["apply", plans[which], *options], steps[which]
             done = run(words, dies_at=rng.randrange(2, most))

@@ -1,7 +1,9 @@
-"""A full disk leaves the file of the decision in force as it is, and is said."""
+"""A full disk leaves the file of the decision in force as it is, and is said; one command at a time
+makes a file."""
 
 from __future__ import annotations
 
+import asyncio
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from placewire.controller.decide.cached_file import made_by_one
 from placewire.controller.decide.traffic import decide_traffic
 from placewire.controller.errors import PlacewireError
 from placewire.controller.plan.job import TorchrunJob
@@ -38,3 +41,18 @@ def test_a_full_disk_takes_no_allocation_away(tmp_path: Path) -> None:
         decide_traffic(script, script.job, tmp_path / "cache")
     assert raised.value.where == str(file) and "free space" in raised.value.remedy
     assert file.read_text() == before and list(file.parent.iterdir()) == [file]
+
+
+async def test_a_file_is_made_by_one_at_a_time(tmp_path: Path) -> None:
+    """flock is of an open file: so it is between two processes, too."""
+    file, made, waits = tmp_path / "placement.json", list[str](), asyncio.Event()
+
+    async def make(name: str) -> None:
+        async with made_by_one(file, waits.set):
+            if not file.is_file():
+                await waits.wait()
+                made.append(name)
+                file.write_text(name)
+
+    await asyncio.gather(make("first"), make("second"))
+    assert made == ["first"] and file.read_text() == "first"

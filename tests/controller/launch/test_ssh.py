@@ -24,6 +24,7 @@ from placewire.controller.launch.ssh import SshLauncher
 from placewire.controller.launch.ssh_connecting import Login
 from placewire.controller.launch.ssh_connection import SshServer
 from placewire.controller.records.journal import Journal
+from placewire.controller.story.left_ranks import left_ranks
 from placewire.job.contract.specification import Finished, StepDone
 from tests.controller.launch.rank_programs import GOES_ON, kill_once_two_ranks_are_heard
 from tests.controller.launch.ssh_stage import ADDRESS, PRIVATE, Stage, around, launcher_of
@@ -305,8 +306,10 @@ def parent_of(pid: int) -> int:
 
 async def test_what_cannot_be_looked_at_is_said_in_the_status(keys: Keys, tmp_path: Path) -> None:
     nobody = Login(port=free_port(), key=keys.user, known_hosts=keys.known_hosts)
+    with pytest.raises(LaunchFailed) as raised:
+        await left_ranks(launcher_of(nobody))
     with Journal.open(tmp_path) as journal:
-        status = await job_status(plan(), launcher_of(nobody), journal)
+        status = await job_status(plan(), raised.value, journal)
     assert status.ranks == () and "SSH cannot be reached" in status.problems[0]
 
 

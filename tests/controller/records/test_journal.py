@@ -433,3 +433,22 @@ def test_a_destroy_is_of_more_servers_than_its_decision(tmp_path: Path) -> None:
         assert journal.decisions()[0].to_destroy == ("s1", "s2"), "as a former release has it"
         journal.note(decision, "destroy decided", detail=to_remove_on(["s1", "s2", "s3"]))
         assert journal.decisions()[0].to_destroy == ("s1", "s2", "s3")
+
+
+def test_a_journal_that_cannot_be_read_wholly_is_read_as_none(tmp_path: Path) -> None:
+    """A decision without its last phases would be ended in another way than it was to be."""
+    with Journal.open(tmp_path) as journal:
+        journal.begin("plan", "d1", {"s1": 1})
+    file = tmp_path / "journal.sqlite3"
+    with closing(journal_files.copied(file)) as whole:
+        assert whole.execute("SELECT count(*) FROM phases").fetchone() == (1,)
+    with closing(sqlite3.connect(file)) as other:
+        other.execute("DROP TABLE removals")
+        other.commit()
+    with closing(journal_files.copied(file)) as of_former_release:
+        assert of_former_release.execute("SELECT count(*) FROM decisions").fetchone() == (1,)
+    with closing(sqlite3.connect(file)) as other:
+        other.execute("ALTER TABLE phases DROP COLUMN detail")
+        other.commit()
+    with closing(journal_files.copied(file)) as part:
+        assert part.execute("SELECT count(*) FROM decisions").fetchone() == (0,)

@@ -103,7 +103,7 @@ def test_a_long_log_keeps_its_beginning_and_its_end(
     path, longest = tmp_path / "logs" / "small" / "now.log", 4000
     path.parent.mkdir(parents=True)
     with path.open("w+", buffering=1) as file:
-        log = RunLog(file, longest)
+        log = RunLog(file, longest_bytes=longest)
         for k in range(2000):
             log.write(k % 2, f"line {k} \u00e9")
             assert path.stat().st_size <= longest + 100
@@ -117,3 +117,20 @@ def test_a_long_log_keeps_its_beginning_and_its_end(
     assert said_so in output.splitlines()
     _, output, _ = said(capsys, "small", "--state-dir", tmp_path, "--json")
     assert len(json.loads(output)["lines"]) == len(lines) - 1
+
+
+def test_a_folder_that_cannot_be_made_loses_lines_and_ends_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "logs").write_text("a file")
+    with run_log(tmp_path / "logs", "small") as log:
+        log.write(0, "a step")
+    assert capsys.readouterr().err.count("what ranks print is lost") == 1
+
+
+def test_a_link_among_the_logs_is_no_run(state: Path) -> None:
+    (state / "elsewhere.log").write_text("mine")
+    own = state / "logs" / "small"
+    (own / "0-link.log").symlink_to(state / "elsewhere.log")
+    (own / "0-dangling.log").symlink_to(state / "nowhere")
+    assert [path.is_symlink() for path in runs_of(state / "logs", "small")] == [False, False]

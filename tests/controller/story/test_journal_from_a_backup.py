@@ -6,21 +6,23 @@ Agents are real keepers in memory; the backup is a copy of the journal's file, t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 import placewire.controller.change.change as change_module
+from placewire.agent.contract.messages import Observe
 from placewire.agent.contract.state import LeaseState
 from placewire.controller.agents.agents import Agents
-from placewire.controller.errors import AgentProblem, JournalFailed
+from placewire.controller.errors import AgentProblem, AgentUnreachable, JournalFailed
 from placewire.controller.records.journal import Journal
 from placewire.controller.story.recovery import examine, left_open, recover, way_of
+from placewire.controller.story.rollback import roll_back
 from placewire.controller.story.what_is_known import Known, require_known
-from tests.controller.story.test_destruction import carries_other
+from tests.controller.story.test_destruction import carries_other, tools
 from tests.controller.story.test_recovery import (
     NEW,
     OLD,
@@ -152,6 +154,19 @@ def test_a_generation_of_another_decision_is_told() -> None:
     require_known("other", known, {"s1": lease}, "finish")
 
 
+def test_a_backup_does_not_choose_what_to_roll_back_to(cluster: Cluster, tmp_path: Path) -> None:
+    asyncio.run(keep(cluster, Mortal(None), NEW))
+    with backup(cluster, tmp_path / "backup") as old:
+        asyncio.run(keep(cluster, Mortal(None), LATER))
+
+        async def never() -> bool:
+            raise AssertionError("nobody is asked")
+
+        with pytest.raises(JournalFailed, match="nothing was changed"):
+            asyncio.run(roll_back(PLAN, None, tools(cluster, old), never))
+    assert cluster.in_force() == {str(LATER)}
+
+
 # -- a server that carries another plan -----------------------------------------------------------
 
 
@@ -185,3 +200,30 @@ def test_what_is_to_be_kept_waits_for_a_server_that_carries_another_plan(cluster
     cluster.keepers["s2"].destroy("other")
     again()
     assert cluster.in_force() == {str(NEW)} and left_open(cluster.journal, "test-plan") is None
+
+
+@pytest.mark.parametrize("way", ["finish", "undo", "destroy"])
+def test_nothing_is_done_to_a_server_that_does_not_say_what_it_holds(
+    way: str, cluster: Cluster
+) -> None:
+    class Silent(MemoryAgents):
+        async def ask_all(
+            self, requests: Mapping[str, Any], reply_type: type, timeout_seconds: float
+        ) -> dict[str, Any]:
+            assert "s2" not in requests or isinstance(requests["s2"], Observe)
+            answered = {s: one for s, one in requests.items() if s != "s2"}
+            answers = await super().ask_all(answered, reply_type, timeout_seconds)
+            if answered.keys() != requests.keys():
+                raise AgentUnreachable(["s2"], answered=answers)
+            return answers
+
+    left_at(cluster, way)
+    before = cluster.keepers["s2"].lease
+    silent = cast(Agents, Silent(cluster.keepers, Mortal(None)))
+    if way == "undo":
+        done = asyncio.run(recover(PLAN, silent, cluster.journal))
+        assert done is not None and done.by_lease == ("s2",)
+    else:
+        with pytest.raises(AgentUnreachable, match="is not ended there"):
+            asyncio.run(recover(PLAN, silent, cluster.journal))
+    assert cluster.keepers["s2"].lease == before

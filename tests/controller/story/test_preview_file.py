@@ -15,7 +15,7 @@ import yaml
 from placewire.agent.contract.messages import Previewed
 from placewire.agent.contract.state import Change, DesiredState, LeaseState
 from placewire.controller.commands.arguments import require_writable
-from placewire.controller.errors import PlanError, StalePreview, UsageError
+from placewire.controller.errors import PlacewireError, PlanError, StalePreview, UsageError
 from placewire.controller.story.preview_file import (
     PreviewFile,
     preview_of,
@@ -25,6 +25,7 @@ from placewire.controller.story.preview_file import (
     write_preview,
 )
 from placewire.controller.story.proposal import Proposal
+from tests.controller.decide.test_cached_file import full_disk
 from tests.controller.plans import plan_document
 from tests.paths import ROOT
 
@@ -201,3 +202,14 @@ def test_a_preview_of_a_plan_that_was_edited_since_is_refused(tmp_path: Path) ->
         preview.parsed()
     file.unlink()
     assert preview.parsed().name == "small", "which does not need its file"
+
+
+def test_a_full_disk_takes_no_preview_away(tmp_path: Path) -> None:
+    file = tmp_path / "shown.json"
+    write_preview(preview_of(plan_document(), ROOT / "small.yaml", proposal(SHOWN)), file)
+    before = file.read_bytes()
+    other = preview_of(plan_document(), ROOT / "small.yaml", proposal({"s1": (), "s2": ()}))
+    with full_disk(), pytest.raises(PlacewireError, match="the preview is not written") as caught:
+        write_preview(other, file)
+    assert "free space" in caught.value.remedy
+    assert file.read_bytes() == before and list(tmp_path.iterdir()) == [file]
