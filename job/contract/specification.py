@@ -174,6 +174,14 @@ class Saved(Frozen):
     seconds: Seconds
 
 
+class Noted(Frozen):
+    """What the user should know of the rank's work, in sentences."""
+
+    event: Literal["noted"] = "noted"
+    rank: Count
+    notes: tuple[str, ...]
+
+
 class MeasuredPath(Frozen):
     """A message of n bytes from source to destination (servers), cut over `rails`, takes
     setup_seconds + 8 n / bits_per_second."""
@@ -248,7 +256,7 @@ class Failed(Frozen):
     lost_rank: Count | None = None
 
 
-RankEvent = Started | Resumed | Calibrated | Carried | StepDone | Saved | Finished | Failed
+RankEvent = Started | Resumed | Calibrated | Carried | StepDone | Saved | Noted | Finished | Failed
 _EVENT: TypeAdapter[RankEvent] = TypeAdapter(Annotated[RankEvent, Field(discriminator="event")])
 
 
