@@ -30,6 +30,10 @@ from placewire.job.contract.specification import (
     Hold,
     ProgramSpec,
     RankEvent,
+    RankSpec,
+    Resumed,
+    Saved,
+    StepDone,
     parse_rank_event,
 )
 
@@ -42,6 +46,10 @@ _KILL_SECONDS = 15.0
 _BLAME_SECONDS = 0.5
 _DRAIN_SECONDS = 1.0
 _TELL_SECONDS = 2.0
+# Beside its steps: that it started, resumed, failed, finished; notes; and measured paths.
+_OTHER_EVENTS = 100
+# Of what a rank says it failed by.
+_LONGEST_FAILURE = 10_000
 # A wait is so many short ones, of which one alone passes while this process is held up.
 _WAITS = 10
 
@@ -51,7 +59,9 @@ OnRankLine = Callable[[int, str, bool], None]
 @dataclass
 class _Followed:
     """tail: the rank's last lines beside its events. lines: how many lines of it were read.
-    readers: tasks that read what it prints, its output before its errors.
+    readers: tasks that read what it prints, its output before its errors. next_step,
+    checkpoint_step, others: the next step that it may report, the last that is in a checkpoint, and
+    how many other events it reported.
     exited_seconds, failed_seconds: when it ended, and when it reported a failure (monotonic)."""
 
     process: RankProcess
@@ -59,6 +69,9 @@ class _Followed:
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
     lines: int = 0
     finished: bool = False
+    next_step: int | None = None
+    checkpoint_step: int = -1
+    others: int = 0
     failure: Failed | None = None
     readers: list[asyncio.Task[None]] = field(default_factory=list)
     exit: asyncio.Task[int] = field(init=False)
@@ -69,6 +82,23 @@ class _Followed:
     def status(self) -> int | None:
         """The exit status; None while the rank runs."""
         return self.exit.result() if self.exit.done() else None
+
+    def may_say(self, event: RankEvent) -> bool:
+        """Whether this comes next. What a rank reports is bounded by what it was asked to do: its
+        steps come one after another, and each of the others belongs to one of them."""
+        steps = self.spec.steps if isinstance(self.spec, RankSpec) else 0
+        if isinstance(event, StepDone):
+            if event.step >= steps or self.next_step not in (None, event.step):
+                return False
+            self.next_step = event.step + 1
+        elif isinstance(event, Resumed | Saved):
+            if event.step > steps or event.step <= self.checkpoint_step:
+                return False
+            self.checkpoint_step = event.step
+        elif not isinstance(event, Carried):
+            self.others += 1
+            return self.others <= _OTHER_EVENTS + steps
+        return True
 
     @property
     def has_failed(self) -> bool:
@@ -188,7 +218,8 @@ class _Job:
     def _take_output(self, rank: _Followed, line: bytes) -> None:
         rank.lines += 1
         self._heard = time.monotonic()
-        if (event := _event_of(rank.spec, line)) is None:  # the user's model prints
+        event = _event_of(rank.spec, line)
+        if event is None or not rank.may_say(event):  # the user's model prints
             self._printed(rank, line, is_error=False)
             return
         if isinstance(event, Finished):
@@ -258,7 +289,7 @@ def _culprit(
 
 def _job_failed(rank: _Followed, witness: _Followed | None) -> JobFailed:
     failure = (witness or rank).failure
-    said = failure.what if failure else ""
+    said = failure.what[:_LONGEST_FAILURE] if failure else ""
     if witness is not None:
         what = f"{said} (as rank {witness.process.rank} says)"
     else:
