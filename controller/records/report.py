@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.controller.errors import PlacewireError
+from placewire.controller.records.told_steps import believed
 from placewire.frozen import Frozen
 from placewire.job.contract.specification import Finished, RankEvent, Resumed, Saved, StepDone
 
@@ -171,6 +172,7 @@ def traffic_rows(
     placement: Placement, events: Sequence[RankEvent], steps: int
 ) -> tuple[TrafficRow, ...]:
     """Returns a row for every (source, destination, rail) that has planned or sent bytes."""
+    devices = frozenset(placement.devices_used)
     planned: dict[tuple[str, str, str], float] = defaultdict(float)
     for message in placement.messages:
         for rail, share in (message.rails or {"": 1.0}).items():
@@ -180,6 +182,8 @@ def traffic_rows(
         if isinstance(event, Finished):
             source = placement.devices_used[event.rank]
             for row in event.traffic:
+                if row.destination not in devices:
+                    continue  # The rank's model may say anything.
                 sent[source, row.destination, row.rail] += row.bytes / steps
     return tuple(
         TrafficRow(
@@ -215,7 +219,8 @@ def of_placed(
     events: Sequence[RankEvent],
 ) -> RunReport:
     """Adds what was predicted for a placed job, and what its ranks reported."""
-    steps = step_times(events)
+    good, notes = believed(events, placement.devices_used, report.stage_seconds.get("job"))
+    steps = step_times(good)
     resumed = next((_checkpoint(event) for event in events if isinstance(event, Resumed)), None)
     saved = [_checkpoint(event) for event in events if isinstance(event, Saved)]
     ended = sum(isinstance(event, Finished) for event in events)
@@ -240,6 +245,7 @@ def of_placed(
             "traffic": traffic_rows(placement, events, len(steps)) if whole else (),
             "peak_memory_bytes": _peaks(placement.devices_used, events),
             "files": {name: str(file) for name, file in files.items()},
+            "notes": (*report.notes, *notes),
         }
     )
 

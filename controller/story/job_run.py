@@ -108,7 +108,7 @@ async def run_job(
             )
         finally:
             if log.left_out_bytes:
-                tools.note(
+                tools.notes.append(
                     f"ranks printed more than a log takes: {log.left_out_bytes} bytes are left out "
                     f"in the middle of {log.path}"
                 )
