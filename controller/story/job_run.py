@@ -103,6 +103,7 @@ async def run_job(
                 specs,
                 on_event,
                 on_line=on_line,
+                on_late=tools.show.say,
                 silence_seconds=silence_seconds,
                 held_seconds=lambda: change.held_seconds,
             )

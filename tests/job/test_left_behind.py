@@ -34,7 +34,7 @@ raise ValueError("the model is wrong")
 def test_a_daemon_of_a_model_ends_with_the_rank(tmp_path: Path) -> None:
     mark = tmp_path / "daemon"
     (tmp_path / "leaving.py").write_text(LEAVES_A_DAEMON.format(mark=str(mark)))
-    graph = capture("tests.models.small:training_step", 4, OptimizerChoice(), 0).operators
+    graph = capture("tests.models.hard:training_step", 4, OptimizerChoice(), 0).operators
     cluster = cluster_of(1, ())
     placement = placement_of(graph, cluster, random_devices(graph, cluster, 0), order_seed=0)
     save_placement(placement, tmp_path / "placement.json")
