@@ -5,15 +5,21 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from placewire.job.contract.checkpoint import CheckpointError
 from placewire.job.contract.specification import Failed, RankSpec, ScriptSpec, parse_spec
+from placewire.job.script.descendants import adopt_orphans, kill_descendants
 from placewire.job.supervision.events import Events, end_on_signals
 from placewire.job.supervision.lease_deadline import follow_hold
 from placewire.optimizer.capture.allocator import prepare_allocator
+
+# For processes that the model started to end.
+_END_SECONDS = 2.0
 
 
 def main(arguments: list[str]) -> int:
@@ -32,8 +38,20 @@ def main(arguments: list[str]) -> int:
 
 
 def run(spec: RankSpec | ScriptSpec, events: Events) -> int:
-    if isinstance(spec, RankSpec):
-        prepare_allocator()
+    if isinstance(spec, ScriptSpec):
+        return _run(spec, events)
+    prepare_allocator()
+    # What the model starts ends with the rank, also where it leaves its session or its parent.
+    with suppress(OSError):  # another process adopts it then
+        adopt_orphans()
+    events.at_end = partial(kill_descendants, _END_SECONDS)
+    try:
+        return _run(spec, events)
+    finally:
+        kill_descendants(_END_SECONDS)
+
+
+def _run(spec: RankSpec | ScriptSpec, events: Events) -> int:
     from placewire.job.errors import JobError
     from placewire.job.transport.egress import require_on_rails
 

@@ -17,7 +17,7 @@ from placewire.controller.plan.job import PlacedJob
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.journal import Journal
 from placewire.controller.records.report import CheckpointRow, RunReport
-from placewire.job.contract.checkpoint import CheckpointError, checkpoints_in
+from placewire.job.contract.checkpoint import Checkpoint, listed_in
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,10 @@ async def job_status(
     if isinstance(plan.job, PlacedJob) and plan.job.checkpoint is not None:
         folder = Path(plan.job.checkpoint.folder)
         try:
-            last = await abandonable(partial(_last_in, folder))
-        except (CheckpointError, OSError) as error:
+            listed = await abandonable(partial(listed_in, folder))
+            last = _last_of(listed.checkpoints)
+            problems += [f"checkpoints: {one.why}" for one in listed.unusable if one.is_ours]
+        except OSError as error:
             problems.append(f"checkpoints: {error}")
         last = last or _last_reported(folder, journal, plan.name)
     return JobStatus(
@@ -61,9 +63,8 @@ async def job_status(
     )
 
 
-def _last_in(folder: Path) -> CheckpointRow | None:
+def _last_of(found: Sequence[Checkpoint]) -> CheckpointRow | None:
     """Returns None, too, where this machine does not share the folder with the servers."""
-    found = checkpoints_in(folder)
     return CheckpointRow(step=found[-1].manifest.step, path=found[-1].path) if found else None
 
 

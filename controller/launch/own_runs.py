@@ -8,6 +8,9 @@ that must agree, never by what a command line or a path looks like:
 - The environment of the run's processes names the run, its plan, its session and its folder. A
   session is ours only where a process in it says that this very session is. Somebody who copies a
   rank's environment into a shell of their own has another session, and is left alone.
+- What a run's processes left behind as a daemon has a session of its own. It is ended with the run
+  where it bears the run's mark, has no terminal, and whoever started it is gone: the shell of
+  somebody who copied an environment has a parent.
 
 Several plans may share a server, so a run is its plan's alone. A former release did not write the
 plan: such a run is found, and whose it is is not known.
@@ -114,6 +117,20 @@ def leading(run: Run, folder: str) -> str:
     return f"export {VARIABLE}={shlex.quote(before)}$${shlex.quote(behind)}"
 
 
+def ending_strays(run: Run) -> str:
+    """Kills what the run left behind in sessions of its own; to be run when the run has ended. What
+    a killed process had started is found in the next turn."""
+    return (
+        "k=0; while [ $k -lt 5 ]; do n=; for e in $("
+        f"grep -lasz '^{VARIABLE}={run.identifier}:' /proc/[0-9]*/environ); do "
+        "p=${e#/proc/}; p=${p%/environ}; set -- $(ps -o tty=,ppid= -p $p); "
+        """if [ "$p" != $$ ] && [ "$1" = '?' ] && """
+        """case "$2 $(ps -o comm= -p $2)" in "1 "*|*" systemd") true;; *) false;; esac; """
+        "then kill -s KILL $p 2>&- && n=1; fi; done; "
+        '[ -n "$n" ] || break; k=$((k+1)); done'
+    )
+
+
 def finding() -> str:
     """Prints this user's processes, and what they say of runs; to be read by `found`."""
     return (
@@ -151,7 +168,9 @@ def found(printed: str) -> list[LeftRun]:
 def ending(left: Sequence[LeftRun]) -> str:
     """Ends these runs, politely first, and removes their folders. Prints the pids that remain."""
     which = "; ".join(f"ours {one.session} {one.run.identifier}" for one in left)
-    removals = "; ".join(removing(one.run, one.folder) for one in left)
+    removals = "; ".join(
+        f"{ending_strays(one.run)}; {removing(one.run, one.folder)}" for one in left
+    )
     # ps still lists, as Z, a process that has ended and that nobody has waited for yet.
     return (
         "LC_ALL=C; export LC_ALL; t=; "

@@ -7,13 +7,10 @@ import contextlib
 import hashlib
 import importlib.metadata
 import json
-import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
-
-import paramiko
 
 from placewire.controller.abandonable import abandonable, each_in_a_thread
 from placewire.controller.errors import LaunchFailed, UsageError
@@ -24,7 +21,6 @@ from placewire.controller.launch.launcher import (
     not_ended,
     not_looked_at,
 )
-from placewire.controller.launch.lines import FedStream, lines_of
 from placewire.controller.launch.own_runs import (
     OTHER,
     RANK,
@@ -38,25 +34,25 @@ from placewire.controller.launch.own_runs import (
 from placewire.controller.launch.programs import TAIL_LINES, Ended, OnLine, follow
 from placewire.controller.launch.ssh_connecting import Login
 from placewire.controller.launch.ssh_connection import (
-    CONNECTION_LOST,
     InFolder,
     SshServer,
     Started,
     Surroundings,
 )
+from placewire.controller.launch.ssh_program import SshProgram
 from placewire.controller.uninterruptible import uninterruptible
-from placewire.job.contract.specification import Hold, ProgramSpec
+from placewire.job.contract.specification import ProgramSpec
 from placewire.optimizer.device_names import server_of
 
 _Answer = TypeVar("_Answer")
 
 # The interpreter that playbooks/agent.yaml installs.
 INSTALLED_PYTHON = "/opt/placewire/.venv/bin/python"
-_CHUNK_BYTES = 65_536
 _MOST_AT_ONCE = 16
 # sbin is where Debian has ip and tc, and not on every user's path.
 _READ = 'PATH="$PATH:/usr/sbin:/sbin" exec python3 -I -'
-_DRAIN_SECONDS = 5.0
+# A killed program ends when a processor is free for that; on a lost server it ends by its lease.
+_KILL_SECONDS = 15.0
 _LOOK = """
 import importlib.metadata as m, importlib.util as u, json, os, sys
 import placewire.job.contract.specification
@@ -124,6 +120,7 @@ class SshLauncher:
             return Ended(await program.wait(), output, tail)
         finally:
             program.kill()
+            await uninterruptible(program.ended(_KILL_SECONDS))
 
     async def read(self, server: str, source: bytes) -> Ended:
         on = self._servers[server]
@@ -265,91 +262,6 @@ class SshLauncher:
     def _on_all(self, ask: Callable[[SshServer], _Answer]) -> list[_Answer]:
         asking = [partial(ask, on) for on in self._servers.values()]
         return each_in_a_thread(asking, _MOST_AT_ONCE)
-
-
-class SshProgram:
-    """A started program on a server, for asyncio: two threads read its output and its errors, no
-    faster than the event loop takes them. Where it does not, sshd waits, and then the program."""
-
-    def __init__(self, rank: int, on: SshServer, started: Started) -> None:
-        self.rank, self.server = rank, on.name
-        self._on, self._started = on, started
-        self._loop = asyncio.get_running_loop()
-        self._output, self._errors = FedStream(self._loop), FedStream(self._loop)
-        self._exit: asyncio.Future[int] = self._loop.create_future()
-        self._errors_read = threading.Event()
-        for read in (self._read_output, self._read_errors):
-            threading.Thread(target=read, name=f"ssh {self.server}", daemon=True).start()
-
-    def output(self) -> AsyncIterator[bytes]:
-        return lines_of(self._output.reader)
-
-    async def whole_output(self) -> bytes:
-        return await self._output.reader.read()
-
-    def errors(self) -> AsyncIterator[bytes]:
-        return lines_of(self._errors.reader)
-
-    def tell(self, hold: Hold) -> None:
-        with contextlib.suppress(OSError, paramiko.SSHException):
-            self._started.channel.sendall(hold.model_dump_json().encode() + b"\n")
-
-    async def feed(self, given: bytes) -> None:
-        """Sends the whole standard input, and closes it."""
-
-        def send() -> None:
-            with contextlib.suppress(OSError, paramiko.SSHException):  # it does not read all of it
-                self._started.channel.sendall(given)
-                self._started.channel.shutdown_write()
-
-        await abandonable(send)
-
-    async def wait(self) -> int:
-        return await asyncio.shield(self._exit)
-
-    def terminate(self) -> None:
-        self._signal("TERM")
-
-    def kill(self) -> None:
-        for stream in (self._output, self._errors):  # The caller may read no more of them.
-            stream.drop()
-        self._signal("KILL")
-
-    def _signal(self, name: str) -> None:
-        """Signals from another thread, so that the caller does not wait for the server."""
-        if not self._exit.done():
-            sending = threading.Thread(
-                target=self._send_signal, args=[name], name=f"ssh {self.server} {name}"
-            )
-            sending.start()
-
-    def _send_signal(self, name: str) -> None:
-        with contextlib.suppress(LaunchFailed):  # the server is out of reach: the lease ends ranks
-            self._on.signal(self._started, name)
-
-    def _read_output(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody reads any more
-            self._pump(self._started.channel.recv, self._output)
-            status = self._started.status()
-            if status == CONNECTION_LOST:
-                self._send_signal("KILL")
-                lost = f"the SSH connection to {self.server} was lost\n".encode()
-                self._output.feed(lost)
-            self._output.end()
-            self._loop.call_soon_threadsafe(self._exit.set_result, status)
-        self._errors_read.wait(_DRAIN_SECONDS)
-        self._started.close()
-
-    def _read_errors(self) -> None:
-        with contextlib.suppress(RuntimeError):
-            self._pump(self._started.channel.recv_stderr, self._errors)
-            self._errors.end()
-        self._errors_read.set()
-
-    def _pump(self, receive: Callable[[int], bytes], stream: FedStream) -> None:
-        with contextlib.suppress(OSError):
-            while data := receive(_CHUNK_BYTES):
-                stream.feed(data)
 
 
 def _kind_of(program: Sequence[str]) -> str:

@@ -25,6 +25,7 @@ from placewire.controller.launch.own_runs import (
     OTHER,
     VARIABLE,
     Run,
+    ending_strays,
     entering,
     is_usable_folder,
     leading,
@@ -159,7 +160,8 @@ class SshServer:
         """Signals the program and all that it started. Raises LaunchFailed."""
         script = f"kill -s {name} -- -{started.leader} 2>&-"
         if name == "KILL":  # this also kills the leader, which would have removed the folder
-            script += f"; {removing(started.run, started.folder)}"
+            strays, folder = ending_strays(started.run), removing(started.run, started.folder)
+            script += f"; {strays}; {folder}"
         self.run(f"{script}; true")
 
     def _folder(self, run: Run) -> str:
@@ -279,12 +281,12 @@ def _said(channel: paramiko.Channel) -> tuple[int, str, str]:
 
 def program_script(around: Surroundings, run: Run, folder: str) -> str:
     """Returns what starts the program. The first line of output is the pid of the session's leader.
-    The leader survives the signals that end the program politely, to return its status and remove
-    its folder."""
+    The leader survives the signals that end the program politely, to return its status, end what
+    the program left behind, and remove its folder."""
     python = shlex.join([around.python, *BECOME, f"{folder}/{_PROGRAM_FILE}"])
     lead = (
         f"{leading(run, folder)}; echo $$; trap : TERM INT HUP; {python}; s=$?; "
-        f"{removing(run, folder)}; exit $s"
+        f"{ending_strays(run)}; {removing(run, folder)}; exit $s"
     )
     enter = "" if around.workdir is None else f"cd -- {shlex.quote(around.workdir)} && "
     return f"{enter}exec setsid -w {entering(run, folder)} /bin/sh -c {shlex.quote(lead)}"

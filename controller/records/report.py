@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.controller.errors import PlacewireError
+from placewire.controller.records.told_steps import believed
 from placewire.frozen import Frozen
 from placewire.job.contract.specification import Finished, RankEvent, Resumed, Saved, StepDone
 
@@ -187,6 +188,7 @@ def traffic_rows(
     placement: Placement, events: Sequence[RankEvent], steps: int
 ) -> tuple[TrafficRow, ...]:
     """Returns a row for every (source, destination, rail) that has planned or sent bytes."""
+    devices = frozenset(placement.devices_used)
     planned: dict[tuple[str, str, str], float] = defaultdict(float)
     for message in placement.messages:
         for rail, share in (message.rails or {"": 1.0}).items():
@@ -196,6 +198,8 @@ def traffic_rows(
         if isinstance(event, Finished):
             source = placement.devices_used[event.rank]
             for row in event.traffic:
+                if row.destination not in devices:
+                    continue  # The rank's model may say anything.
                 sent[source, row.destination, row.rail] += row.bytes / steps
     return tuple(
         TrafficRow(
@@ -231,11 +235,12 @@ def of_placed(
     events: Sequence[RankEvent],
 ) -> RunReport:
     """Adds what was predicted for a placed job, and what its ranks reported."""
+    good, notes = believed(events, placement.devices_used, report.stage_seconds.get("job"))
     resumed = next((_checkpoint(event) for event in events if isinstance(event, Resumed)), None)
     saved = [_checkpoint(event) for event in events if isinstance(event, Saved)]
     first_step = resumed.step if resumed else 0
     steps = steps_done(events, len(placement.devices_used), first_step)
-    times = step_times(events, steps)
+    times = step_times(good, steps) if good else ()
     ended = sum(isinstance(event, Finished) for event in events)
     whole = times and ended == len(placement.devices_used)
     return report.model_copy(
@@ -258,6 +263,7 @@ def of_placed(
             "traffic": traffic_rows(placement, events, len(times)) if whole else (),
             "peak_memory_bytes": _peaks(placement.devices_used, events),
             "files": {name: str(file) for name, file in files.items()},
+            "notes": (*report.notes, *notes),
         }
     )
 

@@ -26,6 +26,7 @@ from placewire.job.contract.specification import (
     Carried,
     Failed,
     Finished,
+    Noted,
     RankEvent,
     Resumed,
     Saved,
@@ -134,6 +135,9 @@ class Show:
             )
             for note in event.notes:
                 self.progress(f"  {note}")
+        elif isinstance(event, Noted):
+            for note in event.notes:
+                self.say(f"rank {event.rank}: {note}")
         elif isinstance(event, Saved):
             self.progress(
                 f"checkpoint after {event.step} steps: {format_bytes(event.bytes)} in "
@@ -161,6 +165,7 @@ class Show:
 
     def report(self, report: RunReport) -> None:
         self._tables(report)
+        self._notes(report)
         self._checkpoint(report)
         changed = ", ".join(f"{server} {count}" for server, count in report.changes.items())
         kept = report.network == "kept"
@@ -173,7 +178,12 @@ class Show:
             self._tables(report)
         done = report.first_step + len(report.step_seconds)
         self.say(f"the job ended after {done} steps")
+        self._notes(report)
         self._checkpoint(report)
+
+    def _notes(self, report: RunReport) -> None:
+        for note in report.notes:
+            self.say(note)
 
     def _tables(self, report: RunReport) -> None:
         self.console.print()

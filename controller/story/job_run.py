@@ -77,12 +77,13 @@ async def run_job(
                 specs,
                 on_event,
                 on_line=on_line,
+                on_late=tools.show.say,
                 silence_seconds=silence_seconds,
                 held_seconds=lambda: change.held_seconds,
             )
         finally:
             if log.left_out_bytes:
-                tools.note(
+                tools.notes.append(
                     f"ranks printed more than a log takes: {log.left_out_bytes} bytes are left out "
                     f"in the middle of {log.path}"
                 )

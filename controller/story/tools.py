@@ -42,11 +42,6 @@ class Tools:
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
-    def note(self, text: str) -> None:
-        """Says it now, and in the run's report."""
-        self.show.say(text)
-        self.notes.append(text)
-
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         started = time.monotonic()

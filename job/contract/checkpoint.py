@@ -6,8 +6,9 @@
     FOLDER/removing-00000100-<32 digits>/    being removed; it stays where others put files into it
 
 A checkpoint is renamed to `step-…` once all of its files are on disk, so that every folder of that
-name is whole. Whoever may write to the folder decides what is in it: all of it is read as data,
-with checked lengths, and nothing in it can name a file elsewhere.
+name is whole. Others may have folders of such names, too: ours have a manifest. Whoever may write
+to the folder decides what is in it: all of it is read as data, with checked lengths, and nothing in
+it can name a file elsewhere.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, ValidationError
 
@@ -109,22 +110,49 @@ class Checkpoint(Frozen):
         )
 
 
+class Unusable(NamedTuple):
+    """A folder with a checkpoint's name that cannot be used. why: the reason and the place.
+    is_ours: whether it has a manifest, which may be damaged, or another version's."""
+
+    path: Path
+    why: CheckpointError
+    is_ours: bool
+
+
+class Listing(NamedTuple):
+    """What a folder has under checkpoints' names; both smallest step first."""
+
+    checkpoints: tuple[Checkpoint, ...]
+    unusable: tuple[Unusable, ...]
+
+
 def tensor_file(rank: int) -> str:
     """Returns the name of the file with that rank's tensors."""
     return f"rank{rank}.safetensors"
 
 
 def checkpoints_in(folder: Path) -> tuple[Checkpoint, ...]:
-    """Returns the whole checkpoints, smallest step first. Raises CheckpointError where a manifest
-    cannot be read, OSError where the folder cannot."""
+    """Returns the whole checkpoints, of whatever job, smallest step first. Raises OSError where the
+    folder cannot be read."""
+    return listed_in(folder).checkpoints
+
+
+def listed_in(folder: Path) -> Listing:
+    """Raises OSError where the folder cannot be read."""
     if not folder.exists():
-        return ()
+        return Listing((), ())
     found = [
         (int(name[2]), entry)
         for entry in folder.iterdir()
         if (name := _FOLDER.fullmatch(entry.name)) and entry.name.startswith(WHOLE)
     ]
-    return tuple(_of_step(path, step) for step, path in sorted(found))
+    usable, unusable = list[Checkpoint](), list[Unusable]()
+    for step, path in sorted(found):
+        try:
+            usable.append(_of_step(path, step))
+        except CheckpointError as error:
+            unusable.append(Unusable(path, error, _has_manifest(path)))
+    return Listing(tuple(usable), tuple(unusable))
 
 
 def checkpoint_at(path: Path) -> Checkpoint:
@@ -156,6 +184,16 @@ def checkpoint_at(path: Path) -> Checkpoint:
 def checkpoint_path(folder: Path, state: str, step: int) -> Path:
     """state: WHOLE or STAGED."""
     return folder / f"{state}{step:08d}"
+
+
+def free_path(folder: Path, step: int) -> Path:
+    """Returns a place for a whole checkpoint: the usual one, or one with more zeros where somebody
+    else's is in the way. Raises OSError where there is none."""
+    for digits in range(8, 19):
+        path = folder / f"{WHOLE}{step:0{digits}d}"
+        if not os.path.lexists(path):
+            return path
+    raise OSError(f"{folder} has all names of a checkpoint after {step} steps already")
 
 
 def remains_in(folder: Path) -> Iterator[Path]:
@@ -231,6 +269,13 @@ def _is_file_of(file: Path, size_bytes: int) -> bool:
     except OSError:
         return False
     return stat.S_ISREG(found.st_mode) and found.st_size == size_bytes
+
+
+def _has_manifest(path: Path) -> bool:
+    try:
+        return stat.S_ISREG((path / MANIFEST).lstat().st_mode)
+    except OSError:  # there is none, or it is not for us to see
+        return False
 
 
 def _of_step(path: Path, step: int) -> Checkpoint:

@@ -104,8 +104,9 @@ class RankSpec(ProgramSpec):
     a replay a graph file, a calibration neither. time_scale: multiplies operator times in a replay.
     sockets_per_rail: connections of a pair of ranks, per rail and direction. urgent_first: whether
     `job` sharing's send order is kept; without it messages leave as they are made.
-    timeout_seconds: how long ranks wait for each other before the first step. loss_seconds: a rank
-    that gives no sign of life for this long is lost. wait_seconds: how long a living rank may keep
+    timeout_seconds: how long ranks wait for each other before the first step; to import torch from
+    a slow file server takes minutes. loss_seconds: a rank that gives no sign of life for this long
+    is lost. wait_seconds: how long a living rank may keep
     another waiting within a step.
     """
 
@@ -124,7 +125,7 @@ class RankSpec(ProgramSpec):
     time_scale: float = 1.0
     checkpoint: CheckpointSpec | None = None
     trace: TraceSpec | None = None
-    timeout_seconds: float = 120.0
+    timeout_seconds: float = 540.0
     loss_seconds: float = 20.0
     wait_seconds: float = 600.0
 
@@ -172,6 +173,14 @@ class Saved(Frozen):
     path: str
     bytes: Count
     seconds: Seconds
+
+
+class Noted(Frozen):
+    """What the user should know of the rank's work, in sentences."""
+
+    event: Literal["noted"] = "noted"
+    rank: Count
+    notes: tuple[str, ...]
 
 
 class MeasuredPath(Frozen):
@@ -248,7 +257,7 @@ class Failed(Frozen):
     lost_rank: Count | None = None
 
 
-RankEvent = Started | Resumed | Calibrated | Carried | StepDone | Saved | Finished | Failed
+RankEvent = Started | Resumed | Calibrated | Carried | StepDone | Saved | Noted | Finished | Failed
 _EVENT: TypeAdapter[RankEvent] = TypeAdapter(Annotated[RankEvent, Field(discriminator="event")])
 
 

@@ -23,12 +23,12 @@ from placewire.job.contract.checkpoint import (
     MANIFEST,
     PROBE,
     STAGED,
-    WHOLE,
     Checkpoint,
     CheckpointSpec,
     Manifest,
     checkpoint_path,
     checkpoints_in,
+    free_path,
     open_folder,
     remains_in,
     remove,
@@ -39,6 +39,7 @@ from placewire.job.contract.checkpoint import (
 from placewire.job.contract.specification import Saved
 from placewire.job.errors import JobError
 from placewire.job.placed.agreement import failures
+from placewire.job.placed.same_job import differences_between
 from placewire.job.placed.saved_tensors import saved_tensors
 from placewire.job.placed.state import RankState
 from placewire.job.placed.tensor_file import TensorFileError, require_writable, write_tensors
@@ -47,7 +48,8 @@ _REMEDY = "check free space and permissions of job.checkpoint.folder on every se
 
 
 class Checkpoints:
-    """One rank's part in saving and loading. job: the manifest of a checkpoint at step 0.
+    """One rank's part in saving and loading. job: the manifest of a checkpoint at step 0. notes:
+    sentences for the user, to be taken by whoever reports them.
 
     The first rank also prepares the folder, gives checkpoints their names and removes old ones.
     Raises JobError where a tensor's type cannot be saved.
@@ -55,6 +57,8 @@ class Checkpoints:
 
     def __init__(self, asked: CheckpointSpec, rank: int, job: Manifest, state: RankState) -> None:
         self.job, self.folder = job, Path(asked.folder)
+        self.notes: list[str] = []
+        self._told: set[str] = set()
         self._asked, self._rank, self._state = asked, rank, state
         self._group: dist.ProcessGroup | None = None
         self._probe: Path | None = None
@@ -77,7 +81,7 @@ class Checkpoints:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._take()
             for remains in remains_in(self.folder):
-                remove(remains)
+                self._remove(remains)
             probe = self.folder / f"{PROBE}{uuid.uuid4().hex}"
             probe.touch()
         except OSError as error:
@@ -87,6 +91,19 @@ class Checkpoints:
             ) from error
         self._probe = probe
         return probe.name
+
+    def _remove(self, path: Path) -> None:
+        """Says where that fails, which ends no training, once for each. Raises OSError where the
+        next save needs the name."""
+        try:
+            remove(path)
+        except OSError as error:
+            if path.name.startswith(STAGED):
+                raise
+            why = f"{path} cannot be removed, and stays: {error.strerror or error}"
+            if why not in self._told:
+                self._told.add(why)
+                self.notes.append(why)
 
     def _take(self) -> None:
         """Locks the folder until close(). The kernel unlocks it however this process ends."""
@@ -101,6 +118,10 @@ class Checkpoints:
                 "wait for it to end, or give job.checkpoint another folder; `controller status` "
                 "shows ranks whose controller is gone",
             ) from None
+
+    def take_notes(self) -> tuple[str, ...]:
+        taken, self.notes = tuple(self.notes), []
+        return taken
 
     def close(self) -> None:
         """Unlocks the folder for another job."""
@@ -185,12 +206,29 @@ class Checkpoints:
             os.fsync(folder)
         finally:
             os.close(folder)
-        whole = checkpoint_path(self.folder, WHOLE, steps_done)
+        whole = free_path(self.folder, steps_done)
         staged.rename(whole)
         sync_folder(self.folder)
-        for old in checkpoints_in(self.folder)[: -self._asked.keep]:
-            remove(Path(old.path))
+        self._remove_old(whole)
         return whole, sum(files.values())
+
+    def _remove_old(self, newest: Path) -> None:
+        """Removes whole checkpoints of this job alone, and never the newest. The checkpoint is
+        saved: that old ones stay ends no training."""
+        try:
+            found = checkpoints_in(self.folder)
+        except OSError as error:
+            self.notes.append(f"old checkpoints stay: {error}")
+            return
+        own = [
+            Path(one.path)
+            for one in found
+            if Path(one.path) != newest
+            and not one.missing
+            and not differences_between(one.manifest, self.job)
+        ]
+        for old in own[: max(0, len(own) - (self._asked.keep - 1))]:
+            self._remove(old)
 
 
 def _not_saved(steps_done: int, why: str) -> JobError:

@@ -9,24 +9,28 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch._C._distributed_c10d import TCPStore
 
 from placewire.job.contract.checkpoint import (
     Checkpoint,
+    Listing,
     Manifest,
     Resume,
-    checkpoints_in,
+    checkpoint_at,
+    listed_in,
 )
 from placewire.job.contract.specification import RankSpec, Resumed
 from placewire.job.errors import JobError
 from placewire.job.placed.checkpoint import Checkpoints
+from placewire.job.placed.same_job import differences_between
 from placewire.job.transport.rendezvous import await_key
 
 # A folder that is shared over a network shows a new file late.
 _SEEN_WITHIN_SECONDS = 15.0
 _KEY = "checkpoint"
-_NAMED_DIFFERENCES = 3
+_NAMED_FOLDERS = 3
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,8 @@ def begin(spec: RankSpec, checkpoints: Checkpoints, store: TCPStore | None) -> B
         probe = checkpoints.make_ready()
         chosen = _choose(spec, checkpoints)
         if store is not None:
-            step = None if chosen is None else chosen.manifest.step
-            store.set(_KEY, json.dumps({"probe": probe, "step": step}))
+            name = None if chosen is None else Path(chosen.path).name
+            store.set(_KEY, json.dumps({"probe": probe, "name": name}))
     if chosen is None:
         return Beginning()
     checkpoints.load(chosen)
@@ -60,23 +64,34 @@ def begin(spec: RankSpec, checkpoints: Checkpoints, store: TCPStore | None) -> B
 
 
 def _choose(spec: RankSpec, checkpoints: Checkpoints) -> Checkpoint | None:
-    found = checkpoints_in(checkpoints.folder)
+    """Only this job's own checkpoints are taken. What has not our manifest is somebody else's: it
+    is told of and left, as is another job's checkpoint beside our own. Without one of our own, that
+    refuses the job, since a mistake in the plan would else begin the training anew."""
+    found = listed_in(checkpoints.folder)
     resume: Resume = spec.checkpoint.resume if spec.checkpoint else "never"
-    if not found:
+    differing = {
+        c.path: differences_between(c.manifest, checkpoints.job) for c in found.checkpoints
+    }
+    own = [one for one in found.checkpoints if not differing[one.path]]
+    ours = [one for one in found.unusable if one.is_ours]
+    if ours and not own:
+        raise ours[-1].why
+    checkpoints.notes += _left_alone(found, differing, ours=bool(own))
+    if not found.checkpoints:
         if resume == "required":
             raise JobError(
                 f"job.checkpoint.resume is `required`, and {checkpoints.folder} has no checkpoint",
                 "give a folder with a checkpoint, or `auto`",
             )
         return None
-    last = found[-1]
+    last = own[-1] if own else found.checkpoints[-1]
     if resume == "never":
         raise JobError(
             f"job.checkpoint.resume is `never`, and {checkpoints.folder} has checkpoints already, "
             f"the last after {last.manifest.step} steps",
             "give an empty folder, or `auto`",
         )
-    if differences := differences_between(last.manifest, checkpoints.job):
+    if differences := differing[last.path]:
         raise JobError(
             f"{last.path} is of another job: {'; '.join(differences)}",
             "give job.checkpoint another folder, or make the plan as it was for the checkpoint; "
@@ -102,27 +117,29 @@ def _follow(spec: RankSpec, checkpoints: Checkpoints, store: TCPStore) -> Checkp
         time.sleep(0.1)
         if checkpoints.folder.exists():
             list(checkpoints.folder.iterdir())  # makes the client ask the file server again
-    if said["step"] is None:
-        return None
-    for checkpoint in checkpoints_in(checkpoints.folder):
-        if checkpoint.manifest.step == said["step"]:
-            return checkpoint
-    raise JobError(f"there is no checkpoint of step {said['step']} in {checkpoints.folder} here")
+    return None if said["name"] is None else checkpoint_at(checkpoints.folder / said["name"])
 
 
-def differences_between(saved: Manifest, job: Manifest) -> tuple[str, ...]:
-    """Returns why the job cannot go on from the saved one; empty where it can."""
-    found = _tensor_differences(saved.tensors, job.tensors)
-    for what in ("optimizer", "batch", "seed"):
-        before, now = getattr(saved, what), getattr(job, what)
-        if before != now:
-            found.append(f"{what} was {before} and is {now}")
-    if not found and saved.structure_hash != job.structure_hash:
-        found.append(
-            "the parameters are the same and the computation is not (its structure was "
-            f"{saved.structure_hash[:12]} and is {job.structure_hash[:12]})"
-        )
-    return tuple(found)
+def _left_alone(
+    found: Listing, differing: Mapping[str, tuple[str, ...]], *, ours: bool
+) -> list[str]:
+    """Names the folders that are not touched. ours: whether those with our manifest are told, too;
+    else they refuse the job."""
+    left = [
+        f"{one.path} is left as it is: {one.why.what}"
+        for one in found.unusable
+        if ours or not one.is_ours
+    ]
+    if ours:
+        left += [
+            f"{path} is left as it is: it is of another job ({'; '.join(why)})"
+            for path, why in differing.items()
+            if why
+        ]
+    if len(left) > _NAMED_FOLDERS:
+        more = len(left) - _NAMED_FOLDERS
+        left = [*left[:_NAMED_FOLDERS], f"so are {more} more folders with checkpoints' names"]
+    return left
 
 
 def changes(saved: Manifest, job: Manifest) -> tuple[str, ...]:
@@ -135,17 +152,3 @@ def changes(saved: Manifest, job: Manifest) -> tuple[str, ...]:
     if saved.torch != job.torch:
         notes.append(f"torch was {saved.torch} and is {job.torch}: bits may differ")
     return tuple(notes)
-
-
-def _tensor_differences(saved: Mapping[str, str], job: Mapping[str, str]) -> list[str]:
-    found = [f"it lacks {name}" for name in job if name not in saved]
-    found += [f"it has {name}, which the model lacks" for name in saved if name not in job]
-    found += [
-        f"{name} was {saved[name]} and is {job[name]}"
-        for name in saved
-        if name in job and saved[name] != job[name]
-    ]
-    if len(found) > _NAMED_DIFFERENCES:
-        more = len(found) - _NAMED_DIFFERENCES
-        found = [*found[:_NAMED_DIFFERENCES], f"{more} more such differences"]
-    return found

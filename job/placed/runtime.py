@@ -16,6 +16,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from placewire.job.contract.specification import (
     Finished,
+    Noted,
     RankEvent,
     RankSpec,
     Started,
@@ -127,7 +128,13 @@ def _prepare(
     beginning = begin(spec, program.checkpoints, store)
     if beginning.resumed is not None:
         emit(beginning.resumed)
+    _emit_notes(spec, program.checkpoints, emit)
     return program, beginning
+
+
+def _emit_notes(spec: RankSpec, checkpoints: Checkpoints, emit: Emit) -> None:
+    if notes := checkpoints.take_notes():
+        emit(Noted(rank=spec.rank, notes=notes))
 
 
 def _placed(
@@ -237,6 +244,7 @@ def _run_steps(
                 saved = checkpoints.save(step + 1)
                 if saved is not None:
                     emit(saved)
+                _emit_notes(spec, checkpoints, emit)
     if checkpoints is not None:
         checkpoints.close()
     transport.close()

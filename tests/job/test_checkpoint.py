@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import torch.distributed.checkpoint as dcp
 from torch._C._distributed_c10d import HashStore, ProcessGroupGloo, TCPStore
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
 
+import placewire.job.placed.checkpoint as checkpoint_module
 import placewire.job.placed.resume as resume_module
 from placewire.job.contract.checkpoint import (
     CheckpointError,
@@ -34,7 +36,8 @@ from placewire.job.placed.checkpoint import Checkpoints
 from placewire.job.placed.convert_checkpoint import convert
 from placewire.job.placed.lower import RankProgram, lower
 from placewire.job.placed.plain_state import read_checkpoint
-from placewire.job.placed.resume import begin, changes, differences_between
+from placewire.job.placed.resume import begin, changes
+from placewire.job.placed.same_job import differences_between
 from placewire.job.placed.state import job_manifest, rank_state
 from placewire.optimizer.capture.protocol import load_training_step
 from placewire.optimizer.capture.step import CapturedStep, capture
@@ -346,6 +349,71 @@ def test_a_pickle_in_a_checkpoint_s_folder_is_never_run(tmp_path: Path) -> None:
             other.begin()
         other.checkpoints[0].close()
     assert not mark.exists()
+
+
+def test_folders_of_others_are_told_and_left(tmp_path: Path) -> None:
+    """With a checkpoint's name: of another program, of another job, of another user."""
+    of_another_program = tmp_path / "step-00001000"
+    of_another_program.mkdir(parents=True)
+    (of_another_program / "model.pt").write_text("theirs")
+    (tmp_path / f"step-{SAVED_AFTER:08d}").mkdir()
+    first = job(tmp_path)
+    assert first.begin() == 0
+    (told, empty) = sorted(first.checkpoints[0].take_notes(), reverse=True)
+    assert f"{of_another_program} is left as it is" in told and "step-00000003 is left" in empty
+    first.train(range(SAVED_AFTER))
+    saved = first.checkpoints[0].save(SAVED_AFTER)
+    assert saved is not None and saved.path.endswith("step-000000003"), "its usual name is taken"
+    first.checkpoints[0].close()
+    other = made_by_another_job(Path(saved.path), tmp_path / "step-00000900")
+    second = job(tmp_path)
+    assert second.begin() == SAVED_AFTER
+    notes = second.checkpoints[0].take_notes()
+    assert any(f"{other} is left as it is: it is of another job" in note for note in notes)
+    assert (of_another_program / "model.pt").read_text() == "theirs"
+
+
+def made_by_another_job(checkpoint: Path, place: Path) -> Path:
+    shutil.copytree(checkpoint, place)
+    document = json.loads((place / "placewire.json").read_text())
+    step = int(place.name.removeprefix("step-"))
+    (place / "placewire.json").write_text(json.dumps(document | {"seed": 99, "step": step}))
+    return place
+
+
+def test_only_old_whole_checkpoints_of_this_job_are_removed(tmp_path: Path) -> None:
+    first = job(tmp_path)
+    first.begin()
+    (checkpoints,) = first.checkpoints
+    first_saved = checkpoints.save(1)
+    assert first_saved is not None
+    other = made_by_another_job(Path(first_saved.path), tmp_path / "step-00000000")
+    torn = checkpoints.save(2)
+    assert torn is not None
+    (Path(torn.path) / "rank0.safetensors").unlink()
+    for step in (3, 4, 5):
+        checkpoints.save(step)
+    assert {path.name for path in tmp_path.glob("step-*")} == {
+        other.name, "step-00000002", "step-00000004", "step-00000005",
+    }  # fmt: skip
+
+
+def test_an_old_checkpoint_that_cannot_be_removed_is_told_and_ends_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(1, "Operation not permitted", str(path))
+
+    first = job(tmp_path)
+    first.begin()
+    monkeypatch.setattr(checkpoint_module, "remove", refuse)
+    for step in range(1, 5):
+        assert first.checkpoints[0].save(step) is not None
+    told = first.checkpoints[0].take_notes()
+    assert [note.partition(" cannot be removed")[0] for note in told] == [
+        str(tmp_path / "step-00000001"), str(tmp_path / "step-00000002"),
+    ]  # fmt: skip
+    assert len(checkpoints_in(tmp_path)) == 4
 
 
 def test_required_needs_one_and_a_folder_has_one_job(tmp_path: Path) -> None:

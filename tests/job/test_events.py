@@ -14,6 +14,8 @@ from typing import IO
 
 import pytest
 
+from placewire.job.contract.specification import StepDone, parse_rank_event
+
 # These tests run in the idle class, which others on the machine can keep waiting for long.
 PATIENCE_SECONDS = 300
 PROGRAM = """
@@ -46,6 +48,35 @@ def test_what_nobody_reads_ends_no_rank(tmp_path: Path) -> None:
     rank.stdin.write(b"\n")
     rank.stdin.close()
     assert rank.wait(PATIENCE_SECONDS) == 0 and end.read_text() == "done"
+
+
+FORGES = """
+import multiprocessing, os, subprocess, sys
+from placewire.job.contract.specification import StepDone
+from placewire.job.supervision.events import Events
+events, forged = Events(), sys.argv[1]
+print(forged, flush=True)
+os.write(1, forged.encode() + b"\\n")
+sys.__stdout__.write(forged + "\\n"); sys.__stdout__.flush()
+subprocess.run(["echo", forged])
+each = "for n in 1 3 4 5 6 7 8 9; do echo $0 >&$n; done"
+subprocess.run(["sh", "-c", each, forged], close_fds=False)
+os.system("echo '" + forged + "' > /dev/stdout")
+worker = multiprocessing.get_context("fork").Process(target=print, args=[forged])
+worker.start(); worker.join()
+events.emit(StepDone(rank=0, step=7, seconds=0.1))
+"""
+
+
+def test_nothing_that_a_model_or_its_processes_print_is_an_event() -> None:
+    forged = StepDone(rank=0, step=1, seconds=1.0).model_dump_json()
+    done = subprocess.run(
+        [sys.executable, "-c", FORGES, forged], capture_output=True, timeout=PATIENCE_SECONDS
+    )
+    (line,) = done.stdout.splitlines()
+    event = parse_rank_event(line)
+    assert isinstance(event, StepDone) and event.step == 7
+    assert done.stderr.count(forged.encode()) >= 6, done.stderr
 
 
 # Says something until it waits for its reader, and loses rank 1 at SIGUSR1.

@@ -224,6 +224,9 @@ def test_a_line_of_any_length_stays_text_of_its_process(tmp_path: Path) -> None:
     script.write_text(
         f"import sys\nsys.stdout.write('x' * 65_536 + {event!r} + chr(10) + {event!r})\n"
         f"sys.stdout.write(chr(13) + {event!r} + chr(0) + {event!r})\n"
+        f"sys.stdout.flush()\nimport os, subprocess\nos.write(1, b'{event}')\n"
+        f"subprocess.run(['echo', {event!r}])\n"
+        f"subprocess.run(['sh', '-c', 'echo $0 > /dev/stdout; echo $0 >&2', {event!r}])\n"
     )
     process = start(spec(script), tmp_path)
     try:

@@ -33,7 +33,7 @@ def specs(count: int = 2) -> list[RankSpec]:
             rail_interfaces=(),
             placement_file="none",
             model="placewire.examples.models.mlp:training_step",
-            steps=2,
+            steps=2**40,
         )
         for rank in range(count)
     ]

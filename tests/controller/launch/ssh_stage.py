@@ -52,7 +52,7 @@ class Stage:
             RankSpec(
                 kind="placed", rank=rank, world_size=count, device=f"s{rank % 2 + 1}/0",
                 master_address=ADDRESS, master_tcp_port=29400, rail_interfaces=(),
-                placement_file=str(self.placement), steps=2,
+                placement_file=str(self.placement), steps=2**40,
                 model="placewire.examples.models.mlp:training_step",
             )
             for rank in range(count)

@@ -33,6 +33,7 @@ from placewire.controller.launch.ssh_connection import (
     Surroundings,
     program_script,
 )
+from tests.controller.launch.rank_programs import runs
 
 PLAN = "small"
 GOES_ON = """
@@ -199,6 +200,43 @@ def test_a_rank_whose_leader_was_killed_is_found_and_ended(
     assert (status, said.split()) == (0, []), complaint
     assert not Path(folder).exists()
     assert folder not in {one.folder for one in found(server.run(finding())[1])}
+
+
+LEAVES_A_DAEMON = """
+import os, sys, time
+mark = sys.argv[0] + ".daemon"
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        while os.getppid() != 1: time.sleep(0.01)
+        open(mark + ".part", "w").write(str(os.getpid()))
+        os.rename(mark + ".part", mark)
+        os.execvp("sleep", ["sleep", "600"])
+    os._exit(0)
+while not os.path.exists(mark): time.sleep(0.02)
+print("runs", flush=True)
+if "stays" in sys.argv: time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("manner", ["ends", "stays"])
+def test_a_daemon_that_a_run_left_behind_is_ended_with_it(
+    server: HereServer, tmp_path: Path, manner: str
+) -> None:
+    program = tmp_path / "leaves_a_daemon.py"
+    program.write_text(LEAVES_A_DAEMON)
+    other = Path(server.begin(written(tmp_path), Run("rank"), Path(sys.executable), "gentle"))
+    folder = server.begin(program, Run("rank"), Path(sys.executable), manner)
+    daemon = int(Path(f"{program}.daemon").read_text())
+    if manner == "stays":
+        (left,) = (one for one in found(server.run(finding())[1]) if one.folder == folder)
+        server.run(ending([left]))
+    assert server.started[1].wait(60) is not None
+    deadline = time.monotonic() + 60
+    while runs(daemon):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert server.started[0].poll() is None and other.exists(), "of another run nothing is touched"
 
 
 def test_a_session_that_is_somebody_else_s_by_now_is_not_signalled(server: HereServer) -> None:

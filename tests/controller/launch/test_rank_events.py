@@ -12,9 +12,18 @@ from typing import Any
 
 import pytest
 
+import placewire.controller.launch.ranks as ranks_module
+from placewire.controller.errors import JobFailed
 from placewire.controller.launch.local import LocalRank, start_rank
 from placewire.controller.launch.ranks import run_ranks
-from placewire.job.contract.specification import Hold, ProgramSpec, RailInterface, RankEvent
+from placewire.job.contract.specification import (
+    Hold,
+    ProgramSpec,
+    RailInterface,
+    RankEvent,
+    Saved,
+    StepDone,
+)
 from tests.controller.launch.rank_programs import PRELUDE, specs
 
 RAILS = (RailInterface(rail="a", interface="pw-nic0", address="10.7.0.1"),)
@@ -71,6 +80,65 @@ async def test_what_a_rank_says_of_itself_is_heard() -> None:
     within = {**SENT, "destination": "s1/1", "rail": ""}
     events, text = await heard(CARRIED, {**DONE, "traffic": [SENT, within]})
     assert [event.event for event in events] == ["carried", "finished", "finished"] and not text
+
+
+async def test_a_rank_reports_no_more_than_it_was_asked_for(tmp_path: Path) -> None:
+    """Steps come one after another, up to the last; and so do checkpoints."""
+    source = """
+for k in (3, 4, 4, 2, 6, 5, 6, 7, 8, 9, 2**62): step(k)
+for k in (4, 2, 4, 8, 9, 2**62): say(event="saved", step=k, path="/x", bytes=1, seconds=1)
+for k in range(1000): say(event="noted", notes=["again"])
+step(8); finish()
+"""
+    rank = Here(source, tmp_path)
+    spec = specs(1)[0].model_copy(update={"steps": 8})
+    events, text = list[RankEvent](), list[str]()
+    with pytest.raises(JobFailed, match="before it had finished"):
+        await run_ranks(
+            rank, [spec], events.append, on_line=lambda rank, line, error: text.append(line)
+        )
+    assert [e.step for e in events if isinstance(e, StepDone)] == [3, 4, 5, 6, 7]
+    assert [e.step for e in events if isinstance(e, Saved)] == [4, 8]
+    assert len(events) < 150 and len(text) > 900
+
+
+async def test_a_rank_that_hangs_at_its_start_is_named(tmp_path: Path) -> None:
+    """Though others have begun, and it prints."""
+    rank = Here(
+        "if rank != 1: step(0)\nwhile True: print('a warning', flush=True); time.sleep(0.2)",
+        tmp_path,
+    )
+    late = list[str]()
+    with pytest.raises(JobFailed) as failure:
+        await run_ranks(rank, specs(3), lambda event: None, on_late=late.append, start_seconds=3)
+    assert failure.value.what.startswith("rank 1 (s2) has not begun")
+    assert (failure.value.where, failure.value.rank) == ("s2", 1)
+    assert "a warning" in failure.value.what
+
+
+async def test_a_long_start_is_no_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a rank has not begun, that nobody says anything is no sign of anything."""
+    monkeypatch.setattr(ranks_module, "_SAY_LATE_EVERY_SECONDS", 1.0)
+    late = list[str]()
+    source = f"""
+if rank == 0:
+    step(0)
+    while not os.path.exists({str(tmp_path / "go")!r}): time.sleep(0.05)
+else:
+    while not os.path.exists({str(tmp_path / "go")!r}): time.sleep(0.05)
+finish()
+"""
+
+    def on_late(text: str) -> None:
+        late.append(text)
+        if len(late) == 3:
+            (tmp_path / "go").touch()
+
+    events = await run_ranks(
+        Here(source, tmp_path), specs(2), lambda event: None, on_late=on_late, silence_seconds=0.5
+    )
+    assert [event.event for event in events].count("finished") == 2
+    assert late[0].startswith("rank 1 (s2) has not begun after")
 
 
 class Here:

@@ -15,6 +15,7 @@ from placewire.controller.records.report import (
     traffic_rows,
     typical_step,
 )
+from placewire.controller.records.told_steps import believed
 from placewire.controller.verify.bandwidth_check import judge, require_delivered
 from placewire.job.contract.specification import Finished, StepDone, Traffic
 from placewire.optimizer.names import SharingName
@@ -139,6 +140,24 @@ def test_the_verdict_names_server_nic_and_queue() -> None:
     assert raised.value.exit_code == 6
     assert "s1 nic1 queue 4 to s3" in str(raised.value)
     assert "5.0 of 20.0 Mbit/s" in str(raised.value)
+
+
+def test_step_times_that_cannot_be_are_not_used_and_named() -> None:
+    devices = ("s1/0", "s1/1", "s2/0")
+    events = [
+        StepDone(rank=rank, step=step, seconds=seconds)
+        for rank, seconds in ((0, 4.0), (1, 1e11), (2, 0.0))
+        for step in (0, 1)
+    ]
+    good, notes = believed(events, devices, job_seconds=9.0)
+    assert good == events[:2]
+    assert (
+        "rank 1 (s1/1) told are not used: they add up to 2e+11 s, and the job ran for 9 s"
+        in (notes[0])
+    )
+    assert "rank 2 (s2/0)" in notes[1] and "2 of 2 steps took no time" in notes[1]
+    assert believed(events[:4], devices, None) == (events[:4], ())
+    assert believed(events[:2], devices, 7.5) == (events[:2], ())
 
 
 def test_a_step_takes_as_long_as_its_slowest_rank() -> None:

@@ -1,0 +1,96 @@
+"""One rank that is followed: what it printed and reported, and what it may report next."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+
+from placewire.controller.launch.launcher import RankProcess
+from placewire.controller.launch.programs import TAIL_LINES
+from placewire.job.contract.specification import (
+    Carried,
+    Failed,
+    Finished,
+    ProgramSpec,
+    RankEvent,
+    RankSpec,
+    Resumed,
+    Saved,
+    StepDone,
+    parse_rank_event,
+)
+
+# Beside its steps: that it started, resumed, failed, finished; notes; and measured paths.
+_OTHER_EVENTS = 100
+
+
+@dataclass
+class Followed:
+    """tail: the rank's last lines beside its events. lines: how many lines of it were read.
+    readers: tasks that read what it prints, its output before its errors. next_step,
+    checkpoint_step, others: the next step that it may report, the last that is in a checkpoint, and
+    how many other events it reported.
+    exited_seconds, failed_seconds: when it ended, and when it reported a failure (monotonic)."""
+
+    process: RankProcess
+    spec: ProgramSpec
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
+    lines: int = 0
+    has_begun: bool = False
+    starting_seconds: float = 0.0
+    finished: bool = False
+    next_step: int | None = None
+    checkpoint_step: int = -1
+    others: int = 0
+    failure: Failed | None = None
+    readers: list[asyncio.Task[None]] = field(default_factory=list)
+    exit: asyncio.Task[int] = field(init=False)
+    exited_seconds: float = 0.0
+    failed_seconds: float = math.inf
+
+    @property
+    def status(self) -> int | None:
+        """The exit status; None while the rank runs."""
+        return self.exit.result() if self.exit.done() else None
+
+    def may_say(self, event: RankEvent) -> bool:
+        """Whether this comes next. What a rank reports is bounded by what it was asked to do: its
+        steps come one after another, and each of the others belongs to one of them."""
+        steps = self.spec.steps if isinstance(self.spec, RankSpec) else 0
+        if isinstance(event, StepDone):
+            if event.step >= steps or self.next_step not in (None, event.step):
+                return False
+            self.next_step = event.step + 1
+        elif isinstance(event, Resumed | Saved):
+            if event.step > steps or event.step <= self.checkpoint_step:
+                return False
+            self.checkpoint_step = event.step
+        elif not isinstance(event, Carried):
+            self.others += 1
+            return self.others <= _OTHER_EVENTS + steps
+        return True
+
+    @property
+    def has_failed(self) -> bool:
+        return self.status is not None and (self.status != 0 or not self.finished)
+
+
+def event_of(spec: ProgramSpec, line: bytes) -> RankEvent | None:
+    """None where the line is no event that this program can report: of itself, and of rails that it
+    was given."""
+    try:
+        event = parse_rank_event(line)
+    except ValidationError:
+        return None
+    named: set[str] = set()
+    if isinstance(event, Carried):
+        named = set(event.sent_bytes)
+    elif isinstance(event, Finished):
+        # Between devices of one server, what is sent goes over no rail.
+        named = {one.rail for one in event.traffic} - {""}
+    given = {one.rail for one in spec.rail_interfaces}
+    return event if event.rank == spec.rank and named <= given else None

@@ -1,0 +1,38 @@
+"""Tells whether a checkpoint is of a job: whether the job can go on from it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from placewire.job.contract.checkpoint import Manifest
+
+_NAMED_DIFFERENCES = 3
+
+
+def differences_between(saved: Manifest, job: Manifest) -> tuple[str, ...]:
+    """Returns why the job cannot go on from the saved one; empty where it can."""
+    found = _tensor_differences(saved.tensors, job.tensors)
+    for what in ("optimizer", "batch", "seed"):
+        before, now = getattr(saved, what), getattr(job, what)
+        if before != now:
+            found.append(f"{what} was {before} and is {now}")
+    if not found and saved.structure_hash != job.structure_hash:
+        found.append(
+            "the parameters are the same and the computation is not (its structure was "
+            f"{saved.structure_hash[:12]} and is {job.structure_hash[:12]})"
+        )
+    return tuple(found)
+
+
+def _tensor_differences(saved: Mapping[str, str], job: Mapping[str, str]) -> list[str]:
+    found = [f"it lacks {name}" for name in job if name not in saved]
+    found += [f"it has {name}, which the model lacks" for name in saved if name not in job]
+    found += [
+        f"{name} was {saved[name]} and is {job[name]}"
+        for name in saved
+        if name in job and saved[name] != job[name]
+    ]
+    if len(found) > _NAMED_DIFFERENCES:
+        more = len(found) - _NAMED_DIFFERENCES
+        found = [*found[:_NAMED_DIFFERENCES], f"{more} more such differences"]
+    return found
