@@ -149,6 +149,11 @@ class UnopenedNic(Frozen):
     nic: str
     why: str = ""
 
+    @property
+    def sentence(self) -> str:
+        why = f" ({self.why})" if self.why else ""
+        return f"ovs-vswitchd does not have NIC {self.nic} open{why}"
+
 
 class EffectiveQueue(Frozen):
     """An HTB class as the kernel has it (tc), whatever OVSDB says. least_burst_bytes: Open vSwitch

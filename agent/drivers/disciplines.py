@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 from pyroute2 import IPRoute
 
-from placewire.agent.drivers.link_names import names_of_links
-
 _ROOT = 0xFFFFFFFF
 
 
@@ -25,18 +23,18 @@ class Discipline(NamedTuple):
     parent: str
 
 
-def read_disciplines() -> dict[str, tuple[Discipline, ...]]:
+def read_disciplines(names: Mapping[int, str]) -> dict[str, tuple[Discipline, ...]]:
     """By the interface's name. Those that the kernel attaches by itself have no handle, and are
-    left out."""
+    left out. names: of interfaces, by their index."""
     with IPRoute() as netlink:
-        return of_messages(netlink.get_qdiscs(), names_of_links(netlink))
+        return of_messages(netlink.get_qdiscs(), names)
 
 
 def of_messages(
     messages: Iterable[Any], names: Mapping[int, str]
 ) -> dict[str, tuple[Discipline, ...]]:
-    """messages: as pyroute2 shows what the kernel tells. names: of interfaces, by their index; one
-    that is missing has come or gone meanwhile."""
+    """messages: as pyroute2 shows what the kernel tells. An index without a name is that of an
+    interface that has come or gone meanwhile."""
     found: dict[str, tuple[Discipline, ...]] = {}
     for message in messages:
         name, handle, parent = names.get(message["index"]), message["handle"], message["parent"]

@@ -21,7 +21,6 @@ from placewire.agent.drivers import ethtool
 from placewire.agent.drivers.announce import announce
 from placewire.agent.drivers.command import parsed, run, shown
 from placewire.agent.drivers.disciplines import Discipline, read_disciplines
-from placewire.agent.drivers.link_names import names_of_links
 from placewire.agent.drivers.routes import (
     OF_KERNEL,
     identified,
@@ -59,12 +58,16 @@ class InterfaceView:
             for link in parsed(run([*_SHOW, "-d", "address", "show"]))
             for kind in [link.get("link_type", "")]
         }
-        self._disciplines = read_disciplines()
+        self._disciplines = read_disciplines(self.names_by_index)
         self._routes = read_routes()
 
     @property
     def names(self) -> Collection[str]:
         return self._links.keys()
+
+    @property
+    def names_by_index(self) -> dict[int, str]:
+        return {link["ifindex"]: name for name, link in self._links.items()}
 
     def mtu_bytes(self, interface: str) -> int:
         """0 where the interface does not exist."""
@@ -86,9 +89,24 @@ class InterfaceView:
 
     def is_opened(self, nic: str) -> bool:
         """Whether ovs-vswitchd has this port open: it then belongs to the kernel datapath, or is
-        promiscuous for the userspace datapath. The database does not say it (Open vSwitch 3.1)."""
+        promiscuous for the userspace datapath, which hears it by a packet socket. A NIC that was
+        moved to another network namespace and back is still promiscuous, but nobody hears it. The
+        database does not say any of this (Open vSwitch 3.1)."""
         link = self._links.get(nic, {})
-        return link.get("master") == "ovs-system" or "PROMISC" in link.get("flags", ())
+        if link.get("master") == "ovs-system":
+            return True
+        heard = self._heard
+        return "PROMISC" in link.get("flags", ()) and (heard is None or link["ifindex"] in heard)
+
+    @cached_property
+    def _heard(self) -> frozenset[int] | None:
+        """The indexes of the interfaces that packet sockets are bound to; None: the kernel does not
+        say."""
+        try:
+            _, *lines = Path("/proc/net/packet").read_text().splitlines()
+        except OSError:
+            return None
+        return frozenset(int(line.split()[4]) for line in lines)
 
     def addresses(self, interface: str) -> list[str]:
         """Those of global scope, IPv6 too, as a.b.c.d/len."""
@@ -331,10 +349,16 @@ def leaving_by(address: str) -> list[str]:
             # A link-local IPv6 address has the interface as a part.
             host, _, _ = address.partition("%")
             routes = netlink.route("get", dst=host, family=AF_INET6 if ":" in host else AF_INET)
-            names = names_of_links(netlink)
+            indexes = [i for route in routes if (i := route.get_attr("RTA_OIF")) is not None]
+            return [name_of_link(netlink, index) for index in indexes]
     except (NetlinkError, OSError):
         return []
-    return [names[index] for route in routes if (index := route.get_attr("RTA_OIF")) in names]
+
+
+def name_of_link(netlink: Any, index: int) -> str:
+    """pyroute2 has a name that is no UTF-8 as bytes. Raises NetlinkError where it is gone."""
+    (link,) = netlink.get_links(index)
+    return shown(link.get_attr("IFLA_IFNAME"))
 
 
 def change_addresses(steps: Sequence[EntryStep]) -> None:

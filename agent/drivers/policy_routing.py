@@ -7,7 +7,7 @@ well. Another program may use any of these numbers elsewhere.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Network
 from socket import AF_INET
 from typing import Any
@@ -23,7 +23,6 @@ from placewire.agent.contract.entries import (
     Rule,
 )
 from placewire.agent.contract.state import ForeignEntry
-from placewire.agent.drivers.link_names import names_of_links
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.steps import EntryStep
 
@@ -50,11 +49,11 @@ def read_rules() -> tuple[list[Rule], list[ForeignEntry]]:
     return sorted(ours, key=lambda rule: rule.key), foreign
 
 
-def read_routes() -> tuple[list[Route], list[ForeignEntry]]:
+def read_routes(names: Mapping[int, str]) -> tuple[list[Route], list[ForeignEntry]]:
+    """names: of interfaces, by index."""
     ours: list[Route] = []
     foreign: list[ForeignEntry] = []
     with IPRoute() as netlink:
-        names = names_of_links(netlink)
         for message in netlink.get_routes(family=AF_INET):
             table = message.get_attr("RTA_TABLE") or message["table"]
             if table not in TABLES:

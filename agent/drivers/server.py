@@ -26,11 +26,10 @@ from placewire.agent.contract.entries import (
     Queue,
     Shaper,
 )
-from placewire.agent.contract.state import ForeignEntry, ObservedState, UnopenedNic
+from placewire.agent.contract.state import ForeignEntry, ObservedState
 from placewire.agent.drivers import (
     abilities,
     devices,
-    ethtool,
     interfaces,
     nic_moves,
     on_bridges,
@@ -39,6 +38,7 @@ from placewire.agent.drivers import (
     openflow,
     ovsdb,
     policy_routing,
+    ports,
     sysctl,
     traffic_control,
 )
@@ -103,7 +103,7 @@ class Server:
             nic for nic in nics if nic in view.names
         )
         rules, foreign_rules = policy_routing.read_rules()
-        routes, foreign_routes = policy_routing.read_routes()
+        routes, foreign_routes = policy_routing.read_routes(view.names_by_index)
         facts = tuple(
             # Only these may have to be set down again, now or later.
             nic.model_copy(update={"standing": on_nics.what_stands_on(view, nic.name)})
@@ -115,6 +115,7 @@ class Server:
         effective = traffic_control.read_queues(nics)
         theirs = switch.foreign_on_ours()
         shaped_by_others = {entry.key for entry in theirs if entry.collection == SHAPERS}
+        unopened = tuple(ports.unopened(bridges, switch, view))
         beside = self._on_bridges(view, switch, [*live, *(b.name for b in left)], sought)
         return ObservedState(
             bridges=(*bridges, *left),
@@ -158,7 +159,7 @@ class Server:
                 *(r for r in foreign_routes if r.key not in {entry.key for entry in beside}),
             ),
             bridges_down=tuple(name for name in live if not view.is_up(name)),
-            unopened=tuple(_unopened(bridges, switch, view)),
+            unopened=unopened,
             bridge_routes=tuple(
                 r for name in live for r in view.foreign_routes(name, also=sought.routes or ())
             ),
@@ -171,7 +172,7 @@ class Server:
                 if ":" not in address
             ),
             routes_elsewhere=view.foreign_routes_beside(known),
-            problems=tuple(_problems(bridges, view)),
+            problems=(*_problems(bridges, view), *(one.sentence for one in unopened)),
         )
 
     def _on_bridges(
@@ -268,37 +269,14 @@ class Server:
                 if isinstance(b := step.after, Bridge)
             ]
             ovsdb.add_bridges(self._remote, marked, plan_name)
-            if unopened := [step.after.nic for step in steps
-                            if step.unopened and isinstance(step.after, Bridge)]:  # fmt: skip
-                self._open_anew(unopened)
-            for bridge in wanted:
-                if bridge.datapath == "netdev":
-                    ethtool.switch_offloads_off(bridge.name)
-            self._keep_bare_of_v6(wanted)
-            interfaces.bring_up([name for b in wanted for name in (b.nic, b.name)])
+            closed = [s.after.nic for s in steps if s.unopened and isinstance(s.after, Bridge)]
+            ports.open_anew(self._remote, closed)
+            ports.set_up(wanted)
         gone = [s.before.name for s in steps if s.after is None and isinstance(s.before, Bridge)]
         if gone:
             self._require_nothing_on(steps)
             ovsdb.remove_bridges(self._remote, gone)
             interfaces.remove_left_by_switch(gone)
-
-    @staticmethod
-    def _keep_bare_of_v6(bridges: Sequence[Bridge]) -> None:
-        """Switches IPv6 off on the interfaces of bridges that have just been made: once up, they
-        would take addresses and default routes from any router's advertisement. Whoever switches it
-        on again later may use it."""
-        view = interfaces.InterfaceView()
-        for bridge in bridges:
-            if view.is_bare_of_v6(bridge.name):
-                sysctl.switch_ipv6_off(bridge.name)
-
-    def _open_anew(self, nics: Sequence[str]) -> None:
-        """ovs-vswitchd takes a NIC's queues off when it closes it, and makes them when it opens it.
-        Raises EffectError where others have something on them."""
-        with connected(self._remote) as database:
-            _, queues = SwitchView(database).shapers_and_queues()
-        on_queues.require_bare(nics, queues)
-        ovsdb.open_anew(self._remote, nics)
 
     def _require_nothing_on(self, steps: Sequence[EntryStep]) -> None:
         """Raises EffectError where others have come onto the bridges that these steps remove. Their
@@ -370,17 +348,6 @@ def _bridge_mac(bridge: Bridge, nic_mac: str) -> str:
 def _kind(step: Step) -> tuple[str, bool]:
     is_removal = isinstance(step, EntryStep) and step.after is None
     return _TOGETHER.get(step.collection, step.collection), is_removal
-
-
-def _unopened(
-    bridges: Sequence[Bridge], switch: SwitchView, view: interfaces.InterfaceView
-) -> Iterator[UnopenedNic]:
-    """None while ovs-vswitchd does not run, where it has made no interface of a bridge."""
-    errors = switch.errors()
-    for bridge in bridges:
-        there = bridge.nic in view.names and bridge.name in view.names
-        if there and (bridge.nic in errors or not view.is_opened(bridge.nic)):
-            yield UnopenedNic(nic=bridge.nic, why=errors.get(bridge.nic, ""))
 
 
 def _problems(bridges: Sequence[Bridge], view: interfaces.InterfaceView) -> Iterator[str]:

@@ -12,10 +12,17 @@ from placewire.agent.keep.context import Context, Taken
 from placewire.agent.keep.outcome import KEEPS_TRYING, NOTHING_DONE, Outcome, changes_of, text_of
 from placewire.agent.keep.retry import Retry
 from placewire.agent.reconcile.contest import Contests
-from placewire.agent.reconcile.drift import Drift, find_drift, opening_anew, switch_is_away
+from placewire.agent.reconcile.drift import (
+    Drift,
+    find_drift,
+    opening_anew,
+    subject_of,
+    switch_is_away,
+)
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.lease import RETRY_SECONDS
 from placewire.agent.reconcile.next_look import NextLook
+from placewire.agent.reconcile.steps import EntryStep
 
 log = logging.getLogger(__name__)
 
@@ -108,13 +115,20 @@ class Healing:
         contested = self._contests.left_alone(drift.subjects, self._elapsed())
         paused = {**opening, **contested}
         todo = drift.without(paused)
-        fought = tuple(self._fought_over(subject) for subject in sorted(contested))
+        left = (
+            *(self._fought_over(subject) for subject in sorted(contested)),
+            *(
+                f"{step.due_sentence}; it may still do that by itself"
+                for step in drift.steps
+                if isinstance(step, EntryStep) and step.unopened and subject_of(step) in opening
+            ),
+        )
         if todo.subjects:
-            outcome, again_in = self._heal(taken, drift, frozenset(paused), fought)
+            outcome, again_in = self._heal(taken, drift, frozenset(paused), left)
         else:
             if news:
                 self._memory.note("drift", drift.steps, said)
-            outcome, again_in = self._not_right((*_sentences(todo.in_the_way), *fought)), None
+            outcome, again_in = self._not_right((*_sentences(todo.in_the_way), *left)), None
         return outcome, _soonest(again_in, *paused.values())
 
     def _heal(

@@ -124,12 +124,11 @@ def _down(wanted: Collections, observed: ObservedState) -> frozenset[str]:
 def _unopened(wanted: Collections, observed: ObservedState) -> dict[str, str]:
     """By bridge that keeps its NIC as its port: why ovs-vswitchd must open that anew."""
     ports = {bridge.name: bridge.nic for bridge in observed.bridges}
-    why = {one.nic: one.why for one in observed.unopened}
+    told = {one.nic: one.sentence for one in observed.unopened}
     return {
-        bridge.name: f"ovs-vswitchd does not have NIC {bridge.nic} open"
-        + (f" ({why[bridge.nic]})" if why[bridge.nic] else "")
+        bridge.name: told[bridge.nic]
         for bridge in wanted.bridges
-        if bridge.nic in why and ports.get(bridge.name) == bridge.nic
+        if bridge.nic in told and ports.get(bridge.name) == bridge.nic
     }
 
 

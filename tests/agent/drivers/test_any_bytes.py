@@ -12,8 +12,7 @@ from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from placewire.agent.contract.entries import Address
 from placewire.agent.contract.state import Ledger, ObservedState
 from placewire.agent.drivers import command, interfaces, routes
-from placewire.agent.drivers.interfaces import InterfaceView
-from placewire.agent.drivers.link_names import names_of_links
+from placewire.agent.drivers.interfaces import InterfaceView, name_of_link
 from placewire.agent.drivers.routes import read_routes
 from placewire.agent.interface_counters import parse_devices
 from placewire.agent.reconcile.validate import refusals
@@ -64,9 +63,10 @@ def test_an_escape_that_json_does_not_have_is_read() -> None:
 def strange(monkeypatch: pytest.MonkeyPatch) -> InterfaceView:
     """A server whose foreign interface, and whose NIC's label, have such bytes."""
     printed = {
-        "ip -N -j -d address show": b'[{"ifname":"e\xff","flags":["UP"],'
+        "ip -N -j -d address show": b'[{"ifindex": 1, "ifname":"e\xff","flags":["UP"],'
         b'"mtu":1500,"ifalias":"\x01"},'
-        b'{"ifname":"nic0","flags":["UP"],"mtu":1500,"address":"02:00:00:00:00:01","addr_info":['
+        b'{"ifindex": 2, "ifname":"nic0","flags":["UP"],"mtu":1500,'
+        b'"address":"02:00:00:00:00:01","addr_info":['
         b'{"family":"inet","local":"10.7.0.1","prefixlen":24,"scope":"0",'
         b'"label":"nic0:\xff a"}]}]',
         "ip -N -o -4 route show table all": b"10.1.0.0/16 dev nic0\xff proto 4 \n"
@@ -80,7 +80,7 @@ def strange(monkeypatch: pytest.MonkeyPatch) -> InterfaceView:
 
     for module in (interfaces, routes):
         monkeypatch.setattr(module, "run", run)
-    monkeypatch.setattr(interfaces, "read_disciplines", dict)
+    monkeypatch.setattr(interfaces, "read_disciplines", lambda _: {})
     return InterfaceView()
 
 
@@ -112,9 +112,9 @@ def test_a_name_that_is_no_utf_8_is_read_of_netlink_and_counters() -> None:
     message.decode()
 
     class Netlink:
-        def get_links(self) -> list[Any]:
-            return [message]
+        def get_links(self, index: int) -> list[Any]:
+            return [message] if index == 5 else []
 
-    assert names_of_links(Netlink()) == {5: r"e\xff"}
+    assert name_of_link(Netlink(), 5) == r"e\xff"
     text = "\n\n  e\x1c: 1 0 0 0 0 0 0 0 2\n nic0: 3 0 0 0 0 0 0 0 4\n"
     assert parse_devices(text)["nic0"].transmit_bytes == 4

@@ -65,7 +65,7 @@ def look(folder: str) -> tuple[list[str], dict[str, tuple[Discipline, ...]]]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("placewire.agent.drivers.interfaces.run", run)
         view = InterfaceView()
-    disciplines = read_disciplines()
+    disciplines = read_disciplines(view.names_by_index)
     assert all(view.disciplines(name) == of for name, of in disciplines.items())
     return sorted(view.names), disciplines
 

@@ -1,8 +1,9 @@
-"""A NIC of ours that is deleted and made anew carries traffic again, and others keep what is theirs
-on its port. ovs-vswitchd does not open it by itself on the userspace datapath."""
+"""A NIC of ours that is made anew, or moved away and back, carries traffic again, and others keep
+what is theirs on its port. ovs-vswitchd does not open it by itself on the userspace datapath."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,12 @@ pytestmark = pytest.mark.network
 def in_force(server: ServerUnderTest) -> None:
     assert server.inside(keeping.stage, server.config, desired_state(1)).succeeded
     server.inside(keeping.commit, server.config, 1)
+
+
+def move_away_and_back(server: ServerUnderTest) -> None:
+    server.sh(f"ip link set nic0 netns {server.peer} name away0")
+    server.sh(f"ip link set away0 netns {server.namespace} name nic0", peer=True)
+    server.sh("ip link set nic0 up")
 
 
 def make_anew(server: ServerUnderTest) -> None:
@@ -68,14 +75,18 @@ def columns(server: ServerUnderTest) -> str:
 
 
 @only_netdev
-def test_a_nic_made_anew_carries_traffic_again(server: ServerUnderTest) -> None:
+@pytest.mark.parametrize("lose", [make_anew, move_away_and_back])
+def test_a_nic_that_was_away_carries_traffic_again(
+    server: ServerUnderTest, lose: Callable[[ServerUnderTest], None]
+) -> None:
     in_force(server)
     server.vsctl("set port nic0 other_config:theirs=1 -- set interface nic0 external_ids:theirs=2")
     before = columns(server)
-    make_anew(server)
+    lose(server)
     assert not server.inside(keeping.reaches, "10.7.0.2"), "else this shows nothing"
-    told = server.inside(keeping.read_back, server.config, 1).deviations
-    assert "pw-nic0" in {change.key for change in told}
+    found = server.inside(keeping.read_back, server.config, 1)
+    assert "pw-nic0" in {change.key for change in found.deviations}
+    assert "ovs-vswitchd does not have NIC nic0 open" in found.problems
     server.inside(passing_time, server.config, 2)
     assert server.inside(keeping.reaches, "10.7.0.2")
     assert columns(server) == before

@@ -52,9 +52,6 @@ class Kernel:
     def get_routes(self, family: int) -> tuple[Message, ...]:
         return self.routes
 
-    def get_links(self) -> list[Message]:
-        return [Message({"IFLA_IFNAME": "pw-nic0"}, index=9)]
-
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
@@ -78,7 +75,7 @@ def test_a_rule_is_ours_by_protocol_priority_and_table(kernel: Kernel) -> None:
 
 def test_a_route_is_ours_by_protocol_and_table(kernel: Kernel) -> None:
     kernel.routes = (route(8000, PROTOCOL), route(8001, 4), route(254, PROTOCOL), route(7, 4))
-    ours, foreign = policy_routing.read_routes()
+    ours, foreign = policy_routing.read_routes({9: "pw-nic0"})
     assert ours == [
         Route(table=8000, destination="10.44.0.0/16", interface="pw-nic0", source="")
     ]  # fmt: skip

@@ -91,7 +91,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 def has(monkeypatch: pytest.MonkeyPatch, **disciplines: tuple[Discipline, ...]) -> None:
     """Gives interfaces these queueing disciplines, and others none."""
     by_name = {name.replace("pw_", "pw-"): found for name, found in disciplines.items()}
-    monkeypatch.setattr(interfaces, "read_disciplines", lambda: by_name)
+    monkeypatch.setattr(interfaces, "read_disciplines", lambda _: by_name)
 
 
 def remedies(found: list[ForeignEntry]) -> dict[str, tuple[str, str]]:
@@ -187,7 +187,7 @@ def test_a_discipline_in_the_place_of_our_htb(
     assert [entry.remedy for entry in found] == (["tc qdisc del dev nic0 root"] if foreign else [])
 
 
-NIC = [{"ifname": "nic0", "flags": ["UP"], "mtu": 1500, "address": ""}]
+NIC = [{"ifindex": 1, "ifname": "nic0", "flags": ["UP"], "mtu": 1500, "address": ""}]
 SHAPER = Shaper(nic="nic0", max_bits_per_second=9)
 QUEUE = Queue(nic="nic0", queue_id=2, min_bits_per_second=1, max_bits_per_second=9, burst_bits=9,
               purpose="")  # fmt: skip
@@ -251,7 +251,7 @@ def test_what_the_kernel_made_by_itself_is_not_foreign(
 
 LINKS: list[dict[str, Any]] = [
     {
-        "ifname": "pw-nic0", "flags": ["UP"], "mtu": 1500, "address": "02:00:00:00:00:01",
+        "ifindex": 2, "ifname": "pw-nic0", "flags": ["UP"], "mtu": 1500, "address": "02:00:00:00:00:01",
         "addr_info": [
             {"family": "inet", "local": "10.7.0.1", "prefixlen": 24, "scope": "0"},
             {"family": "inet", "local": "10.7.0.77", "prefixlen": 24, "scope": "0"},
@@ -260,8 +260,8 @@ LINKS: list[dict[str, Any]] = [
             v6("fd00::7", "0"), v6("fe80::fc:ff:fe00:1", "253"),
         ],
     },
-    {"ifname": "vlan7", "link": "pw-nic0", "flags": [], "mtu": 1500, "address": ""},
-    {"ifname": "mgmt", "flags": ["UP"], "mtu": 1500, "address": "", "addr_info": []},
+    {"ifindex": 3, "ifname": "vlan7", "link": "pw-nic0", "flags": [], "mtu": 1500, "address": ""},
+    {"ifindex": 4, "ifname": "mgmt", "flags": ["UP"], "mtu": 1500, "address": "", "addr_info": []},
 ]  # fmt: skip
 ROUTES = """\
 172.16.0.0/16 via 10.7.0.2 dev pw-nic0 proto 4 metric 50
@@ -374,7 +374,14 @@ def test_an_address_that_another_interface_has_too_takes_no_route_with_it(
     (first, *others) = LINKS
     own, _, elsewhere, *_ = first["addr_info"]
     alone = {**first, "addr_info": [own, elsewhere]}
-    nic = {"ifname": "nic0", "flags": ["UP"], "mtu": 1500, "address": "", "addr_info": [own]}
+    nic = {
+        "ifindex": 5,
+        "ifname": "nic0",
+        "flags": ["UP"],
+        "mtu": 1500,
+        "address": "",
+        "addr_info": [own],
+    }
     a_busy_bridge["ip -N -j -d address show"] = json.dumps([alone, nic, *others])
     require_alone(Address(interface="pw-nic0", address="10.7.0.1/24"), OWN)
 
@@ -403,7 +410,7 @@ def of_nic0(local: str, **flags: Any) -> dict[str, Any]:
 
 
 def nic0(said: dict[str, str], addresses: list[dict[str, Any]], *routes: str) -> NicFacts:
-    link = {"ifname": "nic0", "flags": ["UP"], "mtu": 1500, "address": "02:00:00:00:00:01",
+    link = {"ifindex": 6, "ifname": "nic0", "flags": ["UP"], "mtu": 1500, "address": "02:00:00:00:00:01",
             "addr_info": addresses}  # fmt: skip
     said["ip -N -j -d address show"] = json.dumps([link])
     said["ip -N -o -4 route show table all"] = "\n".join(f"{route} " for route in routes)

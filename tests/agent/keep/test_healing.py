@@ -351,7 +351,8 @@ def test_a_nic_that_stays_unopened_is_opened_anew_with_its_queues(world: World) 
     keeper = in_force(world)
     world.network.unopened = UNOPENED
     keeper.notice()
-    assert not tick(world, keeper, 1).changes
+    report = tick(world, keeper, 1)
+    assert not report.changes and "NIC nic0 open" in keeper.drift.notes[0]
     report = tick(world, keeper, OPENS_BY_ITSELF_SECONDS)
     assert {("bridges", "pw-nic0"), ("shapers", "nic0"), ("queues", "nic0 queue 2")} <= {
         (change.collection, change.key) for change in report.changes
