@@ -370,7 +370,8 @@ def test_an_address_that_another_interface_has_too_takes_no_route_with_it(
     a_busy_bridge: dict[str, str],
 ) -> None:
     (first, *others) = LINKS
-    own, _, elsewhere, *_ = first["addr_info"]  # type: ignore[misc]
+    has_all: Any = first["addr_info"]
+    own, elsewhere = has_all[0], has_all[2]
     alone = {**first, "addr_info": [own, elsewhere]}
     nic = {"ifname": "nic0", "flags": ["UP"], "mtu": 1500, "address": "", "addr_info": [own]}
     a_busy_bridge["ip -N -j -d address show"] = json.dumps([alone, nic, *others])
@@ -381,7 +382,8 @@ def test_with_its_last_address_an_interface_loses_routes_and_neighbours_of_ipv4(
     a_busy_bridge: dict[str, str],
 ) -> None:
     (first, *others) = LINKS
-    own, *_, of_v6, _ = first["addr_info"]  # type: ignore[misc]
+    has_all: Any = first["addr_info"]
+    own, of_v6 = has_all[0], has_all[3]
     a_busy_bridge["ip -N -j -d address show"] = json.dumps(
         [{**first, "addr_info": [own, of_v6]}, *others]
     )
