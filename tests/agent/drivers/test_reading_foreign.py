@@ -251,7 +251,8 @@ def test_what_the_kernel_made_by_itself_is_not_foreign(
 
 LINKS: list[dict[str, Any]] = [
     {
-        "ifindex": 2, "ifname": "pw-nic0", "flags": ["UP"], "mtu": 1500, "address": "02:00:00:00:00:01",
+        "ifindex": 2, "ifname": "pw-nic0", "flags": ["UP"], "mtu": 1500,
+        "address": "02:00:00:00:00:01",
         "addr_info": [
             {"family": "inet", "local": "10.7.0.1", "prefixlen": 24, "scope": "0"},
             {"family": "inet", "local": "10.7.0.77", "prefixlen": 24, "scope": "0"},
@@ -374,14 +375,8 @@ def test_an_address_that_another_interface_has_too_takes_no_route_with_it(
     (first, *others) = LINKS
     own, _, elsewhere, *_ = first["addr_info"]
     alone = {**first, "addr_info": [own, elsewhere]}
-    nic = {
-        "ifindex": 5,
-        "ifname": "nic0",
-        "flags": ["UP"],
-        "mtu": 1500,
-        "address": "",
-        "addr_info": [own],
-    }
+    nic = {"ifindex": 5, "ifname": "nic0", "flags": ["UP"], "mtu": 1500,
+           "address": "", "addr_info": [own]}  # fmt: skip
     a_busy_bridge["ip -N -j -d address show"] = json.dumps([alone, nic, *others])
     require_alone(Address(interface="pw-nic0", address="10.7.0.1/24"), OWN)
 
@@ -410,8 +405,8 @@ def of_nic0(local: str, **flags: Any) -> dict[str, Any]:
 
 
 def nic0(said: dict[str, str], addresses: list[dict[str, Any]], *routes: str) -> NicFacts:
-    link = {"ifindex": 6, "ifname": "nic0", "flags": ["UP"], "mtu": 1500, "address": "02:00:00:00:00:01",
-            "addr_info": addresses}  # fmt: skip
+    link = {"ifindex": 6, "ifname": "nic0", "flags": ["UP"], "mtu": 1500,
+            "address": "02:00:00:00:00:01", "addr_info": addresses}  # fmt: skip
     said["ip -N -j -d address show"] = json.dumps([link])
     said["ip -N -o -4 route show table all"] = "\n".join(f"{route} " for route in routes)
     (found,) = InterfaceView().nics({}, ())
