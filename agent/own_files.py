@@ -1,7 +1,7 @@
 """Opens files in folders of others, root's command in the agent's folder above all.
 
-The owner of a folder decides what is in it. A link there leads to a file of somebody else, a pipe may
-never answer, and a second name of somebody else's file is that file.
+The owner of a folder decides what is in it. A link there leads to a file of somebody else, a pipe
+may never answer, and a second name of somebody else's file is that file.
 """
 
 from __future__ import annotations

@@ -48,8 +48,9 @@ def give_root_up(config: AgentConfig, arguments: Sequence[str]) -> int | None:
     # -P: Python would import from the folder that root happens to be in.
     again = [sys.executable, "-P", "-m", "placewire.agent.main", *arguments]
     command = [*as_owner(folder), *again, "--config", f"/dev/fd/{known}"]
+    owner = name_of(folder.st_uid)
     print(
-        f"agent: {config.state_dir} belongs to user {name_of(folder.st_uid)}: going on as that user",
+        f"agent: {config.state_dir} belongs to user {owner}: going on as that user",
         file=sys.stderr,
         flush=True,
     )

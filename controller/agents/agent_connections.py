@@ -43,8 +43,8 @@ Message = TypeVar("Message", bound=BaseModel)
 # Observations of a large server with thousands of queues are a few megabytes; all else is small.
 _LARGEST_REPLY_BYTES = 16 * 2**20
 _LARGEST_MESSAGE_BYTES = 2**20
-# A value takes up to a hundred times the memory that its text takes. A hello has some twenty of each
-# NIC, and every certificate may say it, also that of a server that is in no plan.
+# A value takes up to a hundred times the memory that its text takes. A hello has some twenty of
+# each NIC, and every certificate may say it, also that of a server that is in no plan.
 _MOST_REPLY_VALUES = 500_000
 _MOST_VALUES = 20_000
 # After this time an agent has given up sending its message.
