@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from placewire.controller.decide.decide import decide
 from placewire.controller.decide.traffic import decide_traffic
 from placewire.controller.errors import PlacewireError
+from placewire.controller.launch.launcher import NoLauncher
 from placewire.controller.plan.job import TorchrunJob
 from tests.controller.plans import plan, plan_document
 
@@ -38,3 +40,11 @@ def test_a_full_disk_takes_no_allocation_away(tmp_path: Path) -> None:
         decide_traffic(script, script.job, tmp_path / "cache")
     assert raised.value.where == str(file) and "free space" in raised.value.remedy
     assert file.read_text() == before and list(file.parent.iterdir()) == [file]
+
+
+async def test_a_file_in_the_place_of_the_cache_is_said(tmp_path: Path) -> None:
+    in_its_place = tmp_path / "cache"
+    in_its_place.touch()
+    with pytest.raises(PlacewireError, match="cache cannot be written") as raised:
+        await decide(plan(), tmp_path / "plan.yaml", NoLauncher(), in_its_place, print)
+    assert raised.value.where == str(in_its_place) and "--state-dir" in raised.value.remedy
