@@ -92,7 +92,8 @@ def _print_on(read: IO[bytes], to: IO[str]) -> None:
     """Reads to the end, also where nobody listens here any longer."""
     while data := os.read(read.fileno(), 65_536):
         with contextlib.suppress(OSError):
-            os.write(to.fileno(), data)
+            while data:
+                data = data[os.write(to.fileno(), data) :]
 
 
 def as_owner(folder: os.stat_result) -> list[str]:
