@@ -90,10 +90,11 @@ def _run(command: Sequence[str], known: int) -> int:
 
 def _print_on(read: IO[bytes], to: IO[str]) -> None:
     """Reads to the end, also where nobody listens here any longer."""
-    while data := os.read(read.fileno(), 65_536):
-        with contextlib.suppress(OSError):
-            while data:
-                data = data[os.write(to.fileno(), data) :]
+    with contextlib.suppress(OSError, ValueError):  # It is closed here after the last words.
+        while data := os.read(read.fileno(), 65_536):
+            with contextlib.suppress(OSError):
+                while data:
+                    data = data[os.write(to.fileno(), data) :]
 
 
 def as_owner(folder: os.stat_result) -> list[str]:
