@@ -77,8 +77,8 @@ def _run(command: Sequence[str], known: int) -> int:
         pairs = ((child.stdout, sys.stdout), (child.stderr, sys.stderr))
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda number, _: child.send_signal(number))
-        for number in came:
-            child.send_signal(number)
+        for earlier in came:
+            child.send_signal(earlier)
         printing = [Thread(target=_print_on, args=pair, daemon=True) for pair in pairs]
         for one in printing:
             one.start()

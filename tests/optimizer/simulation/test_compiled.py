@@ -7,12 +7,12 @@ import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from placewire.optimizer.kernels import compiled
 from placewire.optimizer.kernels.code_folder import code_folder
+from tests.paths import ROOT
 
 CALLEE = """
 from {package}.compiled import compiled
@@ -44,7 +44,7 @@ def test_a_change_of_a_callee_in_another_file_is_seen(tmp_path):
     def run(value):
         (folder / "callee.py").write_text(CALLEE.format(package=package, value=value))
         environment = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"}
-        environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(Path.cwd())])
+        environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
         # Bytecode is cached by the second; only numba's cache is of interest here.
         command = [sys.executable, "-B", "-m", f"{package}.caller"]
         done = subprocess.run(
@@ -91,7 +91,7 @@ def test_what_several_processes_compile_at_once_is_all_kept(tmp_path):
     (folder / "__init__.py").touch()
     (folder / "versions.py").write_text(VERSIONS.format(package=package))
     environment = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(Path.cwd())])
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
     command = [sys.executable, "-m", f"{package}.versions"]
     values = ["1.0", "(1,)", "(1.0,)", "(1, 1.0)"]
 
@@ -109,7 +109,7 @@ def test_what_several_processes_compile_at_once_is_all_kept(tmp_path):
 
 def test_code_is_kept_in_a_folder_of_this_user_alone(tmp_path):
     folder, why = code_folder(tmp_path, str(tmp_path / "kept"), "digest")
-    assert (folder, why) == (tmp_path / "kept" / "digest", "")
+    assert folder is not None and (folder, why) == (tmp_path / "kept" / "digest", "")
     assert {path.stat().st_mode & 0o777 for path in (folder, folder.parent)} == {0o700}
     assert code_folder(tmp_path, str(tmp_path / "kept"), "digest") == (folder, "")
 
@@ -164,7 +164,7 @@ def test_without_a_folder_code_is_compiled_and_that_is_said(tmp_path):
     environment = {
         **os.environ,
         "NUMBA_CACHE_DIR": str(in_its_place),
-        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path.cwd())]),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT / "src")]),
     }
     command = [sys.executable, "-B", "-m", f"{package}.caller"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
