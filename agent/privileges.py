@@ -77,8 +77,8 @@ def _run(command: Sequence[str], known: int) -> int:
         pairs = ((child.stdout, sys.stdout), (child.stderr, sys.stderr))
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda number, _: child.send_signal(number))
-        for early in came:
-            child.send_signal(early)
+        for earlier in came:
+            child.send_signal(earlier)
         printing = [Thread(target=_print_on, args=pair, daemon=True) for pair in pairs]
         for one in printing:
             one.start()
@@ -90,9 +90,11 @@ def _run(command: Sequence[str], known: int) -> int:
 
 def _print_on(read: IO[bytes], to: IO[str]) -> None:
     """Reads to the end, also where nobody listens here any longer."""
-    while data := os.read(read.fileno(), 65_536):
-        with contextlib.suppress(OSError):
-            os.write(to.fileno(), data)
+    with contextlib.suppress(OSError, ValueError):  # It is closed here after the last words.
+        while data := os.read(read.fileno(), 65_536):
+            with contextlib.suppress(OSError):
+                while data:
+                    data = data[os.write(to.fileno(), data) :]
 
 
 def as_owner(folder: os.stat_result) -> list[str]:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from threading import Thread
+from typing import Any
 from urllib.parse import urlsplit
 
 from placewire.agent.contract.config import AgentConfig
@@ -18,32 +20,40 @@ from placewire.agent.drivers.server import Server, open_vswitch_version
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.metrics.metrics import Known, exposition
 from placewire.agent.reconcile.effects import EffectError
-from placewire.agent.reconcile.validate import ServerFacts
+from placewire.agent.reconcile.validate import ServerFacts, WayToController
 from placewire.agent.store import DiskStore
+
+# A stage is asked again where a name server takes longer.
+WAY_SECONDS = 3.0
 
 
 def build_keeper(config: AgentConfig, server: Server) -> Keeper:
-    return Keeper(server, DiskStore(Path(config.state_dir)), server_facts(config, server))
+    store = DiskStore(Path(config.state_dir))
+    return Keeper(server, store, server_facts(config, server), way_of(config))
 
 
-def server_facts(config: AgentConfig, server: Server) -> Callable[[], ServerFacts]:
-    numbers = tuple(int(part) for part in re.findall(r"\d+", open_vswitch_version()))
+def server_facts(config: AgentConfig, server: Server) -> ServerFacts:
+    return ServerFacts(
+        server=config.server,
+        datapath=server.datapath,
+        open_vswitch_version=tuple(
+            int(part) for part in re.findall(r"\d+", open_vswitch_version())
+        ),
+        protected=frozenset(config.protected),
+        traffic_control=server.traffic_control,
+    )
 
-    def facts() -> ServerFacts:
-        url = config.controller_url
-        ways, addresses = interfaces_towards(url), addresses_towards(url)
-        return ServerFacts(
-            server=config.server,
-            datapath=server.datapath,
-            open_vswitch_version=numbers,
-            protected=protected_interfaces(config),
-            protected_addresses=addresses,
-            traffic_control=server.traffic_control,
-            controller_interfaces=ways,
-            unknown_way_to="" if ways or addresses else url,
-        )
 
-    return facts
+def way_of(config: AgentConfig) -> Callable[[], WayToController]:
+    return lambda: way_towards(config.controller_url)
+
+
+def way_towards(url: str) -> WayToController:
+    """Waits at most WAY_SECONDS for a name server. A way by IPv6 has interfaces alone."""
+    ways = _ways_towards(url)
+    addresses = frozenset(own for own, _ in ways if ":" not in own)
+    interfaces = frozenset(name for _, to in ways for name in leaving_by(to))
+    return WayToController(addresses, interfaces, "" if addresses or interfaces else url)
 
 
 def protected_interfaces(config: AgentConfig) -> frozenset[str]:
@@ -80,27 +90,40 @@ def collector(config: AgentConfig, server: Server, keeper: Keeper) -> Callable[[
 
 def addresses_towards(url: str) -> frozenset[str]:
     """This server's IPv4 address on the way to the controller; empty while there is no route."""
-    return frozenset(own for own, _ in _ways_towards(url) if ":" not in own)
+    return way_towards(url).addresses
 
 
 def interfaces_towards(url: str) -> frozenset[str]:
     """The interface by which packets leave for the controller; empty while there is no route, or
     the controller's name is not known. Its address may be that of another interface."""
-    return frozenset(name for _, to in _ways_towards(url) for name in leaving_by(to))
+    return way_towards(url).interfaces
 
 
 def _ways_towards(url: str) -> list[tuple[str, str]]:
     """(own address, the controller's) for each address that its name has, IPv6 too; empty while
     there is no route."""
-    parts = urlsplit(url)
-    try:
-        found = socket.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_DGRAM)
-    except (OSError, UnicodeError):
-        return []
     ways = []
-    for family, kind, _, _, address in found:
+    for family, kind, address in _places_of(url):
         with suppress(OSError), socket.socket(family, kind) as probe:
             # Only chooses a route; nothing is sent.
             probe.connect(address)
             ways.append((str(probe.getsockname()[0]), str(probe.getpeername()[0])))
     return ways
+
+
+def _places_of(url: str) -> list[tuple[int, int, Any]]:
+    """(family, kind of socket, address) of each address of the URL's host; empty where its name is
+    not known, or is not told in time: the system waits for half a minute for a name server."""
+    parts = urlsplit(url)
+    found: list[tuple[int, int, Any]] = []
+
+    def ask() -> None:
+        with suppress(OSError, UnicodeError):
+            told = socket.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_DGRAM)
+            found.extend((family, kind, address) for family, kind, _, _, address in told)
+
+    # A daemon's thread: nobody waits for it at the end of this process.
+    asking = Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(WAY_SECONDS)
+    return list(found)

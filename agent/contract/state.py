@@ -95,7 +95,7 @@ class NicFacts(Frozen):
     "interface vlan7", "address 10.99.0.7/24", "route …", "neighbour …" and the like.
     nexthops: nexthop objects over it, as `ip nexthop` names them: "id 7 via 10.7.0.2 dev nic0".
     doubled_routes: of `routes`, those in whose place (table, destination, TOS and metric) there is
-    another route as well; at most MOST_DOUBLED.
+    another route as well; at most MOST_DOUBLED. other_names: alternative ones (`altname` of `ip`).
     """
 
     name: str
@@ -124,6 +124,7 @@ class NicFacts(Frozen):
     doubled_routes: tuple[str, ...] = ()
     nexthops: tuple[str, ...] = ()
     standing: tuple[str, ...] = ()
+    other_names: tuple[str, ...] = ()
 
 
 class ForeignEntry(Frozen):
@@ -188,6 +189,7 @@ class TakenOver(Frozen):
     sysctls: tuple[Sysctl, ...] = ()
     given: tuple[str, ...] = ()
     standing: tuple[str, ...] = ()
+    other_names: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _is_of_one_nic(self) -> Self:

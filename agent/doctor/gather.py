@@ -24,7 +24,7 @@ from placewire.agent.reconcile.ledger import owed_sentences
 from placewire.agent.reconcile.unmarkable import NOTHING_KNOWN, Unmarked, unmarked
 from placewire.agent.steady import read_steadily
 from placewire.agent.store import LOCK_FILE, StoreError, read_kept
-from placewire.agent.wiring import addresses_towards, interfaces_towards, protected_interfaces
+from placewire.agent.wiring import protected_interfaces, way_towards
 
 UNIT_USER = "placewire"
 _TOOLS = ("ip", "tc", "ethtool", "iperf3", "ovs-ofctl", "ovs-vsctl", "unshare")
@@ -108,6 +108,7 @@ def _own(config: AgentConfig, user: pwd.struct_passwd) -> OwnFacts:
         kept = read_kept(directory)
     except (OSError, StoreError) as error:
         problem = str(error)
+    way = way_towards(config.controller_url)
     named = (config.certificate_file, config.key_file, config.authority_file)
     return OwnFacts(
         state_dir=config.state_dir,
@@ -119,8 +120,8 @@ def _own(config: AgentConfig, user: pwd.struct_passwd) -> OwnFacts:
         agent_running=_agent_running(directory),
         unreadable_files=tuple(path for path in named if not _readable(Path(path), user)),
         controller_url=config.controller_url,
-        way_to_controller=tuple(sorted(addresses_towards(config.controller_url))),
-        controller_interfaces=tuple(sorted(interfaces_towards(config.controller_url))),
+        way_to_controller=tuple(sorted(way.addresses)),
+        controller_interfaces=tuple(sorted(way.interfaces)),
         clock_synchronised=_clock_synchronised(),
     )
 

@@ -311,6 +311,7 @@ class InterfaceView:
             lost_with_addresses=self._lost_with_addresses(name),
             doubled_routes=self._doubled(routes),
             nexthops=self.nexthops(name),
+            other_names=tuple(link.get("altnames", ())),
         )
 
     def address_commands(self, interface: str) -> tuple[str, ...]:

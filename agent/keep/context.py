@@ -14,7 +14,7 @@ from placewire.agent.reconcile.admission import admitted
 from placewire.agent.reconcile.effects import Network
 from placewire.agent.reconcile.ledger import extended
 from placewire.agent.reconcile.unmarkable import unmarked
-from placewire.agent.reconcile.validate import ServerFacts
+from placewire.agent.reconcile.validate import ServerFacts, WayToController
 
 
 class Taken(NamedTuple):
@@ -30,7 +30,8 @@ class Taken(NamedTuple):
 class Context:
     """Operations that change the network hold the keeper's change lock.
 
-    facts: called for each check, as the way to the controller may change.
+    way: called for each check that needs it, as it may change; an undo to the server's own network
+    asks for none.
     elapsed: seconds of a clock that nobody sets.
     read_back_seconds: how long to wait until a read-back shows what was applied.
     read_seconds: how long the last read-back took.
@@ -40,7 +41,8 @@ class Context:
 
     network: Network
     memory: Memory
-    facts: Callable[[], ServerFacts]
+    facts: ServerFacts
+    way: Callable[[], WayToController]
     elapsed: Callable[[], float]
     read_back_seconds: float
     read_seconds: float = 0.0
@@ -61,7 +63,9 @@ class Context:
         if desired is None:
             return Taken(None, memory.kept.ledger, ())
         # Only whoever holds the change lock changes the ledger.
-        state, refused, ledger = admitted(desired, observed, memory.kept.ledger, self.facts)
+        state, refused, ledger = admitted(
+            desired, observed, memory.kept.ledger, self.facts, self.way
+        )
         ledger = extended(state, observed, ledger)
         with memory.lock:
             if ledger != memory.kept.ledger:
@@ -69,4 +73,4 @@ class Context:
         return Taken(state, ledger, refused)
 
     def failure(self, what: str, remedy: str = KEEPS_TRYING) -> Refusal:
-        return refuse(f"server {self.facts().server}", what, remedy)
+        return refuse(f"server {self.facts.server}", what, remedy)

@@ -22,7 +22,7 @@ from placewire.agent.keep.paying import Paying
 from placewire.agent.reconcile import lease as leases
 from placewire.agent.reconcile.effects import Network, Store
 from placewire.agent.reconcile.ledger import owed_sentences, without_debts
-from placewire.agent.reconcile.validate import ServerFacts
+from placewire.agent.reconcile.validate import ServerFacts, WayToController
 
 # ovs-vswitchd programs the kernel only after it has answered a transaction.
 READ_BACK_SECONDS = 6.0
@@ -36,14 +36,15 @@ class Keeper:
         self,
         network: Network,
         store: Store,
-        facts: Callable[[], ServerFacts],
+        facts: ServerFacts,
+        way: Callable[[], WayToController],
         clock: Callable[[], float] = time.time,
         read_back_seconds: float = READ_BACK_SECONDS,
         elapsed: Callable[[], float] = elapsed_seconds,
         boot_id: Callable[[], str] = boot_id,
     ) -> None:
         self._memory = Memory(store, clock, elapsed, boot_id)
-        self._context = Context(network, self._memory, facts, elapsed, read_back_seconds)
+        self._context = Context(network, self._memory, facts, way, elapsed, read_back_seconds)
         self._healing = Healing(self._context, clock)
         self._paying = Paying(self._context)
         self._changing = threading.Lock()
@@ -243,7 +244,7 @@ class Keeper:
     def _report(self, generation: int, outcome: Outcome, started: float) -> ApplyReport:
         """started: by time.monotonic."""
         return ApplyReport(
-            server=self._context.facts().server,
+            server=self._context.facts.server,
             generation=generation,
             changes=outcome.changes,
             succeeded=not outcome.refusals,

@@ -23,9 +23,7 @@ def observe(context: Context) -> Observation:
     state = context.observe(kept.desired, kept.ledger)
     # A change may have begun meanwhile: its marks are known.
     was_idle = context.memory.kept.lease == kept.lease
-    unknown = (
-        refusal_of_unknown_marks(context.facts().server, kept.lease, state) if was_idle else ()
-    )
+    unknown = refusal_of_unknown_marks(context.facts.server, kept.lease, state) if was_idle else ()
     problems = (
         *state.problems,
         *(refusal.sentence for refusal in unknown),

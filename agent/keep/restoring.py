@@ -20,6 +20,7 @@ from placewire.agent.reconcile.drift import find_drift
 from placewire.agent.reconcile.effects import EffectError, NotDurableError
 from placewire.agent.reconcile.lease import Kept
 from placewire.agent.reconcile.ledger import ledger_of_marks, owed_refusals
+from placewire.agent.reconcile.protected import protected_names
 from placewire.agent.reconcile.unknown_marks import (
     held_on_bridges,
     refusal_of_unknown_marks,
@@ -59,7 +60,8 @@ def restore_from_marks(context: Context) -> Outcome:
     if not unknown_marks(memory.kept.lease, observed):
         return _with_debts(context, NOTHING_DONE)
     ledger = ledger_of_marks(observed, held_on_bridges(observed))
-    if found := refusals_of_marks(observed, ledger, context.facts().protected):
+    protected = protected_names(context.facts.protected, observed)
+    if found := refusals_of_marks(observed, ledger, protected):
         return Outcome(refusals=found)
     ledger = ledger.model_copy(update={"owed": memory.kept.ledger.owed})
     with memory.lock:
@@ -133,10 +135,10 @@ def _in_the_way(context: Context, aim: Kept) -> tuple[Refusal, ...]:
         observed = context.observe(aim.desired, aim.ledger)
     except EffectError:
         return ()
-    unknown = refusal_of_unknown_marks(context.facts().server, context.memory.kept.lease, observed)
+    unknown = refusal_of_unknown_marks(context.facts.server, context.memory.kept.lease, observed)
     if unknown or aim.desired is None:
         return unknown or find_drift(None, observed, aim.ledger).in_the_way
-    state, refused, ledger = admitted(aim.desired, observed, aim.ledger, context.facts)
+    state, refused, ledger = admitted(aim.desired, observed, aim.ledger, context.facts, context.way)
     return (*refused, *find_drift(state, observed, ledger).in_the_way)
 
 
@@ -149,7 +151,7 @@ def _nothing_to_undo(context: Context) -> Outcome:
 
 
 def _with_debts(context: Context, outcome: Outcome) -> Outcome:
-    owed = owed_refusals(context.facts().server, context.memory.kept.ledger)
+    owed = owed_refusals(context.facts.server, context.memory.kept.ledger)
     return outcome._replace(refusals=(*outcome.refusals, *owed))
 
 

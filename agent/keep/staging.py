@@ -55,12 +55,12 @@ def find_refusals(
     context: Context, desired: DesiredState, observed: ObservedState, ledger: Ledger
 ) -> tuple[Refusal, ...]:
     """Why this state cannot be staged on this server as it is now."""
-    server = context.facts().server
+    server = context.facts.server
     ledger = with_replaced_owed(observed, ledger)
     return (
         refusal_of_unknown_marks(server, context.memory.kept.lease, observed)
         or _unpaid(server, desired, observed, ledger)
-        or refusals(desired, observed, ledger, context.facts())
+        or refusals(desired, observed, ledger, context.facts, context.way())
         or hold_back(difference(desired, observed, ledger), observed, ledger)[1]
     )
 

@@ -20,7 +20,7 @@ from placewire.agent.contract.state import (
     refuse,
 )
 from placewire.agent.reconcile.ledger import has_back, hosts, is_of, with_replaced_owed
-from placewire.agent.reconcile.validate import ServerFacts, refusals_to_take
+from placewire.agent.reconcile.validate import ServerFacts, WayToController, refusals_to_take
 
 
 class Admitted(NamedTuple):
@@ -36,9 +36,10 @@ def admitted(
     desired: DesiredState,
     observed: ObservedState,
     ledger: Ledger,
-    facts: Callable[[], ServerFacts],
+    facts: ServerFacts,
+    way: Callable[[], WayToController],
 ) -> Admitted:
-    """facts: called only where a NIC would be taken from its owner."""
+    """way: called only where a NIC would be taken from its owner."""
     ledger = with_replaced_owed(observed, ledger)
     there = {nic.name: nic for nic in observed.nics}
     refused: dict[str, tuple[Refusal, ...]] = {}
@@ -49,7 +50,8 @@ def admitted(
         # Without a cable, the NIC is of as much use to us as to its owner.
         nics = (nic.model_copy(update={"carrier": None}), *_without(observed, nic.name))
         seen = observed.model_copy(update={"nics": nics})
-        found = refusals_to_take(bridge, desired, seen, _with_debts(nic, ledger), facts())
+        owed = _with_debts(nic, ledger)
+        found = refusals_to_take(bridge, desired, seen, owed, facts, way())
         if found:
             refused[nic.name] = tuple(_said(nic.name, one) for one in found)
     return Admitted(

@@ -10,6 +10,7 @@ from placewire.agent.contract.capabilities import TrafficControl
 from placewire.agent.contract.entries import Bridge
 from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal, refuse
 from placewire.agent.reconcile.canonical import canonical
+from placewire.agent.reconcile.protected import protected_names
 from placewire.agent.reconcile.refusals_addresses import address_refusals
 from placewire.agent.reconcile.refusals_nics import (
     bridge_refusals,
@@ -30,27 +31,41 @@ UNKNOWN_KERNEL = TrafficControl()
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What the checks need to know of the server beside its observed state.
+    """What the checks need to know of the server beside its observed state, and what stays the same
+    while the agent runs.
 
     open_vswitch_version   for example (3, 1)
-    protected              interfaces that are never touched
-    protected_addresses    addresses (a.b.c.d) that must keep working, as the way to the controller
-    controller_interfaces  interfaces by which packets leave for the controller
-    unknown_way_to         the controller's URL while there are neither; any NIC may be the way then
+    protected              names of interfaces that are never touched, alternative ones too
     """
 
     server: str
     datapath: str
     open_vswitch_version: tuple[int, ...]
     protected: frozenset[str]
-    protected_addresses: frozenset[str]
     traffic_control: TrafficControl = UNKNOWN_KERNEL
-    controller_interfaces: frozenset[str] = frozenset()
-    unknown_way_to: str = ""
+
+
+@dataclass(frozen=True)
+class WayToController:
+    """By what this server reaches its controller now. A name server is asked for it, which may be
+    slow or away, so that only what takes a NIC over may ask.
+
+    addresses   this server's (a.b.c.d) that must keep working
+    interfaces  those by which packets leave for the controller
+    unknown_to  the controller's URL while there are neither; any NIC may be the way then
+    """
+
+    addresses: frozenset[str]
+    interfaces: frozenset[str] = frozenset()
+    unknown_to: str = ""
 
 
 def refusals(
-    desired: DesiredState, observed: ObservedState, ledger: Ledger, facts: ServerFacts
+    desired: DesiredState,
+    observed: ObservedState,
+    ledger: Ledger,
+    facts: ServerFacts,
+    way: WayToController,
 ) -> tuple[Refusal, ...]:
     """All refusals; empty where `desired` can be applied."""
     where = f"server {facts.server}"
@@ -64,10 +79,10 @@ def refusals(
         return (refuse(where, what, "use IPv4 addresses and networks"),)
     found = [
         *_twice(wanted),
-        *_nic_refusals(wanted, observed, ledger, facts),
-        *unknown_way_refusals(wanted, ledger, facts.unknown_way_to),
-        *address_refusals(wanted, observed, ledger, facts.protected_addresses),
-        *sysctl_refusals(wanted, facts.protected),
+        *_nic_refusals(wanted, observed, ledger, facts, way),
+        *unknown_way_refusals(wanted, ledger, way.unknown_to),
+        *address_refusals(wanted, observed, ledger, way.addresses),
+        *sysctl_refusals(wanted, protected_names(facts.protected, observed)),
         *queue_refusals(wanted, facts.open_vswitch_version),
         *kernel_refusals(wanted, facts.traffic_control),
         *speed_refusals(wanted, observed),
@@ -83,25 +98,30 @@ def refusals_to_take(
     observed: ObservedState,
     ledger: Ledger,
     facts: ServerFacts,
+    way: WayToController,
 ) -> tuple[Refusal, ...]:
     """Why this bridge of `desired` cannot take its NIC, or have its addresses; empty where it
     can."""
     addresses = tuple(a for a in desired.addresses if a.interface == bridge.name)
     alone = desired.model_copy(update={"addresses": addresses})
+    with_it = alone.model_copy(update={"bridges": (bridge,)})
     return (
-        *_nic_refusals(alone.model_copy(update={"bridges": (bridge,)}), observed, ledger, facts),
-        *address_refusals(alone, observed, ledger, facts.protected_addresses),
+        *_nic_refusals(with_it, observed, ledger, facts, way),
+        *address_refusals(alone, observed, ledger, way.addresses),
     )
 
 
 def _nic_refusals(
-    wanted: DesiredState, observed: ObservedState, ledger: Ledger, facts: ServerFacts
+    wanted: DesiredState,
+    observed: ObservedState,
+    ledger: Ledger,
+    facts: ServerFacts,
+    way: WayToController,
 ) -> Iterator[Refusal]:
     taken = {nic.nic for nic in ledger.nics}
-    yield from bridge_refusals(wanted, observed, facts.datapath, facts.protected, taken)
-    yield from management_refusals(
-        wanted, observed, facts.protected_addresses, facts.controller_interfaces
-    )
+    protected = protected_names(facts.protected, observed)
+    yield from bridge_refusals(wanted, observed, facts.datapath, protected, taken)
+    yield from management_refusals(wanted, observed, way.addresses, way.interfaces)
 
 
 def _twice(wanted: DesiredState) -> Iterator[Refusal]:

@@ -24,7 +24,7 @@ from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.messages import Hello
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.measure.measuring import Iperf3Measuring
-from placewire.agent.reconcile.validate import ServerFacts
+from placewire.agent.reconcile.validate import ServerFacts, WayToController
 from placewire.agent.service import Service
 from tests.agent.world import World
 
@@ -54,9 +54,9 @@ class Agent:
             state_dir=str(own),
         )
         world = World(own)
-        protected = frozenset({"10.9.0.1"})
-        facts = ServerFacts(self.name, "netdev", (3, 1), frozenset({"mgmt"}), protected)
-        keeper = Keeper(world.network, world.store, lambda: facts, read_back_seconds=0)
+        way = WayToController(frozenset({"10.9.0.1"}))
+        facts = ServerFacts(self.name, "netdev", (3, 1), frozenset({"mgmt"}))
+        keeper = Keeper(world.network, world.store, facts, lambda: way, read_back_seconds=0)
         hello = Hello(
             server=self.name,
             agent_pid=number,

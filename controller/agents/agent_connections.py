@@ -43,10 +43,10 @@ Message = TypeVar("Message", bound=BaseModel)
 # Observations of a large server with thousands of queues are a few megabytes; all else is small.
 _LARGEST_REPLY_BYTES = 16 * 2**20
 _LARGEST_MESSAGE_BYTES = 2**20
-# A value takes up to a hundred times the memory that its text takes. A hello has some twenty of
+# A value takes up to a hundred times the memory that its text takes. A hello has some thirty of
 # each NIC, and every certificate may say it, also that of a server that is in no plan.
 _MOST_REPLY_VALUES = 500_000
-_MOST_VALUES = 20_000
+_MOST_VALUES = 50_000
 # After this time an agent has given up sending its message.
 READ_SECONDS = 10.0
 _APART = "give each server its own: `controller authority deny`, then `controller enrol` for both"

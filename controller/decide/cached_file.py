@@ -18,15 +18,15 @@ def write_cached(file: Path, text: str) -> None:
     """Replaces the file, which the decision in force may need. Raises PlacewireError where that
     cannot be done; the former one is then as it was."""
     fresh = file.with_name(f"{file.name}.{os.getpid()}.new")  # Two previews may run at a time.
+    make_cache(file.parent)
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
         try:
             fresh.write_text(text, encoding="utf-8")
             fresh.replace(file)
         finally:
             fresh.unlink(missing_ok=True)
     except OSError as error:
-        raise _not_writable(file, error) from error
+        raise _unusable(file, error) from error
 
 
 @asynccontextmanager
@@ -39,7 +39,7 @@ async def made_by_one(file: Path, on_wait: Callable[[], None]) -> AsyncIterator[
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise _not_writable(lock, error) from error
+        raise _unusable(lock, error) from error
     try:
         told = False
         while not _is_locked(descriptor):
@@ -60,9 +60,17 @@ def _is_locked(descriptor: int) -> bool:
     return True
 
 
-def _not_writable(file: Path, error: OSError) -> PlacewireError:
+def make_cache(folder: Path) -> None:
+    """Raises PlacewireError where there is none and none can be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable(folder, error) from error
+
+
+def _unusable(place: Path, error: OSError) -> PlacewireError:
     return PlacewireError(
         f"the cache cannot be written: {error.strerror}",
-        where=str(file),
+        where=str(place),
         remedy="free space on its disk, or see who owns its folder; or give another --state-dir",
     )

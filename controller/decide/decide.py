@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from placewire.controller.decide.cached_file import made_by_one, write_cached
+from placewire.controller.decide.cached_file import made_by_one, make_cache, write_cached
 from placewire.controller.decide.measured.calibration import with_setup_latency
 from placewire.controller.decide.measured.digests import digest, optimizer_digest
 from placewire.controller.decide.measured.optimizer_process import (
@@ -82,7 +82,7 @@ async def decide(
     """launcher: starts the programs that measure a placed job's operators. Raises
     InfeasiblePlacement where no placement fits, PlanError where a replay's graph cannot be read,
     and what profiled_graph raises."""
-    cache.mkdir(parents=True, exist_ok=True)
+    make_cache(cache)
     plan = with_setup_latency(plan, cache, say)
     cluster, limit, job = plan.payload_cluster, plan.solve.time_limit_seconds, plan.job
     if isinstance(job, ReplayJob):

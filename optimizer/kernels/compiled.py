@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,10 +18,14 @@ import numba
 from numba.core.caching import IndexDataCacheFile
 from numba.core.registry import cpu_target
 
+from placewire.optimizer.kernels.code_folder import code_folder
+from placewire.visible import visible
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _keep_code_by_sources() -> None:
+def _keep_code_by_sources() -> bool:
+    """Returns whether code is kept; where it is not, says why."""
     here = Path(__file__).parent
     digest = hashlib.sha256()
     # Constants of the network model are compiled in, and one of its functions is compiled as well.
@@ -30,13 +33,13 @@ def _keep_code_by_sources() -> None:
     for path in sorted({*here.rglob("*.py"), *beside}):
         digest.update(path.read_bytes())
     settings: Any = numba.config
-    if settings.CACHE_DIR:
-        base = Path(settings.CACHE_DIR)
-    elif os.access(here, os.W_OK):
-        base = here / "__pycache__"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "placewire"
-    settings.CACHE_DIR = str(base / digest.hexdigest()[:16])
+    folder, why = code_folder(here, settings.CACHE_DIR, digest.hexdigest()[:16])
+    if folder is None:
+        told = f"compiled code is not kept, so each command compiles it anew: {why}"
+        print(visible(told), file=sys.stderr, flush=True)
+        return False
+    settings.CACHE_DIR = str(folder)
+    return True
 
 
 def _keep_one_at_a_time() -> None:
@@ -73,7 +76,7 @@ def _load_numba_without_blas() -> None:
             del sys.modules[wanted]
 
 
-_keep_code_by_sources()
+_IS_KEPT = _keep_code_by_sources()
 _keep_one_at_a_time()
 _load_numba_without_blas()
 
@@ -84,4 +87,4 @@ def compiled(function: F) -> F:
     There is no fast-math: the same input must give the same bits on every machine. The global lock
     is released, because no compiled function touches a Python object.
     """
-    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+    return cast(F, numba.njit(cache=_IS_KEPT, nogil=True, error_model="numpy")(function))

@@ -30,7 +30,7 @@ from placewire.agent.contract.state import DesiredState, LeaseState
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.lease import LeaseRefusedError
-from placewire.agent.reconcile.validate import ServerFacts
+from placewire.agent.reconcile.validate import ServerFacts, WayToController
 from placewire.agent.service import Service
 from placewire.agent.store import STATE_FILE, DiskStore, StoreError
 from placewire.frozen import Frozen
@@ -60,7 +60,8 @@ from tests.agent.memory_server import MANAGEMENT, NICS, MemoryServer, base_addre
 from tests.agent.memory_snapshot import snapshot
 from tests.agent.states import desired_state
 
-FACTS = ServerFacts("s1", "netdev", (3, 1), frozenset({MANAGEMENT}), frozenset({"10.9.0.1"}))
+FACTS = ServerFacts("s1", "netdev", (3, 1), frozenset({MANAGEMENT}))
+WAY = WayToController(frozenset({"10.9.0.1"}))
 CONFIG = AgentConfig(
     server="s1", controller_url="https://10.9.0.254:7443", certificate_file="", key_file="",
     authority_file="", state_dir="",
@@ -161,8 +162,8 @@ class FaultRun:
         self._decisions.agent_starts()
         try:
             self.keeper = Keeper(
-                self._network, DiskStore(self._disk.root), lambda: FACTS, self._wall_clock, 0,  # type: ignore[arg-type]
-                lambda: self._running_seconds, lambda: f"boot {self._boots}",
+                self._network, DiskStore(self._disk.root), FACTS, lambda: WAY,  # type: ignore[arg-type]
+                self._wall_clock, 0, lambda: self._running_seconds, lambda: f"boot {self._boots}",
             )  # fmt: skip
         except (StoreError, UnicodeDecodeError) as error:
             self._break(f"the agent cannot start: {error}")

@@ -13,7 +13,7 @@ from placewire.agent.drivers.server import Server
 from placewire.agent.keep.keeper import READ_BACK_SECONDS, Keeper
 from placewire.agent.reconcile.steps import Step
 from placewire.agent.store import DiskStore
-from placewire.agent.wiring import build_keeper, server_facts
+from placewire.agent.wiring import build_keeper, server_facts, way_of
 
 PLAN = "test-plan"  # the plan of tests/agent/states.py
 
@@ -31,7 +31,9 @@ def stage_impatiently(config: AgentConfig, desired: DesiredState) -> ApplyReport
     as long as ever."""
     server = Server(config)
     store = DiskStore(Path(config.state_dir))
-    impatient = Keeper(server, store, server_facts(config, server), read_back_seconds=0.5)
+    impatient = Keeper(
+        server, store, server_facts(config, server), way_of(config), read_back_seconds=0.5
+    )
     apply = server.apply
 
     def apply_and_undo(steps: Sequence[Step], plan_name: str) -> None:

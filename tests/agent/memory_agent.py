@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from placewire.agent.keep.keeper import Keeper
-from placewire.agent.reconcile.validate import ServerFacts
+from placewire.agent.reconcile.validate import ServerFacts, WayToController
 from placewire.agent.store import DiskStore
 from tests.agent.faults import NoFaults
 from tests.agent.memory_drivers import MemoryNetwork
 from tests.agent.memory_server import MANAGEMENT, MemoryServer
 
-FACTS = ServerFacts("s1", "netdev", (3, 1), frozenset({MANAGEMENT}), frozenset({"10.9.0.1"}))
+FACTS = ServerFacts("s1", "netdev", (3, 1), frozenset({MANAGEMENT}))
+WAY = WayToController(frozenset({"10.9.0.1"}))
 
 
 class MemoryAgent:
@@ -29,7 +30,7 @@ class MemoryAgent:
 
     def _start(self) -> Keeper:
         return Keeper(
-            self.network, self.store, lambda: FACTS, lambda: self.unix, 0,
+            self.network, self.store, FACTS, lambda: WAY, lambda: self.unix, 0,
             lambda: self.boot_seconds, lambda: self.boot_id,
         )  # fmt: skip
 

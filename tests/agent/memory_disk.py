@@ -202,8 +202,8 @@ def store_on_memory_disks() -> Iterator[None]:
         O_RDONLY=os.O_RDONLY,
         strerror=os.strerror,
     )
-    store.open_own = MemoryPath.open  # type: ignore[assignment]
-    store.read_own = MemoryPath.read_bytes  # type: ignore[assignment]
+    store.open_own = MemoryPath.open  # type: ignore[assignment, attr-defined]
+    store.read_own = MemoryPath.read_bytes  # type: ignore[assignment, attr-defined]
     try:
         yield
     finally:

@@ -6,9 +6,10 @@ from typing import Any
 
 from placewire.agent.contract.entries import Sysctl
 from placewire.agent.contract.state import NicFacts, ObservedState
-from placewire.agent.reconcile.validate import ServerFacts
+from placewire.agent.reconcile.validate import ServerFacts, WayToController
 
-FACTS = ServerFacts("s1", "netdev", (3, 1, 0), frozenset({"mgmt"}), frozenset({"10.9.0.1"}))
+FACTS = ServerFacts("s1", "netdev", (3, 1, 0), frozenset({"mgmt"}))
+WAY = WayToController(frozenset({"10.9.0.1"}))
 
 
 def nic(name: str, *addresses: str, **changes: Any) -> NicFacts:

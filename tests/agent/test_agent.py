@@ -29,7 +29,7 @@ from placewire.agent.drivers.server import Server
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.reconcile.steps import Step
 from placewire.agent.store import DiskStore
-from placewire.agent.wiring import server_facts
+from placewire.agent.wiring import server_facts, way_of
 from tests.agent import keeping
 from tests.agent.agent_process import agent_command, end, start_agent
 from tests.agent.controller_double import ControllerDouble, write_certificates
@@ -286,13 +286,15 @@ def _stage_and_die(config: AgentConfig, steps: int) -> None:
     server = DyingServer(config, steps)
     store = DiskStore(Path(config.state_dir))
     generation = store.load().lease.highest_generation + 1
-    Keeper(server, store, server_facts(config, server)).stage(desired_state(generation), 3600)
+    Keeper(server, store, server_facts(config, server), way_of(config)).stage(
+        desired_state(generation), 3600
+    )
 
 
 def _destroy_and_die(config: AgentConfig, steps: int) -> None:
     server = DyingServer(config, steps)
     store = DiskStore(Path(config.state_dir))
-    Keeper(server, store, server_facts(config, server)).destroy("test-plan")
+    Keeper(server, store, server_facts(config, server), way_of(config)).destroy("test-plan")
 
 
 def test_dying_after_any_kind_of_step_is_undone(server: ServerUnderTest) -> None:

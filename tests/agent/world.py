@@ -21,7 +21,7 @@ from placewire.agent.keep.keeper import Keeper
 from placewire.agent.reconcile.effects import EffectError, UnreadableError
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 from placewire.agent.reconcile.unmarkable import Unmarked
-from placewire.agent.reconcile.validate import ServerFacts
+from placewire.agent.reconcile.validate import ServerFacts, WayToController
 from placewire.agent.store import DiskStore
 from tests.agent.states import desired_state
 
@@ -122,10 +122,11 @@ class World:
         self.directory = directory
 
     def keeper(self) -> Keeper:
-        facts = ServerFacts("s1", "netdev", (3, 1), frozenset({"mgmt"}), frozenset({"10.9.0.1"}))
+        facts = ServerFacts("s1", "netdev", (3, 1), frozenset({"mgmt"}))
+        way = WayToController(frozenset({"10.9.0.1"}))
 
         return Keeper(
-            self.network, self.store, lambda: facts, lambda: self.now + self.clock_off, 0,
+            self.network, self.store, facts, lambda: way, lambda: self.now + self.clock_off, 0,
             lambda: self.now, lambda: self.boot_id,
         )  # fmt: skip
 

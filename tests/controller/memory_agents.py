@@ -41,7 +41,7 @@ from placewire.agent.contract.measurement import (
 from placewire.agent.contract.messages import Hello
 from placewire.agent.contract.state import NicFacts
 from placewire.agent.keep.keeper import Keeper
-from placewire.agent.reconcile.validate import ServerFacts
+from placewire.agent.reconcile.validate import ServerFacts, WayToController
 from placewire.agent.service import Service
 from placewire.agent.store import DiskStore
 from tests.agent.faults import NoFaults
@@ -133,9 +133,11 @@ class MemoryAgent:
             state_dir=str(self.folder),
         )
         management = frozenset({f"10.9.0.{member.host}"})
-        facts = ServerFacts(member.server, "netdev", (3, 1), frozenset({MANAGEMENT}), management)
+        facts = ServerFacts(member.server, "netdev", (3, 1), frozenset({MANAGEMENT}))
+        way = WayToController(management)
         network = MemoryNetwork(self.server, NoFaults())
-        self.keeper = Keeper(network, DiskStore(self.folder), lambda: facts, read_back_seconds=0)
+        store = DiskStore(self.folder)
+        self.keeper = Keeper(network, store, facts, lambda: way, read_back_seconds=0)
         self._leaving: dict[str, str] = {}
         self._gone_until = 0.0
         self.returns_with = ""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from placewire.controller.compile.ranks import calibration_specs
+from placewire.controller.decide.cached_file import make_cache
 from placewire.controller.decide.measured.digests import digest
 from placewire.controller.decide.measured.optimizer_process import Say
 from placewire.controller.launch.launcher import Launcher
@@ -136,7 +137,7 @@ def keep(plan: Plan, rows: Sequence[CalibratedRow], cache: Path) -> float:
         "setup_seconds": seconds,
         "paths": [row.model_dump() for row in rows],
     }
-    cache.mkdir(parents=True, exist_ok=True)
+    make_cache(cache)
     write_json(_file(plan, cache), document)
     return seconds
 

@@ -30,7 +30,7 @@ from placewire.agent.store import DiskStore
 from placewire.job.contract.specification import RailInterface, RankSpec, parse_rank_event
 from tests.agent.contract.bad_messages import REQUESTS, BadMessage, bad_documents, bad_messages
 from tests.agent.fault_link import InlineExecutor
-from tests.agent.fault_run import CONFIG, FACTS
+from tests.agent.fault_run import CONFIG, FACTS, WAY
 from tests.agent.faults import NoFaults
 from tests.agent.memory_disk import MemoryDisk, store_on_memory_disks
 from tests.agent.memory_drivers import MemoryNetwork
@@ -121,7 +121,7 @@ class AgentInMemory:
         self.controller = ControllerGoneWrong()
         store = DiskStore(self.disk.root)  # type: ignore[arg-type]
         network = MemoryNetwork(self.server, striker)
-        self.keeper = Keeper(network, store, lambda: FACTS, lambda: 1e9, 0, lambda: 1e3)
+        self.keeper = Keeper(network, store, FACTS, lambda: WAY, lambda: 1e9, 0, lambda: 1e3)
         self.keeper.stage(desired_state(3), 10)
         self.keeper.commit(3, None)
         service = Service("s1", self.keeper, self.measuring)  # type: ignore[arg-type]

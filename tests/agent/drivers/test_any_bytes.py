@@ -16,7 +16,7 @@ from placewire.agent.drivers.interfaces import InterfaceView, name_of_link
 from placewire.agent.drivers.routes import read_routes
 from placewire.agent.interface_counters import parse_devices
 from placewire.agent.reconcile.validate import refusals
-from tests.agent.observed_states import FACTS
+from tests.agent.observed_states import FACTS, WAY
 from tests.agent.states import desired_state
 
 # The first word of a dump that `ip` shows, and the type of its one message (linux/rtnetlink.h).
@@ -102,7 +102,7 @@ def test_a_nic_whose_label_cannot_be_given_back_is_refused(strange: InterfaceVie
         addresses=(Address(interface="pw-nic0", address="10.7.0.1/24"),),
     )  # fmt: skip
     seen = ObservedState(nics=strange.nics({}, ()))
-    told = [r.sentence for r in refusals(wanted, seen, Ledger(), FACTS)]
+    told = [r.sentence for r in refusals(wanted, seen, Ledger(), FACTS, WAY)]
     assert any(r"label nic0:\xff\x20a" in text for text in told), told
 
 

@@ -19,7 +19,7 @@ from placewire.agent.drivers import abilities
 from placewire.agent.drivers.server import Server
 from placewire.agent.reconcile.unmarkable import Unmarked
 from placewire.agent.reconcile.validate import refusals
-from tests.agent.observed_states import BARE, FACTS, nic
+from tests.agent.observed_states import BARE, FACTS, WAY, nic
 from tests.agent.server_under_test import ServerUnderTest
 from tests.agent.states import desired_state
 
@@ -46,7 +46,8 @@ def refused(
     """(where, what) of each refusal."""
     facts = FACTS.__class__(**{**FACTS.__dict__, "traffic_control": kernel})
     return [
-        (r.where, r.what) for r in refusals(desired or desired_state(), observed, Ledger(), facts)
+        (r.where, r.what)
+        for r in refusals(desired or desired_state(), observed, Ledger(), facts, WAY)
     ]
 
 
@@ -94,7 +95,9 @@ def test_a_frame_that_the_driver_never_takes_is_not_answered_with_ip_link_set() 
     bridges = tuple(b.model_copy(update={"mtu_bytes": 9000}) for b in state.bridges)
     small = nic("nic0", "10.7.0.1/24", driver="virtio_net", largest_mtu_bytes=4000)
     observed = BARE.model_copy(update={"nics": (small, *BARE.nics[1:])})
-    (found,) = refusals(state.model_copy(update={"bridges": bridges}), observed, Ledger(), FACTS)
+    (found,) = refusals(
+        state.model_copy(update={"bridges": bridges}), observed, Ledger(), FACTS, WAY
+    )
     assert "MTU 4000 at most (driver virtio_net)" in found.what
     assert "ip link set" not in found.remedy and "mtu: 1500" in found.remedy
 

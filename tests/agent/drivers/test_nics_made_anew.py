@@ -15,7 +15,7 @@ from placewire.agent.keep.healing import OPENS_BY_ITSELF_SECONDS
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.keep.memory import elapsed_seconds
 from placewire.agent.store import DiskStore
-from placewire.agent.wiring import server_facts
+from placewire.agent.wiring import server_facts, way_of
 from tests.agent import keeping
 from tests.agent.datapath import only_netdev
 from tests.agent.server_under_test import ServerUnderTest
@@ -54,6 +54,7 @@ def passing_time(config: AgentConfig, looks: int) -> list[ApplyReport | None]:
         server,
         DiskStore(Path(config.state_dir)),
         server_facts(config, server),
+        way_of(config),
         elapsed=lambda: elapsed_seconds() + ahead,
     )
     reports = []

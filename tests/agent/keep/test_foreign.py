@@ -12,7 +12,7 @@ import pytest
 from placewire.agent.contract.state import DesiredState, LeaseState, Refusal
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.reconcile.next_look import PERIOD_SECONDS
-from placewire.agent.reconcile.validate import ServerFacts
+from placewire.agent.reconcile.validate import ServerFacts, WayToController
 from placewire.agent.store import DiskStore
 from tests.agent.faults import Fault, NoFaults, Place
 from tests.agent.foreign_things import IN_OUR_PLACE, THINGS, Thing
@@ -21,7 +21,8 @@ from tests.agent.memory_server import MANAGEMENT, MemoryServer
 from tests.agent.states import desired_state
 
 PLAN = "test-plan"
-FACTS = ServerFacts("s1", "netdev", (3, 1), frozenset({MANAGEMENT}), frozenset({"10.9.0.1"}))
+FACTS = ServerFacts("s1", "netdev", (3, 1), frozenset({MANAGEMENT}))
+WAY = WayToController(frozenset({"10.9.0.1"}))
 ONLY_NIC1 = ("nic1",)
 each_thing = pytest.mark.parametrize("thing", THINGS.values(), ids=THINGS)
 
@@ -53,7 +54,7 @@ class Agent:
     def started(self) -> Keeper:
         store = DiskStore(self._directory)
         return Keeper(
-            self.network, store, lambda: FACTS, lambda: self.now, 0, lambda: self.now
+            self.network, store, FACTS, lambda: WAY, lambda: self.now, 0, lambda: self.now
         )  # fmt: skip
 
     def holds(self, generation: int = 1, lease_seconds: float | None = None) -> None:

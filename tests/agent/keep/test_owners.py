@@ -14,7 +14,7 @@ from placewire.agent.contract.state import LeaseState, NicFacts, ObservedState
 from placewire.agent.reconcile.unmarkable import Unmarked
 from tests.agent import memory_agent
 from tests.agent.faults import Fault, NoFaults, Place
-from tests.agent.memory_agent import FACTS, MemoryAgent
+from tests.agent.memory_agent import FACTS, WAY, MemoryAgent
 from tests.agent.memory_drivers import MemoryNetwork
 from tests.agent.memory_server import (
     BridgeRow,
@@ -61,7 +61,7 @@ def protect(agent: MemoryAgent, *nics: str) -> None:
 
 
 def reach_over(agent: MemoryAgent, *interfaces: str) -> None:
-    memory_agent.FACTS = dataclasses.replace(FACTS, controller_interfaces=frozenset(interfaces))
+    memory_agent.WAY = dataclasses.replace(WAY, interfaces=frozenset(interfaces))
 
 
 def make_port(agent: MemoryAgent) -> None:
@@ -114,6 +114,7 @@ each_use = pytest.mark.parametrize("use", USES.values(), ids=USES)
 def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryAgent:
     """Decision 1 is kept on nic0 and nic1; decision 2 has nic1 only, under a lease."""
     monkeypatch.setattr(memory_agent, "FACTS", FACTS)
+    monkeypatch.setattr(memory_agent, "WAY", WAY)
     agent = MemoryAgent(tmp_path)
     assert agent.keeper.stage(desired_state(1), 30).succeeded
     agent.keeper.commit(1, None)

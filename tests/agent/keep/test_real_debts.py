@@ -13,7 +13,7 @@ from placewire.agent.contract.state import ApplyReport
 from placewire.agent.drivers.server import Server
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.store import COPY_FILE, STATE_FILE, DiskStore
-from placewire.agent.wiring import server_facts
+from placewire.agent.wiring import server_facts, way_of
 from tests.agent import keeping
 from tests.agent.datapath import DATAPATH
 from tests.agent.server_under_test import ServerUnderTest, server_under_test
@@ -189,5 +189,7 @@ def destroy_on_a_full_disk(config: AgentConfig) -> ApplyReport:
             raise OSError(28, "No space left on device")
 
     server = Server(config)
-    full = Keeper(server, Full(Path(config.state_dir)), server_facts(config, server))
+    full = Keeper(
+        server, Full(Path(config.state_dir)), server_facts(config, server), way_of(config)
+    )
     return full.destroy(keeping.PLAN)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from placewire.agent import store
+from placewire.agent import own_files, store
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.lease import RETRY_SECONDS
 from placewire.agent.store import STATE_FILE
@@ -76,7 +76,7 @@ def test_a_disk_that_has_no_room_for_both_files_takes_neither(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = _staged(tmp_path)
-    opened = store.open_own
+    opened = own_files.open_own
 
     def full(path: Path, mode: str, buffering: int = -1) -> object:
         if path.name == "state.part":

@@ -27,7 +27,7 @@ from placewire.agent.reconcile.ledger import extended, marked_as_held, settled
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 from placewire.agent.reconcile.unmarkable import unmarked
 from placewire.agent.reconcile.validate import refusals
-from tests.agent.observed_states import BARE, FACTS, nic
+from tests.agent.observed_states import BARE, FACTS, WAY, nic
 from tests.agent.states import desired_state, queue
 
 
@@ -247,7 +247,7 @@ def test_the_route_of_a_gateways_subnet_is_moved_before_the_gateways() -> None:
 
 
 def test_the_plain_state_is_accepted() -> None:
-    assert refusals(desired_state(1), BARE, Ledger(), FACTS) == ()
+    assert refusals(desired_state(1), BARE, Ledger(), FACTS, WAY) == ()
 
 
 def with_queues(*queues: Queue) -> dict[str, Any]:
@@ -319,7 +319,7 @@ def fast(rate: int) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_refused(changes: dict[str, Any], expected: str) -> None:
-    found = refusals(desired_state(1, **changes), BARE, Ledger(), FACTS)
+    found = refusals(desired_state(1, **changes), BARE, Ledger(), FACTS, WAY)
     assert any(expected in refusal.what for refusal in found), found
 
 
@@ -350,7 +350,7 @@ def test_what_cannot_be_done_is_refused(changes: dict[str, Any], expected: str) 
 )
 def test_nics_that_must_not_be_taken_over(facts: NicFacts, expected: str) -> None:
     observed = BARE.model_copy(update={"nics": (facts, *BARE.nics[1:])})
-    found = refusals(desired_state(1), observed, Ledger(), FACTS)
+    found = refusals(desired_state(1), observed, Ledger(), FACTS, WAY)
     assert any(expected in refusal.what for refusal in found), found
 
 
@@ -363,11 +363,11 @@ def test_a_nic_whose_address_others_send_from_is_not_taken_over(over: str) -> No
     observed = BARE.model_copy(
         update={"nics": (*BARE.nics[:2], mgmt), "routes_elsewhere": elsewhere}
     )
-    (refusal,) = refusals(desired_state(1), observed, Ledger(), FACTS)
+    (refusal,) = refusals(desired_state(1), observed, Ledger(), FACTS, WAY)
     assert f"from which {over} sends" in refusal.what
     assert refusal.where == "NIC nic0" and "10.62.0.0/16" in refusal.remedy
     taken = Ledger(nics=(TakenOver(nic="nic0", addresses=("10.7.0.1/24",)),))
-    assert refusals(desired_state(1), observed, taken, FACTS) == ()
+    assert refusals(desired_state(1), observed, taken, FACTS, WAY) == ()
 
 
 @pytest.mark.parametrize(
@@ -383,10 +383,10 @@ def test_a_nic_whose_address_others_send_from_is_not_taken_over(over: str) -> No
 def test_foreign_entries_in_our_ranges_collide(collection: str, key: str) -> None:
     foreign = ForeignEntry(collection=collection, key=key, text="theirs")
     observed = BARE.model_copy(update={"foreign": (foreign,)})
-    assert refusals(desired_state(1), observed, Ledger(), FACTS)
+    assert refusals(desired_state(1), observed, Ledger(), FACTS, WAY)
     elsewhere = foreign.model_copy(update={"key": "elsewhere"})
     observed = BARE.model_copy(update={"foreign": (elsewhere,)})
-    assert refusals(desired_state(1), observed, Ledger(), FACTS) == ()
+    assert refusals(desired_state(1), observed, Ledger(), FACTS, WAY) == ()
 
 
 def test_our_own_bridge_is_no_obstacle() -> None:
@@ -397,9 +397,9 @@ def test_our_own_bridge_is_no_obstacle() -> None:
         for n in ("nic0", "nic1", "mgmt")
     )
     up = up.model_copy(update={"nics": held})
-    assert refusals(desired, up, Ledger(), FACTS) == ()
+    assert refusals(desired, up, Ledger(), FACTS, WAY) == ()
     moved = desired_state(1, bridges=(Bridge(name="pw-nic0", nic="nic1", datapath="netdev"),))
-    assert any("already" in refusal.what for refusal in refusals(moved, up, Ledger(), FACTS))
+    assert any("already" in refusal.what for refusal in refusals(moved, up, Ledger(), FACTS, WAY))
 
 
 def test_only_what_would_harm_others_is_held_back() -> None:
@@ -479,7 +479,7 @@ def test_shaping_that_a_port_left_on_a_nic_of_ours_is_in_nobodys_way() -> None:
         (theirs, ledger, False),
     ):
         observed = BARE.model_copy(update={"nics": (facts, *BARE.nics[1:])})
-        found = refusals(desired_state(1), observed, held, FACTS)
+        found = refusals(desired_state(1), observed, held, FACTS, WAY)
         assert (found == ()) == accepted, (facts, held)
 
 

@@ -16,8 +16,8 @@ from placewire.agent.contract.state import (
     Refusal,
     TakenOver,
 )
-from placewire.agent.reconcile.validate import refusals
-from tests.agent.observed_states import BARE, FACTS, nic
+from placewire.agent.reconcile.validate import WayToController, refusals
+from tests.agent.observed_states import BARE, FACTS, WAY, nic
 from tests.agent.states import desired_state
 
 NOBODY_PROTECTED = dataclasses.replace(FACTS, protected=frozenset())
@@ -57,25 +57,22 @@ def elsewhere(interface: str, address: str) -> ObservedState:
 def test_a_subnet_that_others_use_is_refused(
     address: str, observed: ObservedState, expected: str
 ) -> None:
-    found = refusals(with_address(address), observed, Ledger(), NOBODY_PROTECTED)
+    found = refusals(with_address(address), observed, Ledger(), NOBODY_PROTECTED, WAY)
     told = [refusal for refusal in found if refusal.what == expected]
     assert [refusal.where for refusal in told] == [f"address {address}"], found
 
 
 def test_the_address_that_the_controller_is_reached_from_is_refused_wherever_it_is() -> None:
-    facts = dataclasses.replace(FACTS, protected_addresses=frozenset({"10.20.0.1"}))
-    found = refusals(with_address("10.20.0.9/24"), BARE, Ledger(), facts)
+    way = WayToController(frozenset({"10.20.0.1"}))
+    found = refusals(with_address("10.20.0.9/24"), BARE, Ledger(), FACTS, way)
     said = "overlaps with 10.20.0.1, through which this server reaches its controller"
     assert said in [refusal.what for refusal in found]
 
 
 def test_a_nic_by_which_packets_leave_for_the_controller_is_refused() -> None:
     """The address of an unnumbered host is on its loopback."""
-    facts = dataclasses.replace(
-        FACTS, protected_addresses=frozenset({"10.20.0.1"}),
-        controller_interfaces=frozenset({"nic0"}),
-    )  # fmt: skip
-    (found,) = refusals(desired_state(1), BARE, Ledger(), facts)
+    way = WayToController(frozenset({"10.20.0.1"}), frozenset({"nic0"}))
+    (found,) = refusals(desired_state(1), BARE, Ledger(), FACTS, way)
     assert found.where == "NIC nic0" and "is the way by which" in found.what
 
 
@@ -91,7 +88,9 @@ def test_what_a_nic_gets_back_is_in_use() -> None:
     only_nic1 = desired_state(2, nics=("nic1",), flows=(), routes=(), rules=(), addresses=taken)
 
     def asked(ledger: Ledger) -> list[Refusal]:
-        return [r for r in refusals(only_nic1, observed, ledger, FACTS) if "overlaps" in r.what]
+        return [
+            r for r in refusals(only_nic1, observed, ledger, FACTS, WAY) if "overlaps" in r.what
+        ]
 
     (found,) = asked(given_back)
     assert found.what == "overlaps with 10.7.0.1/24 of nic0"
@@ -103,7 +102,7 @@ def test_an_address_that_others_put_on_a_bridge_of_ours_is_in_use() -> None:
         collection="addresses", key="pw-nic1 10.7.0.77/24", on="pw-nic1", text="theirs"
     )
     observed = BARE.model_copy(update={"foreign": (theirs,)})
-    (found,) = refusals(desired_state(1), observed, Ledger(), FACTS)
+    (found,) = refusals(desired_state(1), observed, Ledger(), FACTS, WAY)
     assert found.what == "overlaps with 10.7.0.77/24 of pw-nic1"
 
 
@@ -135,7 +134,7 @@ def test_what_is_ours_is_not_in_the_way(swapped: bool, changes: dict[str, Any]) 
         moved = tuple(Address(interface=name, address=a) for name, a in rails.items())
         wanted = wanted.model_copy(update={"addresses": moved, "routes": (), "rules": ()})
     observed = BARE.model_copy(update=changes)
-    found = refusals(wanted, observed, Ledger(), FACTS)
+    found = refusals(wanted, observed, Ledger(), FACTS, WAY)
     assert [r for r in found if "overlaps" in r.what] == []
 
 
@@ -151,8 +150,8 @@ def test_a_nic_with_what_the_kernel_drops_is_refused_until_it_is_taken_over(
     entry: str, remedy: str
 ) -> None:
     wanted, held = with_address("10.7.0.1/24"), nic("nic0", lost_with_addresses=(entry,))
-    found = refusals(wanted, ObservedState(nics=(held,)), Ledger(), NOBODY_PROTECTED)
+    found = refusals(wanted, ObservedState(nics=(held,)), Ledger(), NOBODY_PROTECTED, WAY)
     assert [r.where for r in found] == ["NIC nic0"], found
     assert f"`{entry}`" in found[0].what and remedy in found[0].remedy
     ledger = Ledger(nics=(TakenOver(nic="nic0", addresses=(), bridge="pw-nic0", mac=""),))
-    assert refusals(wanted, ObservedState(nics=(held,)), ledger, NOBODY_PROTECTED) == ()
+    assert refusals(wanted, ObservedState(nics=(held,)), ledger, NOBODY_PROTECTED, WAY) == ()

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from placewire.controller.decide.cached_file import made_by_one
+from placewire.controller.decide.decide import decide
 from placewire.controller.decide.traffic import decide_traffic
 from placewire.controller.errors import PlacewireError
+from placewire.controller.launch.launcher import NoLauncher
 from placewire.controller.plan.job import TorchrunJob
 from tests.controller.plans import plan, plan_document
 
@@ -56,3 +58,11 @@ async def test_a_file_is_made_by_one_at_a_time(tmp_path: Path) -> None:
 
     await asyncio.gather(make("first"), make("second"))
     assert made == ["first"] and file.read_text() == "first"
+
+
+async def test_a_file_in_the_place_of_the_cache_is_said(tmp_path: Path) -> None:
+    in_its_place = tmp_path / "cache"
+    in_its_place.touch()
+    with pytest.raises(PlacewireError, match="cache cannot be written") as raised:
+        await decide(plan(), tmp_path / "plan.yaml", NoLauncher(), in_its_place, print)
+    assert raised.value.where == str(in_its_place) and "--state-dir" in raised.value.remedy

@@ -29,7 +29,7 @@ from placewire.agent.contract.messages import (
 from placewire.agent.contract.state import DesiredState
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.reconcile.lease import LeaseRefusedError
-from placewire.agent.reconcile.validate import ServerFacts
+from placewire.agent.reconcile.validate import ServerFacts, WayToController
 from placewire.controller.agents.agents import Agents
 from placewire.controller.change.change import NetworkChange
 from placewire.controller.errors import AgentRefused, AgentUnreachable, RestoreFailed
@@ -162,9 +162,10 @@ class Cluster:
 
 
 def _keeper(server: str, world: World) -> Keeper:
-    facts = ServerFacts(server, "netdev", (3, 1), frozenset({"mgmt"}), frozenset({"10.9.0.1"}))
+    facts = ServerFacts(server, "netdev", (3, 1), frozenset({"mgmt"}))
+    way = WayToController(frozenset({"10.9.0.1"}))
     return Keeper(
-        world.network, world.store, lambda: facts, lambda: world.now, 0, lambda: world.now
+        world.network, world.store, facts, lambda: way, lambda: world.now, 0, lambda: world.now
     )
 
 
