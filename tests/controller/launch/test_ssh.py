@@ -271,8 +271,10 @@ def parent_of(pid: int) -> int:
 
 def test_what_cannot_be_looked_at_is_said_in_the_status(keys: Keys, tmp_path: Path) -> None:
     nobody = Login(port=free_port(), key=keys.user, known_hosts=keys.known_hosts)
+    with pytest.raises(LaunchFailed) as problem:
+        launcher_of(nobody).left()
     with Journal.open(tmp_path) as journal:
-        status = job_status(plan(), launcher_of(nobody), journal)
+        status = job_status(plan(), problem.value, journal)
     assert status.ranks == () and "SSH cannot be reached" in status.problems[0]
 
 
