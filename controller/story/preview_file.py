@@ -62,11 +62,11 @@ class PreviewFile(Frozen):
         where the plan's file has another plan by now, and where it is gone and has variables."""
         try:
             document: object = read_yaml(Path(self.plan_file))
+            env = _env_of(document)
         except OSError:
-            document = _with_env(self.plan, {})  # a plan without variables does not need its file
+            document, env = self.plan, {}  # a plan without variables does not need its file
         except DocumentError as error:
             raise PlanError(self.plan_file, error.mistakes) from error
-        env = _env_of(document)
         if differing := differences(self.plan, _without_values(document)):
             more = len(differing) - _NAMED
             told = [*differing[:_NAMED], *([f"and {more} more"] if more > 0 else [])]

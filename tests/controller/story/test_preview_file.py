@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import socket
 import stat
@@ -186,7 +187,7 @@ def test_what_was_made_and_not_shown_is_named() -> None:
 def test_a_preview_of_a_plan_that_was_edited_since_is_refused(tmp_path: Path) -> None:
     document, file = plan_document(), tmp_path / "plan.yaml"
     file.write_text(yaml.safe_dump(document))
-    preview = preview_of(document, file, proposal(SHOWN))
+    preview = preview_of(copy.deepcopy(document), file, proposal(SHOWN))
     file.write_text("# as it was\n" + yaml.safe_dump(document, sort_keys=True))
     assert preview.parsed().name == "small"
     document["cluster"]["servers"][1]["nics"][0]["rate"] = "20Mbit"
