@@ -47,8 +47,8 @@ def test_a_bridge_has_no_ipv6_unless_somebody_switches_it_on(
               "ip address add fd00::7/64 dev pw-nic0 nodad; ip link set nic0 down")  # fmt: skip
     server.inside(keeping.resume, server.config)
     assert "fd00::7" in server.sh(_V6_OF_BRIDGE), "what others have there stays"
-    server.sh(f"ovs-appctl -t {server.directory}/ovs-vswitchd.$(cat {server.directory}/vswitchd.pid)"
-              ".ctl exit --cleanup")  # fmt: skip
+    control = "$OVS_RUNDIR/ovs-vswitchd.$(cat $OVS_RUNDIR/vswitchd.pid).ctl"
+    server.sh(f"ovs-appctl -t {control} exit --cleanup")
     wait_for(lambda: "pw-nic0" not in server.sh("ip -br link"), "its interfaces to go")
     start_vswitchd(server)
     wait_for(lambda: "pw-nic0" in server.sh("ip -br link"), "its interfaces to be made anew")
