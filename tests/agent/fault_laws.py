@@ -174,7 +174,11 @@ def not_whole(
 
 def _down(server: MemoryServer, desired: DesiredState) -> list[str]:
     names = [name for bridge in desired.bridges for name in (bridge.name, bridge.nic)]
-    return [f"{n} is down" for n in names if n in server.links and not server.links[n].up]
+    here = [(name, server.links[name]) for name in names if name in server.links]
+    return [
+        *(f"{name} is down" for name, link in here if not link.up),
+        *(f"{name} is not open" for name, link in here if not link.opened),
+    ]
 
 
 def _sysctls(server: MemoryServer, wanted: Collections, others: Others) -> list[str]:

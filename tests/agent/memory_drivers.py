@@ -95,6 +95,8 @@ class MemoryNetwork:
         wanted = [step.after for step in steps if isinstance(step.after, Bridge)]
         if wanted:
             self._do("add bridges", lambda: self._write_bridges(steps))
+            for nic in [s.after.nic for s in steps if s.unopened and isinstance(s.after, Bridge)]:
+                self._do(f"open {nic} anew", lambda nic=nic: self._open_anew(nic))
             for bridge in wanted:
                 for name in (bridge.nic, bridge.name):
                     self._do(f"link {name} up", lambda name=name: self._bring_up(name))
@@ -104,6 +106,11 @@ class MemoryNetwork:
             for name, own in gone.items():
                 if name in self._server.links:
                     self._do(f"remove {name}", lambda n=name, own=own: self._remove_left(n, own))
+
+    def _open_anew(self, nic: str) -> None:
+        _require(nic in self._server.links, f"NIC {nic} is gone")
+        _require_nothing(self._server.on_queues(nic))
+        self._server.open_anew(nic)
 
     def _write_bridges(self, steps: list[EntryStep]) -> None:
         wanted = [(s.after, s.mark) for s in steps if isinstance(s.after, Bridge)]
@@ -125,7 +132,9 @@ class MemoryNetwork:
             )
             row.nic, row.mtu_bytes = bridge.nic, bridge.mtu_bytes
             row.held = mark or row.held
-            row.ports.setdefault(bridge.nic, Port(bridge.nic, True))
+            if bridge.nic not in row.ports:
+                row.ports[bridge.nic] = Port(bridge.nic, True)
+                self._server.links[bridge.nic].opened = True
         self._follow()
 
     def _remove_bridges(self, gone: Mapping[str, Collection[str]]) -> None:

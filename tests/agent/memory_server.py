@@ -35,6 +35,7 @@ from placewire.agent.contract.state import (
     NicFacts,
     ObservedState,
     TakenOver,
+    UnopenedNic,
 )
 from placewire.agent.reconcile.foreign import (
     DISCIPLINES,
@@ -105,6 +106,7 @@ class Link:
     above: str | None = None  # the interface that it is made on, and goes with
     # Whether it was renamed: ovs-vswitchd does not know it by this name, and leaves its queues.
     renamed: bool = False
+    opened: bool = True  # by ovs-vswitchd, where it is a port
 
     @property
     def address_commands(self) -> tuple[str, ...]:
@@ -195,6 +197,18 @@ class MemoryServer:
         self.switch_follows()
         for nic in NICS:
             self.install(nic)
+        self._open_all()
+
+    def _open_all(self) -> None:
+        for link in self.links.values():
+            link.opened = True
+
+    def open_anew(self, nic: str) -> None:
+        """ovs-vswitchd closes and opens the NIC: its queues are made anew."""
+        if self.switch_runs:
+            self.links[nic].without_root()
+            self.links[nic].opened = True
+            self.install(nic)
 
     def switch_dies(self) -> None:
         """Interfaces and queues stay in the kernel; the flow tables are lost with the process."""
@@ -208,6 +222,7 @@ class MemoryServer:
         self.switch_follows()
         for nic in NICS:
             self.install(nic)
+        self._open_all()
 
     def _without_bridge(self) -> set[str]:
         return {n for n, link in self.links.items() if link.internal and n not in self.bridges}
@@ -279,10 +294,11 @@ class MemoryServer:
             self.remove_link(nic)
 
     def nic_comes_back(self, nic: str, address: str | None = None) -> None:
-        """The NIC is bare and down: nobody gives it its address. ovs-vswitchd finds it again.
-        address: its MAC, where that is another one."""
+        """The NIC is bare and down: nobody gives it its address. ovs-vswitchd makes the queues of a
+        port of its name, and does not open it, as on the userspace datapath. address: its MAC,
+        where that is another one."""
         if nic not in self.links:
-            self.links[nic] = Link(address or mac(nic), up=False)
+            self.links[nic] = Link(address or mac(nic), up=False, opened=self.port(nic) is None)
             self.sysctls |= dict.fromkeys(sysctls_of(nic), "0")
             self.switch_follows()
             self.install(nic)
@@ -436,6 +452,11 @@ class MemoryServer:
                 *(entry for nic in nics for entry in self.on_queues(nic)),
             ),
             bridges_down=tuple(name for name in names if not self.links[name].up),
+            unopened=tuple(
+                UnopenedNic(nic=b.nic)
+                for b in bridges
+                if b.name in names and b.nic in nics and not self.links[b.nic].opened
+            ),
             bridge_routes=tuple(
                 r for n in names for r in (*self.main_routes, *self.their_routes) if is_over(r, n)
             ),
