@@ -56,6 +56,7 @@ _NO_SETTING = re.compile(
     r"netfilter/nf_conntrack_count|.*/route/flush|(?:ipv4|mptcp)/(?:tcp_)?available_\w+"
     r"|core/wmem_default|core/netdev_rss_key|ipv4/tcp_fastopen_key|ipv6/conf/.*/stable_secret"
 )
+_QDISC = re.compile(r"qdisc (\S+) (\S+) (?:offloaded )?dev (\S+) (root|parent \S+)?(.*)", re.DOTALL)
 # The lowest handle of a qdisc that the kernel itself chooses.
 _FIRST_CHOSEN_HANDLE = 0x8000
 # Whatever versions a bridge allows.
@@ -126,7 +127,7 @@ def _taken() -> dict[str, Any]:
     for name, link in facts["link"].items():
         if receives_large(name):
             link["large receive offload"] = True
-    found = _parsed(_run("tc", "-json", "qdisc", "show") or "[]")
+    found = shown_qdiscs(_run("tc", "-details", "qdisc", "show"))
     facts["qdisc"] = qdiscs(found)
     shown = {
         name: _run("tc", "-details", "class", "show", "dev", name)
@@ -274,18 +275,29 @@ def sysctls(root: Path) -> dict[str, Any]:
 # -- traffic control ---------------------------------------------------------------------------
 
 
-def qdiscs(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """found: of `tc -json qdisc show`."""
+def shown_qdiscs(text: str) -> list[dict[str, str]]:
+    """text: of `tc -details qdisc show`: tc's JSON is none where there is an hfsc or a multiq. A
+    qdisc's options may go on in further lines."""
+    found = []
+    for block in re.split(r"(?m)^(?=qdisc )", text):
+        if shown := _QDISC.match(block):
+            options = re.sub(r"\brefcnt \d+|\b\w+_stat \d+|\boffloaded\b|-{3,}", "", shown[5])
+            kind, handle, dev, place = shown.groups()[:4]
+            one = {"kind": kind, "handle": handle, "dev": dev, "place": place or "of a class"}
+            found.append({**one, "options": " ".join(options.split())})
+    return found
+
+
+def qdiscs(found: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    """found: by `shown_qdiscs`."""
     pairs = []
     for qdisc in found:
         if qdisc["dev"] in _OWN_DEVICES:
             continue
-        place = "root" if qdisc.get("root") else f"parent {qdisc.get('parent', 'of a class')}"
-        options = {k: v for k, v in qdisc.get("options", {}).items() if not k.endswith("_stat")}
-        value = {"kind": qdisc["kind"], **options}
-        if (handle := qdisc.get("handle", "0:")) != "0:" and not _is_chosen(handle):
+        value = {"kind": qdisc["kind"], "options": qdisc["options"]}
+        if (handle := qdisc["handle"]) != "0:" and not _is_chosen(handle):
             value["handle"] = handle
-        pairs.append((f"{qdisc['dev']} {_place(place)}", value))
+        pairs.append((f"{qdisc['dev']} {_place(qdisc['place'])}", value))
     return _numbered(pairs)
 
 
@@ -311,11 +323,11 @@ def filters(found: Iterable[tuple[str, str, str]]) -> dict[str, Any]:
     return dict(keys)
 
 
-def _has_classes(qdisc: Mapping[str, Any]) -> bool:
-    return qdisc.get("handle", "0:") != "0:" and qdisc["dev"] not in _OWN_DEVICES
+def _has_classes(qdisc: Mapping[str, str]) -> bool:
+    return qdisc["handle"] != "0:" and qdisc["dev"] not in _OWN_DEVICES
 
 
-def _filters_of_qdiscs(found: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
+def _filters_of_qdiscs(found: Sequence[Mapping[str, str]]) -> Iterator[tuple[str, str, str]]:
     """(device, place, what `tc filter show` prints) of each qdisc."""
     receiving = {"ingress": ["ingress"], "clsact": ["ingress", "egress"]}
     for qdisc in filter(_has_classes, found):

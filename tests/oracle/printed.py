@@ -33,13 +33,17 @@ RULES: Any = json.loads("""
  {"priority": 18000, "src": "10.7.0.1", "table": "8000", "protocol": "80"},
  {"priority": 32766, "src": "all", "table": "main", "protocol": "kernel"}]
 """)
-QDISCS: Any = json.loads("""
-[{"kind": "noqueue", "handle": "0:", "dev": "lo", "root": true, "refcnt": 2, "options": {}},
- {"kind": "htb", "handle": "1:", "dev": "nic0", "root": true, "refcnt": 2, "options": {
-  "r2q": 10, "default": "0x1", "direct_packets_stat": 17, "direct_qlen": 1000}},
- {"kind": "fq_codel", "handle": "8001:", "dev": "nic1", "parent": "8002:1", "options": {
-  "limit": 10240, "flows": 1024}}]
-""")
+QDISCS = """\
+qdisc noqueue 0: dev lo root refcnt 2\x20
+qdisc htb 1: dev nic0 root refcnt 2 r2q 10 default 0x1 direct_packets_stat 17 direct_qlen 1000
+qdisc fq_codel 8001: dev nic1 parent 8002:1 limit 10240p flows 1024 quantum 1514
+"""
+MQPRIO = """\
+qdisc mqprio 8003: dev nic2 root tc 2 map 0 0 1 1
+             queues:(0:1) (2:3)\x20
+qdisc hfsc 5: dev nic3 root refcnt 2 default 1\x20
+qdisc ingress ffff: dev nic3 parent ffff:fff1 ----------------\x20
+"""
 CLASSES = """\
 class htb 1:fffe root rate 50Mbit ceil 50Mbit burst 15000b/8 mpu 0b cburst 15000b/8 mpu 0b level 7
 class htb 1:1 parent 1:fffe prio 0 quantum 6250 rate 500Kbit ceil 50Mbit burst 15000b/8 mpu 0b

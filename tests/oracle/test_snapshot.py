@@ -23,6 +23,7 @@ from tests.oracle.printed import (
     CLASSES,
     FILTERS,
     FLOWS,
+    MQPRIO,
     NIC,
     QDISCS,
     ROUTES,
@@ -107,7 +108,8 @@ def test_an_address_is_told_with_all_that_is_set_of_it() -> None:
 def test_open_vswitch_s_own_devices_are_left_out() -> None:
     own = changed(NIC, ifname="ovs-netdev")
     assert snapshot.links_and_addresses([own]) == {"link": {}, "address": {}}
-    assert snapshot.qdiscs([changed(QDISCS[1], dev="ovs-system")]) == {}
+    (htb,) = snapshot.shown_qdiscs(QDISCS.splitlines()[1].replace("nic0", "ovs-system"))
+    assert snapshot.qdiscs([htb]) == {}
 
 
 def routes(found: Any) -> snapshot.Facts:
@@ -174,17 +176,20 @@ def test_sysctls_are_read_but_for_what_is_no_setting(tmp_path: Path) -> None:
 
 def test_qdiscs_classes_and_filters_are_told() -> None:
     def facts(
-        qdiscs: Any = QDISCS, classes: str = CLASSES, filters: str = FILTERS
+        qdiscs: str = QDISCS, classes: str = CLASSES, filters: str = FILTERS
     ) -> snapshot.Facts:
         return {
-            "qdisc": snapshot.qdiscs(qdiscs), "class": snapshot.classes("nic0", classes),
+            "qdisc": snapshot.qdiscs(snapshot.shown_qdiscs(qdiscs)),
+            "class": snapshot.classes("nic0", classes),
             "filter": snapshot.filters([("nic0", "parent 1:", filters)]),
         }  # fmt: skip
 
-    assert compared(facts(), facts(QDISCS[:1]))[0].startswith("qdisc nic0 root: was kind htb")
-    htb = changed(QDISCS[1], options={**QDISCS[1]["options"], "direct_packets_stat": 99})
-    chosen = changed(QDISCS[2], handle="8009:", parent="800a:1")
-    assert compared(facts(), facts([QDISCS[0], htb, chosen])) == []
+    (told, _) = compared(facts(), facts(QDISCS.splitlines()[0]))
+    assert told.startswith("qdisc nic0 root: was kind htb")
+    counted = QDISCS.replace("stat 17", "stat 99").replace("8001:", "8009:")
+    assert compared(facts(), facts(counted.replace("8002:1", "800a:1"))) == []
+    (told,) = compared(facts(), facts(QDISCS.replace("default 0x1", "default 0x2")))
+    assert "default 0x1" in told and "default 0x2" in told
     slower = CLASSES.replace("rate 10Mbit", "rate 1Mbit")
     (told,) = compared(facts(), facts(classes=slower))
     assert told.startswith("class nic0 htb 1:3: was parent 1:fffe") and "is parent" in told
@@ -195,10 +200,19 @@ def test_qdiscs_classes_and_filters_are_told() -> None:
     assert "match 0a070003/ffffffff at 16" in told and told.endswith("is gone")
 
 
+def test_qdiscs_that_tc_cannot_print_as_json_are_told() -> None:
+    found = snapshot.qdiscs(snapshot.shown_qdiscs(MQPRIO))
+    assert found == {
+        "nic2 root": {"kind": "mqprio", "options": "tc 2 map 0 0 1 1 queues:(0:1) (2:3)"},
+        "nic3 root": {"kind": "hfsc", "options": "default 1", "handle": "5:"},
+        "nic3 parent ffff:fff1": {"kind": "ingress", "options": "", "handle": "ffff:"},
+    }
+
+
 def tc_of_classes(filter_at: str) -> Callable[..., str]:
     """Answers as tc does, of a NIC with an HTB, on one of whose classes is a filter."""
     shown = {
-        "tc -json qdisc show": json.dumps(QDISCS[:2]),
+        "tc -details qdisc show": QDISCS,
         "tc -details class show dev nic0": CLASSES,
         **{f"class show dev nic0 classid {line.split()[2]}": f"{line}\n"
            for line in CLASSES.splitlines()},
