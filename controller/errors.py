@@ -43,8 +43,8 @@ EXIT_CODES: Mapping[int, str] = {
     6: "the network is not as promised; apply restored everything, verify changed nothing",
     7: "the job failed, or could not be started; the network is restored",
     8: "restore itself failed; the message says what is left and where",
-    INTERRUPTED: "interrupted; the message says what was put back or carried to its end; what "
-    "provision has done stays",
+    INTERRUPTED: "interrupted; the message says what was put back or carried out; what "
+    "provision did stays",
 }
 
 
