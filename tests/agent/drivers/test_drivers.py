@@ -150,9 +150,12 @@ def test_routes_of_a_taken_nic_move_and_come_back(server: ServerUnderTest) -> No
     server.sh("ip route add 172.16.0.0/16 via 10.7.0.2 dev nic0 proto static metric 50")
     server.sh("ip route add 172.17.0.0/16 dev nic1 scope link src 10.7.1.1 table 60")
     server.sh("ip route add default via 10.7.0.3 dev nic0")
+    # `ip route del broadcast ...` looks in table local, where no table is said.
+    server.sh("ip route add broadcast 10.7.0.200 dev nic0 table main")
     before = server.snapshot()
     assert server.inside(keeping.stage, server.config, desired_state()).succeeded
     during = server.sh("ip route show table all")
+    assert "broadcast 10.7.0.200 dev pw-nic0 scope link" in during
     assert "172.16.0.0/16 via 10.7.0.2 dev pw-nic0 proto static metric 50" in during
     assert "172.17.0.0/16 dev pw-nic1 table 60" in during
     assert "default via 10.7.0.3 dev pw-nic0" in during
@@ -208,6 +211,8 @@ ON_A_BRIDGE = {
         "ip route del local 192.0.2.0/24 dev pw-nic0 scope 254",
     "ip route add local 192.0.2.0/24 dev pw-nic0 table 61":
         "ip route del local 192.0.2.0/24 dev pw-nic0 table 61 scope 254",
+    "ip route add 198.51.100.0/24 dev pw-nic0 table 255":
+        "ip route del 198.51.100.0/24 dev pw-nic0 scope 253 table 255",
 }  # fmt: skip
 
 

@@ -303,6 +303,7 @@ def a_busy_bridge(said: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict
     said["ip -N -o -4 route show table 255"] = (
         "2 10.7.0.1 dev pw-nic0 proto 2 scope 254 src 10.7.0.1\n"
         "2 192.0.2.0/24 dev pw-nic0 scope 254\n"
+        "198.51.100.0/24 dev pw-nic0 scope 253\n"
     )
     has(
         monkeypatch,
@@ -335,6 +336,8 @@ def test_each_thing_on_a_bridge_is_told_with_what_removes_it() -> None:
         "ip nexthop del id 7": "pw-nic0 id 7 via 10.7.0.2 dev pw-nic0",
         "ip route del local 192.0.2.0/24 dev pw-nic0 scope 254":
             "local 192.0.2.0/24 dev pw-nic0 scope 254",
+        "ip route del 198.51.100.0/24 dev pw-nic0 scope 253 table 255":
+            "198.51.100.0/24 dev pw-nic0 scope 253 table 255",
         "ip link del vlan7": "vlan7",
         "tc qdisc del dev pw-nic0 root": "pw-nic0 8001:",
         "tc qdisc del dev pw-nic0 clsact": "pw-nic0 ffff:",
@@ -451,6 +454,19 @@ def test_a_nics_own_subnet_moves_and_comes_back_before_its_gateway(said: dict[st
     assert back[-2:] == [f"ip route append {SUBNET}", f"ip route append {GATEWAY}"]
     without = facts.model_copy(update={"routes": (GATEWAY,)})
     assert has_back(held, facts) and not has_back(held, without)
+
+
+def test_a_route_of_a_type_is_moved_in_its_own_table(said: dict[str, str]) -> None:
+    """`ip route` looks for some types in table local, where no table is said."""
+    found = nic0(said, [], *(f"{number} 10.7.9.{number} dev nic0" for number in range(2, 6)))
+    assert found.routes == (
+        "local 10.7.9.2 dev nic0 table 254",
+        "broadcast 10.7.9.3 dev nic0 table 254",
+        "anycast 10.7.9.4 dev nic0 table 254",
+        "multicast 10.7.9.5 dev nic0",
+    )
+    (in_another,) = nic0(said, [], "3 10.7.9.3 dev nic0 table 61").routes
+    assert in_another == "broadcast 10.7.9.3 dev nic0 table 61"
 
 
 def test_routes_in_one_place_are_a_fact(said: dict[str, str]) -> None:
