@@ -155,11 +155,13 @@ class InterfaceView:
             return []
 
     def nexthops(self, interface: str) -> tuple[str, ...]:
-        """The nexthop objects over the interface, as `ip nexthop` names them."""
+        """The nexthop objects over the interface that have a gateway, as `ip nexthop` names them.
+        Routing daemons make one without a gateway for each interface and each connected route; what
+        is sent by such an object has a route, which is seen as one."""
         return tuple(
-            f"id {one['id']}{f' via {by}' if (by := one.get('gateway')) else ''} dev {interface}"
+            f"id {one['id']} via {one['gateway']} dev {interface}"
             for one in self._nexthops
-            if one.get("dev") == interface
+            if one.get("dev") == interface and "gateway" in one
         )
 
     @cached_property

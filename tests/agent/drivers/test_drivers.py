@@ -193,15 +193,18 @@ def test_a_nic_with_two_routes_in_one_place_is_refused(server: ServerUnderTest, 
 @network
 @pytest.mark.parametrize("group", [False, True])
 def test_a_nic_of_a_nexthop_object_is_refused(server: ServerUnderTest, group: bool) -> None:
-    """Also one by which no route leads yet."""
+    """Also one by which no route leads yet; but one without a gateway is nobody's loss."""
     server.sh("ip nexthop add id 7 via 10.7.0.2 dev nic0")
     if group:
         server.sh("ip nexthop add id 8 dev mgmt; ip nexthop add id 9 group 7/8; "
                   "ip route add 172.16.0.0/16 nhid 9")  # fmt: skip
     told = refused(server)
     assert any("`id 7 via 10.7.0.2 dev nic0`" in t and "ip nexthop del id 7" in t for t in told)
-    server.sh("ip nexthop flush")
+    server.sh("ip nexthop flush; ip nexthop add id 12 dev nic0 proto zebra")
     assert server.inside(keeping.stage, server.config, desired_state()).succeeded
+    server.sh("ip nexthop add id 13 dev pw-nic0 proto zebra")
+    assert server.inside(keeping.restore, server.config, 1).succeeded
+    assert "id 12 dev nic0" in server.sh("ip nexthop")
 
 
 ON_A_BRIDGE = {

@@ -298,6 +298,8 @@ def a_busy_bridge(said: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict
     said["ip -N -j nexthop show"] = json.dumps(
         [{"id": 7, "gateway": "10.7.0.2", "dev": "pw-nic0", "scope": "253", "flags": []},
          {"id": 8, "dev": "mgmt", "scope": "254", "flags": []},
+         # As zebra makes them by itself.
+         {"id": 12, "dev": "pw-nic0", "scope": "253", "protocol": "11", "flags": []},
          {"id": 9, "group": [{"id": 7}, {"id": 8}], "flags": []}]
     )  # fmt: skip
     said["ip -N -o -4 route show table 255"] = (
