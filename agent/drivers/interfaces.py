@@ -22,7 +22,6 @@ from placewire.agent.drivers.announce import announce
 from placewire.agent.drivers.command import parsed, run, shown
 from placewire.agent.drivers.disciplines import Discipline, read_disciplines
 from placewire.agent.drivers.routes import (
-    OF_KERNEL,
     identified,
     is_over,
     is_the_kernels,
@@ -239,12 +238,10 @@ class InterfaceView:
         return self.foreign_routes(nic, also=unmade)
 
     def _lost_v6(self, nic: str) -> Iterator[str]:
-        """Those of routers' advertisements too, which also lead to nobody on a bridge's port."""
-        return (
-            line
-            for line in self._routes_v6
-            if is_over(line, nic) and f" proto {OF_KERNEL} " not in f"{line} "
-        )
+        """None of routers' advertisements, though these too lead to nobody on a bridge's port: the
+        kernel makes them again once the NIC is given back, and anew whenever somebody deletes
+        them."""
+        return (line for line in self.foreign_routes_v6 if is_over(line, nic))
 
     @cached_property
     def _routes_to(self) -> Mapping[str, Sequence[str]]:

@@ -27,8 +27,7 @@ _MAIN, _LOCAL = "254", "255"
 # The types of routes that `ip route` looks for in table local where no table is said.
 _OF_TABLE_LOCAL = ("local", "broadcast", "anycast", "nat")
 # The protocols (linux/rtnetlink.h) of the kernel's own routes, and of a router's advertisement.
-OF_KERNEL = "2"
-_KERNELS = (OF_KERNEL, "9")
+_KERNELS = ("2", "9")
 
 
 def read_routes(family: Literal["-4", "-6"] = "-4") -> list[str]:

@@ -471,6 +471,16 @@ def test_a_route_of_a_type_is_moved_in_its_own_table(said: dict[str, str]) -> No
     assert in_another == "broadcast 10.7.9.3 dev nic0 table 61"
 
 
+def test_ipv6_routes_of_advertisements_are_not_lost(said: dict[str, str]) -> None:
+    said["ip -N -o -6 route show table all"] = (
+        "fe80::/64 dev nic0 proto 2 metric 256 pref medium\n"
+        "default via fe80::2 dev nic0 proto 9 metric 1024 expires 1798sec pref medium\n"
+        "2001:db8::/32 via fe80::2 dev nic0 proto 186 metric 20 pref medium\n"
+    )
+    (lost,) = nic0(said, []).routes_v6
+    assert lost.startswith("2001:db8::/32 ")
+
+
 def test_routes_in_one_place_are_a_fact(said: dict[str, str]) -> None:
     lines = [
         "10.50.0.0/16 via 10.7.0.2 dev nic0 metric 5",
