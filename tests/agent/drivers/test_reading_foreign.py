@@ -402,6 +402,25 @@ def test_with_its_last_address_an_interface_loses_routes_and_neighbours_of_ipv4(
     assert "2001:db8" not in said and "nexthop object" not in said and "vlan7" not in said
 
 
+def test_of_several_addresses_that_go_together_none_counts_as_left(
+    a_busy_bridge: dict[str, str],
+) -> None:
+    (first, *others) = LINKS
+    own, also, *_ = first["addr_info"]
+    a_busy_bridge["ip -N -j -d address show"] = json.dumps(
+        [{**first, "addr_info": [own, also]}, *others]
+    )
+    a_busy_bridge["ip -N -o -4 route show table all"] = "10.60.0.0/16 dev pw-nic0 scope 253\n"
+    one, other = (
+        Address(interface="pw-nic0", address=f"{entry['local']}/24") for entry in (own, also)
+    )
+    both = [one.address, other.address]
+    require_alone(one, both)
+    require_alone(one, both, [one, other.model_copy(update={"interface": "pw-nic1"})])
+    with pytest.raises(EffectError, match=r"ip route del 10\.60\.0\.0/16 dev pw-nic0"):
+        require_alone(one, both, [one, other])
+
+
 # -- a NIC's own routes --------------------------------------------------------------------------
 
 
