@@ -78,8 +78,8 @@ class NicFacts(Frozen):
     address_commands: addresses as `ip address add` accepts them, with "dynamic" where they expire.
     routes: those through it, as `ip route` accepts them, without Placewire's and those that the
     kernel makes by itself.
-    routes_v6: IPv6 routes through it that the kernel did not make with an address, as `ip -6 route`
-    accepts them; the first 50 only.
+    routes_v6: IPv6 routes through it that the kernel made neither with an address nor of a router's
+    advertisement, as `ip -6 route` accepts them; the first 50 only.
     root_qdisc: kind of a queueing discipline that somebody set; None: the kernel's default.
     receiving_qdisc: kind of a discipline for what it receives (ingress, clsact) that somebody set.
     carrier: whether the cable's other end is there; None: not known, for example while it is down.

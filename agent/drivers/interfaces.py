@@ -22,7 +22,6 @@ from placewire.agent.drivers.announce import announce
 from placewire.agent.drivers.command import parsed, run, shown
 from placewire.agent.drivers.disciplines import Discipline, read_disciplines
 from placewire.agent.drivers.routes import (
-    OF_KERNEL,
     identified,
     is_over,
     is_the_kernels,
@@ -155,11 +154,13 @@ class InterfaceView:
             return []
 
     def nexthops(self, interface: str) -> tuple[str, ...]:
-        """The nexthop objects over the interface, as `ip nexthop` names them."""
+        """The nexthop objects over the interface that have a gateway, as `ip nexthop` names them.
+        Routing daemons make one without a gateway for each interface and each connected route; what
+        is sent by such an object has a route, which is seen as one."""
         return tuple(
-            f"id {one['id']}{f' via {by}' if (by := one.get('gateway')) else ''} dev {interface}"
+            f"id {one['id']} via {one['gateway']} dev {interface}"
             for one in self._nexthops
-            if one.get("dev") == interface
+            if one.get("dev") == interface and "gateway" in one
         )
 
     @cached_property
@@ -237,12 +238,10 @@ class InterfaceView:
         return self.foreign_routes(nic, also=unmade)
 
     def _lost_v6(self, nic: str) -> Iterator[str]:
-        """Those of routers' advertisements too, which also lead to nobody on a bridge's port."""
-        return (
-            line
-            for line in self._routes_v6
-            if is_over(line, nic) and f" proto {OF_KERNEL} " not in f"{line} "
-        )
+        """None of routers' advertisements, though these too lead to nobody on a bridge's port: the
+        kernel makes them again once the NIC is given back, and anew whenever somebody deletes
+        them."""
+        return (line for line in self.foreign_routes_v6 if is_over(line, nic))
 
     @cached_property
     def _routes_to(self) -> Mapping[str, Sequence[str]]:

@@ -64,9 +64,13 @@ def require_nothing(found: Iterable[ForeignEntry]) -> None:
         raise EffectError(f"nothing is removed: {'; '.join(texts)}; take that off first")
 
 
-def require_alone(address: Address, own: Collection[str]) -> None:
-    """Raises EffectError where the kernel would remove something of others with this address."""
-    view, own = InterfaceView(), {address.address, *own}
+def require_alone(
+    address: Address, own: Collection[str], going: Collection[Address] = ()
+) -> None:
+    """Raises EffectError where the kernel would remove something of others with this address.
+    going: all addresses that go together with it, whatever their interface."""
+    view, leaving = InterfaceView(), {a.address for a in going if a.interface == address.interface}
+    own = {address.address, *own}
     there = read_on_bridges(view, address.interface, own, offloads=True)
     host = address.address.split("/")[0]
     others = (name for name in view.names if name != address.interface)
@@ -79,7 +83,7 @@ def require_alone(address: Address, own: Collection[str]) -> None:
         f"{entry['local']}/{entry['prefixlen']}"
         for entry in view.address_entries(address.interface)
         if entry["family"] == "inet"
-    } - {address.address}
+    } - {address.address, *leaving}
     require_nothing(goes_with_address(address, [*there, *elsewhere], is_last=not left))
 
 

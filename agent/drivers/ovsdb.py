@@ -134,8 +134,9 @@ def open_anew(remote: str, nics: Collection[str]) -> None:
     It opens a port when that appears, and closes it when that goes or is of a type that it does not
     know. For the latter all rows stay, with what others have written to them: only the type changes
     and changes back. The port keeps its OpenFlow number, which flows of others may name: it is
-    asked for while the port is opened. An agent that ends in between leaves a port that is not
-    open, which the next one finds. Raises EffectError.
+    asked for while the port is opened. The type is changed back also where ovs-vswitchd does not
+    take the first change in. An agent that ends in between leaves a port that is not open, which
+    the next one finds. Raises EffectError.
     """
     with connected(remote) as database:
         rows = [
@@ -165,8 +166,10 @@ def open_anew(remote: str, nics: Collection[str]) -> None:
 
         names = ", ".join(sorted(row.name for row in rows))
         if rows:
-            database.transact(close, f"close {names}, to open anew")
-            database.transact(open_again, f"open {names} anew")
+            try:
+                database.transact(close, f"close {names}, to open anew")
+            finally:
+                database.transact(open_again, f"open {names} anew")
             database.transact(ask_for_no_number, f"{names}: keep the numbers")
 
 

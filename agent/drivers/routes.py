@@ -24,9 +24,10 @@ _TYPES = {
     "6": "blackhole", "7": "unreachable", "8": "prohibit", "9": "throw", "10": "nat",
 }  # fmt: skip
 _MAIN, _LOCAL = "254", "255"
+# The types of routes that `ip route` looks for in table local where no table is said.
+_OF_TABLE_LOCAL = ("local", "broadcast", "anycast", "nat")
 # The protocols (linux/rtnetlink.h) of the kernel's own routes, and of a router's advertisement.
-OF_KERNEL = "2"
-_KERNELS = (OF_KERNEL, "9")
+_KERNELS = ("2", "9")
 
 
 def read_routes(family: Literal["-4", "-6"] = "-4") -> list[str]:
@@ -43,9 +44,18 @@ def read_routes(family: Literal["-4", "-6"] = "-4") -> list[str]:
 
 def printed_routes(family: Literal["-4", "-6"], table: str) -> list[str]:
     """The routes of a table (its number, or `all`), as `ip route` accepts them. Tables, protocols,
-    scopes and the like are numbers: which names there are for them may change at any time."""
+    scopes and the like are numbers: which names there are for them may change at any time. A table
+    that is not printed is said where `ip route` would take another one."""
     printed = run(["ip", "-N", "-o", family, "route", "show", "table", table]).splitlines()
-    return [line for raw in printed if (line := _accepted(raw))]
+    unsaid = _MAIN if table == "all" else table
+    return [_in_its_table(line, unsaid) for raw in printed if (line := _accepted(raw))]
+
+
+def _in_its_table(line: str, unsaid: str) -> str:
+    """unsaid: the number of the table of a route that names none."""
+    taken_for = _LOCAL if line.split()[0] in _OF_TABLE_LOCAL else _MAIN
+    said = " table " in line or unsaid == taken_for
+    return line if said else f"{line} table {unsaid}"
 
 
 def _accepted(printed: str) -> str:

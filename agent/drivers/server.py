@@ -240,9 +240,10 @@ class Server:
         elif first.collection == "flows":
             openflow.change_flows(self._run_dir, entries)
         elif first.collection == "addresses":
-            for step in entries:
-                if isinstance(step.before, Address) and step.after is None:
-                    on_bridges.require_alone(step.before, step.with_it)
+            going = {s.before: s for s in entries if s.after is None}
+            addresses = [address for address in going if isinstance(address, Address)]
+            for address in addresses:
+                on_bridges.require_alone(address, going[address].with_it, addresses)
             interfaces.change_addresses(entries)
         else:
             _KERNEL[first.collection](entries)

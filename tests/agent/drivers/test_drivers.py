@@ -150,9 +150,12 @@ def test_routes_of_a_taken_nic_move_and_come_back(server: ServerUnderTest) -> No
     server.sh("ip route add 172.16.0.0/16 via 10.7.0.2 dev nic0 proto static metric 50")
     server.sh("ip route add 172.17.0.0/16 dev nic1 scope link src 10.7.1.1 table 60")
     server.sh("ip route add default via 10.7.0.3 dev nic0")
+    # `ip route del broadcast ...` looks in table local, where no table is said.
+    server.sh("ip route add broadcast 10.7.0.200 dev nic0 table main")
     before = server.snapshot()
     assert server.inside(keeping.stage, server.config, desired_state()).succeeded
     during = server.sh("ip route show table all")
+    assert "broadcast 10.7.0.200 dev pw-nic0 scope link" in during
     assert "172.16.0.0/16 via 10.7.0.2 dev pw-nic0 proto static metric 50" in during
     assert "172.17.0.0/16 dev pw-nic1 table 60" in during
     assert "default via 10.7.0.3 dev pw-nic0" in during
@@ -190,15 +193,18 @@ def test_a_nic_with_two_routes_in_one_place_is_refused(server: ServerUnderTest, 
 @network
 @pytest.mark.parametrize("group", [False, True])
 def test_a_nic_of_a_nexthop_object_is_refused(server: ServerUnderTest, group: bool) -> None:
-    """Also one by which no route leads yet."""
+    """Also one by which no route leads yet; but one without a gateway is nobody's loss."""
     server.sh("ip nexthop add id 7 via 10.7.0.2 dev nic0")
     if group:
         server.sh("ip nexthop add id 8 dev mgmt; ip nexthop add id 9 group 7/8; "
                   "ip route add 172.16.0.0/16 nhid 9")  # fmt: skip
     told = refused(server)
     assert any("`id 7 via 10.7.0.2 dev nic0`" in t and "ip nexthop del id 7" in t for t in told)
-    server.sh("ip nexthop flush")
+    server.sh("ip nexthop flush; ip nexthop add id 12 dev nic0 proto zebra")
     assert server.inside(keeping.stage, server.config, desired_state()).succeeded
+    server.sh("ip nexthop add id 13 dev pw-nic0 proto zebra")
+    assert server.inside(keeping.restore, server.config, 1).succeeded
+    assert "id 12 dev nic0" in server.sh("ip nexthop")
 
 
 ON_A_BRIDGE = {
@@ -208,6 +214,8 @@ ON_A_BRIDGE = {
         "ip route del local 192.0.2.0/24 dev pw-nic0 scope 254",
     "ip route add local 192.0.2.0/24 dev pw-nic0 table 61":
         "ip route del local 192.0.2.0/24 dev pw-nic0 table 61 scope 254",
+    "ip route add 198.51.100.0/24 dev pw-nic0 table 255":
+        "ip route del 198.51.100.0/24 dev pw-nic0 scope 253 table 255",
 }  # fmt: skip
 
 

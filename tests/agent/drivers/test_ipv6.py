@@ -23,7 +23,8 @@ def server_with_v6(server: ServerUnderTest) -> ServerUnderTest:
 def test_a_nic_with_ipv6_routes_is_refused_with_them(server_with_v6: ServerUnderTest) -> None:
     server = server_with_v6
     server.sh("ip -6 route add 2001:db8::/32 via fe80::1 dev nic0; "
-              "for n in $(seq 60); do ip -6 route add 2001:db9:$n::/48 dev nic1 proto ra; done"
+              "ip -6 route add default via fe80::1 dev nic0 proto ra; "
+              "for n in $(seq 60); do ip -6 route add 2001:db9:$n::/48 dev nic1; done"
               )  # fmt: skip
     before = server.sh("ip -6 route")
     report = server.inside(keeping.stage, server.config, desired_state(1))
@@ -33,7 +34,7 @@ def test_a_nic_with_ipv6_routes_is_refused_with_them(server_with_v6: ServerUnder
     server.sh(of_nic0.remedy.partition("(")[2].rpartition(")")[0])
     assert "2001:db8::/32" in before and "2001:db8::/32" not in server.sh("ip -6 route")
     report = server.inside(keeping.stage, server.config, desired_state(1, nics=("nic0",)))
-    assert report.succeeded, "its link-local address does not matter"
+    assert report.succeeded, "its link-local address and a router's advertisement do not matter"
 
 
 def test_a_bridge_has_no_ipv6_unless_somebody_switches_it_on(

@@ -3,6 +3,8 @@ what is theirs on its port. ovs-vswitchd does not open it by itself on the users
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +12,12 @@ import pytest
 
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.state import ApplyReport
+from placewire.agent.drivers import ports
 from placewire.agent.drivers.server import Server
 from placewire.agent.keep.healing import OPENS_BY_ITSELF_SECONDS
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.keep.memory import elapsed_seconds
+from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.store import DiskStore
 from placewire.agent.wiring import server_facts, way_of
 from tests.agent import keeping
@@ -95,6 +99,26 @@ def test_a_nic_that_was_away_carries_traffic_again(
     assert not found.deviations and not found.problems
     later = server.inside(passing_time, server.config, 2)
     assert not any(report.changes or report.refusals for report in later if report), "once only"
+
+
+def failure_to_open_anew(config: AgentConfig) -> str:
+    try:
+        ports.open_anew(config.ovsdb_remote, ["nic0"])
+    except EffectError as error:
+        return str(error)
+    return ""
+
+
+def test_a_port_is_not_left_closed_where_the_switch_stands_still(server: ServerUnderTest) -> None:
+    in_force(server)
+    pid = int((server.directory / "vswitchd.pid").read_text())
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        told = server.inside(failure_to_open_anew, server.config)
+        assert "ovs-vswitchd does not take it in" in told
+        assert server.vsctl("--no-wait get interface nic0 type").strip() == '""'
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 @only_netdev

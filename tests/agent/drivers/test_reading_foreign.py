@@ -298,11 +298,14 @@ def a_busy_bridge(said: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict
     said["ip -N -j nexthop show"] = json.dumps(
         [{"id": 7, "gateway": "10.7.0.2", "dev": "pw-nic0", "scope": "253", "flags": []},
          {"id": 8, "dev": "mgmt", "scope": "254", "flags": []},
+         # As zebra makes them by itself.
+         {"id": 12, "dev": "pw-nic0", "scope": "253", "protocol": "11", "flags": []},
          {"id": 9, "group": [{"id": 7}, {"id": 8}], "flags": []}]
     )  # fmt: skip
     said["ip -N -o -4 route show table 255"] = (
         "2 10.7.0.1 dev pw-nic0 proto 2 scope 254 src 10.7.0.1\n"
         "2 192.0.2.0/24 dev pw-nic0 scope 254\n"
+        "198.51.100.0/24 dev pw-nic0 scope 253\n"
     )
     has(
         monkeypatch,
@@ -335,6 +338,8 @@ def test_each_thing_on_a_bridge_is_told_with_what_removes_it() -> None:
         "ip nexthop del id 7": "pw-nic0 id 7 via 10.7.0.2 dev pw-nic0",
         "ip route del local 192.0.2.0/24 dev pw-nic0 scope 254":
             "local 192.0.2.0/24 dev pw-nic0 scope 254",
+        "ip route del 198.51.100.0/24 dev pw-nic0 scope 253 table 255":
+            "198.51.100.0/24 dev pw-nic0 scope 253 table 255",
         "ip link del vlan7": "vlan7",
         "tc qdisc del dev pw-nic0 root": "pw-nic0 8001:",
         "tc qdisc del dev pw-nic0 clsact": "pw-nic0 ffff:",
@@ -397,6 +402,25 @@ def test_with_its_last_address_an_interface_loses_routes_and_neighbours_of_ipv4(
     assert "2001:db8" not in said and "nexthop object" not in said and "vlan7" not in said
 
 
+def test_of_several_addresses_that_go_together_none_counts_as_left(
+    a_busy_bridge: dict[str, str],
+) -> None:
+    (first, *others) = LINKS
+    own, also, *_ = first["addr_info"]
+    a_busy_bridge["ip -N -j -d address show"] = json.dumps(
+        [{**first, "addr_info": [own, also]}, *others]
+    )
+    a_busy_bridge["ip -N -o -4 route show table all"] = "10.60.0.0/16 dev pw-nic0 scope 253\n"
+    one, other = (
+        Address(interface="pw-nic0", address=f"{entry['local']}/24") for entry in (own, also)
+    )
+    both = [one.address, other.address]
+    require_alone(one, both)
+    require_alone(one, both, [one, other.model_copy(update={"interface": "pw-nic1"})])
+    with pytest.raises(EffectError, match=r"ip route del 10\.60\.0\.0/16 dev pw-nic0"):
+        require_alone(one, both, [one, other])
+
+
 # -- a NIC's own routes --------------------------------------------------------------------------
 
 
@@ -451,6 +475,29 @@ def test_a_nics_own_subnet_moves_and_comes_back_before_its_gateway(said: dict[st
     assert back[-2:] == [f"ip route append {SUBNET}", f"ip route append {GATEWAY}"]
     without = facts.model_copy(update={"routes": (GATEWAY,)})
     assert has_back(held, facts) and not has_back(held, without)
+
+
+def test_a_route_of_a_type_is_moved_in_its_own_table(said: dict[str, str]) -> None:
+    """`ip route` looks for some types in table local, where no table is said."""
+    found = nic0(said, [], *(f"{number} 10.7.9.{number} dev nic0" for number in range(2, 6)))
+    assert found.routes == (
+        "local 10.7.9.2 dev nic0 table 254",
+        "broadcast 10.7.9.3 dev nic0 table 254",
+        "anycast 10.7.9.4 dev nic0 table 254",
+        "multicast 10.7.9.5 dev nic0",
+    )
+    (in_another,) = nic0(said, [], "3 10.7.9.3 dev nic0 table 61").routes
+    assert in_another == "broadcast 10.7.9.3 dev nic0 table 61"
+
+
+def test_ipv6_routes_of_advertisements_are_not_lost(said: dict[str, str]) -> None:
+    said["ip -N -o -6 route show table all"] = (
+        "fe80::/64 dev nic0 proto 2 metric 256 pref medium\n"
+        "default via fe80::2 dev nic0 proto 9 metric 1024 expires 1798sec pref medium\n"
+        "2001:db8::/32 via fe80::2 dev nic0 proto 186 metric 20 pref medium\n"
+    )
+    (lost,) = nic0(said, []).routes_v6
+    assert lost.startswith("2001:db8::/32 ")
 
 
 def test_routes_in_one_place_are_a_fact(said: dict[str, str]) -> None:
