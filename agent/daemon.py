@@ -29,11 +29,11 @@ from placewire.agent.service import Service
 from placewire.agent.store import take_lock
 from placewire.agent.watching import Watching
 from placewire.agent.wiring import (
-    addresses_towards,
     build_keeper,
     collector,
     protected_interfaces,
     unknown_protected,
+    way_towards,
 )
 
 log = logging.getLogger(__name__)
@@ -70,13 +70,15 @@ def run(config: AgentConfig) -> int:
 
 
 def _hello(config: AgentConfig, server: Server, keeper: Keeper, instance: str) -> Hello:
+    way = way_towards(config.controller_url)
     return Hello(
         server=config.server,
         agent_pid=os.getpid(),
         instance=instance,
         capabilities=server.capabilities(),
         lease=keeper.lease,
-        management=min(addresses_towards(config.controller_url), default=None),
+        management=min(way.addresses, default=None),
+        management_interfaces=None if way.unknown_to else tuple(sorted(way.interfaces)),
         protected=tuple(sorted(protected_interfaces(config))),
     )
 
