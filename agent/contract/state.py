@@ -189,7 +189,6 @@ class TakenOver(Frozen):
     sysctls: tuple[Sysctl, ...] = ()
     given: tuple[str, ...] = ()
     standing: tuple[str, ...] = ()
-    other_names: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _is_of_one_nic(self) -> Self:
