@@ -90,17 +90,6 @@ def collector(config: AgentConfig, server: Server, keeper: Keeper) -> Callable[[
     return collect
 
 
-def addresses_towards(url: str) -> frozenset[str]:
-    """This server's IPv4 address on the way to the controller; empty while there is no route."""
-    return way_towards(url).addresses
-
-
-def interfaces_towards(url: str) -> frozenset[str]:
-    """The interface by which packets leave for the controller; empty while there is no route, or
-    the controller's name is not known. Its address may be that of another interface."""
-    return way_towards(url).interfaces
-
-
 def _ways_towards(url: str) -> list[tuple[str, str]]:
     """(own address, the controller's) for each address that its name has, IPv6 too; empty while
     there is no route."""

@@ -17,7 +17,7 @@ from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.state import Ledger, TakenOver
 from placewire.agent.drivers.name_lookups import NameLookups
 from placewire.agent.reconcile.validate import UNKNOWN_KERNEL, WayToController, refusals
-from placewire.agent.wiring import addresses_towards, interfaces_towards
+from placewire.agent.wiring import way_towards
 from tests.agent.memory_agent import WAY, MemoryAgent
 from tests.agent.observed_states import BARE
 from tests.agent.states import desired_state
@@ -42,28 +42,27 @@ def _nothing_looked_up_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_way_to_the_controller_has_an_address_and_an_interface() -> None:
-    controller = "https://127.0.0.2:7443"
-    assert addresses_towards(controller) == {"127.0.0.1"}
-    assert interfaces_towards(controller) == {"lo"}
+    way = way_towards("https://127.0.0.2:7443")
+    assert (way.addresses, way.interfaces) == ({"127.0.0.1"}, {"lo"})
 
 
 def test_without_a_way_there_is_neither() -> None:
-    nowhere = "https://256.0.0.1:7443"
-    assert addresses_towards(nowhere) == interfaces_towards(nowhere) == frozenset()
+    way = way_towards("https://256.0.0.1:7443")
+    assert way.addresses == way.interfaces == frozenset()
 
 
 def test_a_way_by_ipv6_has_an_interface_and_no_ipv4_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert interfaces_towards("https://[::1]:7443") == {"lo"}
-    assert addresses_towards("https://[::1]:7443") == frozenset()
+    way = way_towards("https://[::1]:7443")
+    assert (way.addresses, way.interfaces) == (frozenset(), {"lo"})
     asked = socket.getaddrinfo
 
     def named(_: str, port: int, **words: Any) -> list[Any]:
         return [*asked("::1", port, **words), *asked("127.0.0.2", port, **words)]
 
     monkeypatch.setattr(socket, "getaddrinfo", named)
-    assert addresses_towards(CONTROLLER) == {"127.0.0.1"}
+    assert way_towards(CONTROLLER).addresses == {"127.0.0.1"}
 
 
 def test_no_nic_is_taken_over_while_the_way_to_the_controller_is_unknown(
@@ -96,7 +95,7 @@ def test_a_name_server_that_does_not_answer_is_waited_for_a_moment(
     monkeypatch.setattr(socket, "getaddrinfo", asked)
     monkeypatch.setattr(wiring, "WAY_SECONDS", 0.1)
     try:
-        way = wiring.way_towards(CONTROLLER)
+        way = way_towards(CONTROLLER)
         assert way == WayToController(frozenset(), frozenset(), CONTROLLER)
         assert not answers.is_set()
     finally:
@@ -166,13 +165,13 @@ def test_the_next_stage_has_the_way_that_came_too_late(monkeypatch: pytest.Monke
     names = SlowNameServer(monkeypatch)
     monkeypatch.setattr(wiring, "WAY_SECONDS", 0.0)
     try:
-        assert wiring.way_towards(CONTROLLER).unknown_to == CONTROLLER
+        assert way_towards(CONTROLLER).unknown_to == CONTROLLER
         monkeypatch.setattr(wiring, "WAY_SECONDS", LONG_SECONDS)
         names.may_answer.set()
-        assert not wiring.way_towards(CONTROLLER).unknown_to
+        assert not way_towards(CONTROLLER).unknown_to
         names.may_answer.clear()
         monkeypatch.setattr(wiring, "WAY_SECONDS", 0.0)
-        assert wiring.way_towards(CONTROLLER) == WayToController(
+        assert way_towards(CONTROLLER) == WayToController(
             frozenset({"127.0.0.1"}), frozenset({"lo"})
         )
     finally:
