@@ -22,8 +22,8 @@ from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.validate import ServerFacts, WayToController
 from placewire.agent.store import DiskStore
 
-# The system gives the first name server five seconds before it asks the second. A later call has what
-# came too late for this one.
+# The system gives the first name server five seconds before it asks the second. A later call has
+# what came too late for this one.
 WAY_SECONDS = 3.0
 _LOOKUPS = NameLookups()
 
