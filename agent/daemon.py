@@ -25,13 +25,13 @@ from placewire.agent.measure.measuring import Iperf3Measuring
 from placewire.agent.metrics.metrics_server import MetricsServer
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.lease import RETRY_SECONDS
+from placewire.agent.reconcile.protected import protected_names
 from placewire.agent.service import Service
 from placewire.agent.store import take_lock
 from placewire.agent.watching import Watching
 from placewire.agent.wiring import (
     build_keeper,
     collector,
-    protected_interfaces,
     unknown_protected,
     way_towards,
 )
@@ -70,16 +70,16 @@ def run(config: AgentConfig) -> int:
 
 
 def _hello(config: AgentConfig, server: Server, keeper: Keeper, instance: str) -> Hello:
-    way = way_towards(config.controller_url)
+    way, capabilities = way_towards(config.controller_url), server.capabilities()
     return Hello(
         server=config.server,
         agent_pid=os.getpid(),
         instance=instance,
-        capabilities=server.capabilities(),
+        capabilities=capabilities,
         lease=keeper.lease,
         management=min(way.addresses, default=None),
         management_interfaces=None if way.unknown_to else tuple(sorted(way.interfaces)),
-        protected=tuple(sorted(protected_interfaces(config))),
+        protected=tuple(sorted(protected_names(config.protected, capabilities.nics))),
     )
 
 

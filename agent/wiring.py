@@ -18,7 +18,6 @@ from placewire.agent.drivers.queue_counters import read_queue_counters
 from placewire.agent.drivers.server import Server, open_vswitch_version
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.metrics.metrics import Known, exposition
-from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.validate import ServerFacts, WayToController
 from placewire.agent.store import DiskStore
 
@@ -56,14 +55,6 @@ def way_towards(url: str) -> WayToController:
     addresses = frozenset(own for own, _ in ways if ":" not in own)
     interfaces = frozenset(name for _, to in ways for name in leaving_by(to))
     return WayToController(addresses, interfaces, "" if addresses or interfaces else url)
-
-
-def protected_interfaces(config: AgentConfig) -> frozenset[str]:
-    """The names in `protected`, with the kernel's names of interfaces that have them as alternative
-    names. A name that no interface has now stays: one may come."""
-    with suppress(EffectError):
-        return frozenset({*config.protected, *interfaces_named(config.protected).values()})
-    return frozenset(config.protected)
 
 
 def unknown_protected(config: AgentConfig) -> tuple[str, ...]:
