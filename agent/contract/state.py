@@ -289,7 +289,7 @@ class LeaseState(Frozen):
     restoring   the baseline is being brought back
     failed      restoring failed; detail says what is left
 
-    detail: why it is in this phase, or what is otherwise than before, as a NIC that stays up.
+    detail: why it is in this phase, or what an undo left otherwise than before, and when.
     generation: of the state in force. highest_generation: ever seen; a stage must be above it.
     owed: one sentence for each NIC that was away when it was to get back what it held.
     """
