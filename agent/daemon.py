@@ -25,15 +25,15 @@ from placewire.agent.measure.measuring import Iperf3Measuring
 from placewire.agent.metrics.metrics_server import MetricsServer
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.lease import RETRY_SECONDS
+from placewire.agent.reconcile.protected import protected_names
 from placewire.agent.service import Service
 from placewire.agent.store import take_lock
 from placewire.agent.watching import Watching
 from placewire.agent.wiring import (
-    addresses_towards,
     build_keeper,
     collector,
-    protected_interfaces,
     unknown_protected,
+    way_towards,
 )
 
 log = logging.getLogger(__name__)
@@ -70,14 +70,16 @@ def run(config: AgentConfig) -> int:
 
 
 def _hello(config: AgentConfig, server: Server, keeper: Keeper, instance: str) -> Hello:
+    way, capabilities = way_towards(config.controller_url), server.capabilities()
     return Hello(
         server=config.server,
         agent_pid=os.getpid(),
         instance=instance,
-        capabilities=server.capabilities(),
+        capabilities=capabilities,
         lease=keeper.lease,
-        management=min(addresses_towards(config.controller_url), default=None),
-        protected=tuple(sorted(protected_interfaces(config))),
+        management=min(way.addresses, default=None),
+        management_interfaces=None if way.unknown_to else tuple(sorted(way.interfaces)),
+        protected=tuple(sorted(protected_names(config.protected, capabilities.nics))),
     )
 
 

@@ -8,23 +8,23 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from threading import Thread
-from typing import Any
 from urllib.parse import urlsplit
 
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.drivers.interface_names import interfaces_named
 from placewire.agent.drivers.interfaces import leaving_by
+from placewire.agent.drivers.name_lookups import NameLookups
 from placewire.agent.drivers.queue_counters import read_queue_counters
 from placewire.agent.drivers.server import Server, open_vswitch_version
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.metrics.metrics import Known, exposition
-from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.validate import ServerFacts, WayToController
 from placewire.agent.store import DiskStore
 
-# A stage is asked again where a name server takes longer.
+# The system gives the first name server five seconds before it asks the second. A later call has
+# what came too late for this one.
 WAY_SECONDS = 3.0
+_LOOKUPS = NameLookups()
 
 
 def build_keeper(config: AgentConfig, server: Server) -> Keeper:
@@ -49,19 +49,12 @@ def way_of(config: AgentConfig) -> Callable[[], WayToController]:
 
 
 def way_towards(url: str) -> WayToController:
-    """Waits at most WAY_SECONDS for a name server. A way by IPv6 has interfaces alone."""
+    """Waits at most WAY_SECONDS for a name server, and then goes by what the name had before. A way
+    by IPv6 has interfaces alone."""
     ways = _ways_towards(url)
     addresses = frozenset(own for own, _ in ways if ":" not in own)
     interfaces = frozenset(name for _, to in ways for name in leaving_by(to))
     return WayToController(addresses, interfaces, "" if addresses or interfaces else url)
-
-
-def protected_interfaces(config: AgentConfig) -> frozenset[str]:
-    """The names in `protected`, with the kernel's names of interfaces that have them as alternative
-    names. A name that no interface has now stays: one may come."""
-    with suppress(EffectError):
-        return frozenset({*config.protected, *interfaces_named(config.protected).values()})
-    return frozenset(config.protected)
 
 
 def unknown_protected(config: AgentConfig) -> tuple[str, ...]:
@@ -88,42 +81,15 @@ def collector(config: AgentConfig, server: Server, keeper: Keeper) -> Callable[[
     return collect
 
 
-def addresses_towards(url: str) -> frozenset[str]:
-    """This server's IPv4 address on the way to the controller; empty while there is no route."""
-    return way_towards(url).addresses
-
-
-def interfaces_towards(url: str) -> frozenset[str]:
-    """The interface by which packets leave for the controller; empty while there is no route, or
-    the controller's name is not known. Its address may be that of another interface."""
-    return way_towards(url).interfaces
-
-
 def _ways_towards(url: str) -> list[tuple[str, str]]:
     """(own address, the controller's) for each address that its name has, IPv6 too; empty while
     there is no route."""
     ways = []
-    for family, kind, address in _places_of(url):
+    parts = urlsplit(url)
+    places = _LOOKUPS.places(parts.hostname or "", parts.port or 443, WAY_SECONDS)
+    for family, kind, address in places:
         with suppress(OSError), socket.socket(family, kind) as probe:
             # Only chooses a route; nothing is sent.
             probe.connect(address)
             ways.append((str(probe.getsockname()[0]), str(probe.getpeername()[0])))
     return ways
-
-
-def _places_of(url: str) -> list[tuple[int, int, Any]]:
-    """(family, kind of socket, address) of each address of the URL's host; empty where its name is
-    not known, or is not told in time: the system waits for half a minute for a name server."""
-    parts = urlsplit(url)
-    found: list[tuple[int, int, Any]] = []
-
-    def ask() -> None:
-        with suppress(OSError, UnicodeError):
-            told = socket.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_DGRAM)
-            found.extend((family, kind, address) for family, kind, _, _, address in told)
-
-    # A daemon's thread: nobody waits for it at the end of this process.
-    asking = Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(WAY_SECONDS)
-    return list(found)

@@ -45,8 +45,10 @@ POLL_SECONDS = 10.0
 
 
 class Hello(Frozen):
-    """instance: different at each start of an agent. management: the server's address on the way to
-    the controller; None: there is no route now. protected: interfaces that must not be touched."""
+    """instance: different at each start of an agent. management: the server's IPv4 address on the
+    way to the controller; None: there is none now. management_interfaces: those by which packets
+    leave for the controller; None: they are not known now, and any NIC may be one. protected:
+    interfaces that must not be touched."""
 
     version: Count = PROTOCOL_VERSION
     server: str
@@ -55,6 +57,7 @@ class Hello(Frozen):
     capabilities: Capabilities
     lease: LeaseState
     management: str | None = None
+    management_interfaces: tuple[str, ...] | None = ()
     protected: tuple[str, ...] = ()
 
 

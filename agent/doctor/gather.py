@@ -21,10 +21,11 @@ from placewire.agent.own_files import read_own
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.lease import with_known_addresses
 from placewire.agent.reconcile.ledger import owed_sentences
+from placewire.agent.reconcile.protected import protected_names
 from placewire.agent.reconcile.unmarkable import NOTHING_KNOWN, Unmarked, unmarked
 from placewire.agent.steady import read_steadily
 from placewire.agent.store import LOCK_FILE, StoreError, read_kept
-from placewire.agent.wiring import protected_interfaces, way_towards
+from placewire.agent.wiring import way_towards
 
 UNIT_USER = "placewire"
 _TOOLS = ("ip", "tc", "ethtool", "iperf3", "ovs-ofctl", "ovs-vsctl", "unshare")
@@ -51,7 +52,7 @@ def gather(config: AgentConfig) -> Facts:
         kernel_version=platform.release(),
         traffic_control=server.traffic_control,
         offloading=abilities.offloading(names),
-        protected=tuple(sorted(protected_interfaces(config))),
+        protected=tuple(sorted(protected_names(config.protected, observed.nics))),
         switch=SwitchFacts(
             version=_version(),
             unreadable=unreadable,

@@ -53,7 +53,8 @@ def apply_whole(
     left, observed = _read_back(context, desired, ledger, leave=())
     if left:
         raise NotAsAppliedError(_text_of(left))
-    told = "; ".join(stays_up_sentences(desired, observed, ledger))
+    now_unix = context.memory.told_unix()
+    told = "; ".join(stays_up_sentences(desired, observed, ledger, now_unix))
     if told:
         context.memory.note("stays up", (), detail=told)
         log.warning("%s", told)

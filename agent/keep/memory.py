@@ -75,6 +75,10 @@ class Memory:
         if saved is None or saved.boot_id != self._boot_id():
             self.hold(self.kept.model_copy())
 
+    def told_unix(self) -> float:
+        """Wall-clock time, for what people are told: no expiry goes by it."""
+        return self._clock()
+
     def now(self) -> float:
         """Wall-clock time, after expiries were put in step with it."""
         now = self._clock()

@@ -60,7 +60,7 @@ def restore_from_marks(context: Context) -> Outcome:
     if not unknown_marks(memory.kept.lease, observed):
         return _with_debts(context, NOTHING_DONE)
     ledger = ledger_of_marks(observed, held_on_bridges(observed))
-    protected = protected_names(context.facts.protected, observed)
+    protected = protected_names(context.facts.protected, observed.nics)
     if found := refusals_of_marks(observed, ledger, protected):
         return Outcome(refusals=found)
     ledger = ledger.model_copy(update={"owed": memory.kept.ledger.owed})

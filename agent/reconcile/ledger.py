@@ -15,6 +15,7 @@ the former one held is owed to that.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 
 from placewire.agent.contract.entries import Address, Bridge, Sysctl
 from placewire.agent.contract.state import (
@@ -165,14 +166,16 @@ def came_since(taken: TakenOver, standing: Iterable[str]) -> tuple[str, ...]:
 
 
 def stays_up_sentences(
-    desired: DesiredState | None, observed: ObservedState, ledger: Ledger
+    desired: DesiredState | None, observed: ObservedState, ledger: Ledger, now_unix: float
 ) -> tuple[str, ...]:
-    """One for each NIC that `desired` does not take over and that is not set down again."""
+    """One for each NIC that `desired` does not take over and that is not set down again. In the
+    past, with the time: nobody looks at such a NIC again, and they are told for long."""
+    when = datetime.fromtimestamp(now_unix, UTC).strftime("%Y-%m-%d %H:%M UTC")
     covered = {bridge.nic for bridge in desired.bridges} if desired else set()
     facts = {nic.name: nic for nic in observed.nics}
     return tuple(
-        f"NIC {taken.nic} stays up, though it was down before it was taken over: "
-        f"{', '.join(found[:MOST_STANDING])} came since (ip link set {taken.nic} down)"
+        f"NIC {taken.nic} was left up on {when}, though it was down before it was taken over: "
+        f"{', '.join(found[:MOST_STANDING])} had come since (ip link set {taken.nic} down)"
         for taken in ledger.nics
         if taken.nic in facts and taken.nic not in covered
         if (found := stays_up_for(taken, facts[taken.nic]))

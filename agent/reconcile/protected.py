@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from placewire.agent.contract.state import ObservedState
+from placewire.agent.contract.state import NicFacts
 
 
-def protected_names(names: Collection[str], observed: ObservedState) -> frozenset[str]:
+def protected_names(names: Collection[str], nics: Collection[NicFacts]) -> frozenset[str]:
     """These names, and the kernel's name of each NIC that has one of them as an alternative name. A
     name that no NIC has now stays: one may come."""
-    meant = (nic.name for nic in observed.nics if not {*nic.other_names}.isdisjoint(names))
+    meant = (nic.name for nic in nics if not {*nic.other_names}.isdisjoint(names))
     return frozenset((*names, *meant))

@@ -82,7 +82,7 @@ def refusals(
         *_nic_refusals(wanted, observed, ledger, facts, way),
         *unknown_way_refusals(wanted, ledger, way.unknown_to),
         *address_refusals(wanted, observed, ledger, way.addresses),
-        *sysctl_refusals(wanted, protected_names(facts.protected, observed)),
+        *sysctl_refusals(wanted, protected_names(facts.protected, observed.nics)),
         *queue_refusals(wanted, facts.open_vswitch_version),
         *kernel_refusals(wanted, facts.traffic_control),
         *speed_refusals(wanted, observed),
@@ -119,7 +119,7 @@ def _nic_refusals(
     way: WayToController,
 ) -> Iterator[Refusal]:
     taken = {nic.nic for nic in ledger.nics}
-    protected = protected_names(facts.protected, observed)
+    protected = protected_names(facts.protected, observed.nics)
     yield from bridge_refusals(wanted, observed, facts.datapath, protected, taken)
     yield from management_refusals(wanted, observed, way.addresses, way.interfaces)
 

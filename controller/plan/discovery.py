@@ -46,7 +46,16 @@ class _Port(NamedTuple):
 
 
 def discovered_plan(name: str, model: str, hellos: Mapping[str, Hello]) -> str:
-    """Returns the text of plan.yaml. Raises UsageError where no two servers share a subnet."""
+    """Returns the text of plan.yaml. Raises UsageError where no two servers share a subnet, or a
+    server does not know which of its NICs is the management NIC."""
+    lost = [server for server, hello in hellos.items() if hello.management_interfaces is None]
+    if lost:
+        raise UsageError(
+            f"{', '.join(lost)} did not know by which NIC the controller is reached: a name server "
+            "was slow or away, and the plan could get the management NIC",
+            remedy="run the same command again; if it stays so, repair the name servers in "
+            "/etc/resolv.conf there, or give `controller_url` an address",
+        )
     ports = {server: _ports(hello) for server, hello in hellos.items()}
     rails = _rails(ports)
     if not rails:
@@ -76,7 +85,9 @@ def _ports(hello: Hello) -> list[_Port]:
             continue
         addresses = [IPv4Interface(a) for a in nic.addresses if _is_in(_ADDRESS, a)]
         free = nic.bridge is None and nic.root_qdisc is None
-        own = hello.management in [str(address.ip) for address in addresses]
+        own = nic.name in (hello.management_interfaces or ()) or hello.management in [
+            str(address.ip) for address in addresses
+        ]
         if addresses and free and not own and nic.name not in hello.protected:
             found.append(_Port(nic, addresses[0]))
     return found

@@ -53,8 +53,11 @@ def show_servers(
         if observation is not None:
             # What is in force was read back, with its problems.
             idle_ones = () if server in results else observation.state.problems
-            told = (observation.lease.detail,) if observation.lease.detail else ()
-            for said in (*told, *idle_ones, *observation.lease.owed):
+            lease = observation.lease
+            if lease.detail:
+                style = "red" if lease.is_unsettled else "yellow"
+                console.print(f"{server}: {visible(lease.detail)}", style=style)
+            for said in (*idle_ones, *lease.owed):
                 console.print(f"{server}: {visible(said)}", style="red")
     digests = {o.lease.plan_digest for o in observations.values() if o is not None}
     if len(digests) > 1:

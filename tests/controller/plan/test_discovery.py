@@ -118,6 +118,20 @@ def test_protected_interfaces_are_no_nics_of_a_plan() -> None:
     assert "nic1" not in discovered(guarded, hello(2, *pair(2))).split("name: s2")[0]
 
 
+def test_a_management_nic_is_known_by_its_name_too() -> None:
+    """The way to the controller may go by IPv6, or from the address of another interface."""
+    by_v6 = {"management": None, "management_interfaces": ("nic1",)}
+    said = hello(1, *pair(1)).model_copy(update=by_v6)
+    assert "nic1" not in discovered(said, hello(2, *pair(2))).split("name: s2")[0]
+
+
+def test_no_nic_is_offered_while_a_server_does_not_know_its_management_nic() -> None:
+    unknown = {"management": None, "management_interfaces": None}
+    said = hello(1, *pair(1)).model_copy(update=unknown)
+    with pytest.raises(UsageError, match=r"^s1 did not know by which NIC"):
+        discovered(said, hello(2, *pair(2)))
+
+
 def test_servers_that_share_no_subnet_are_refused() -> None:
     with pytest.raises(UsageError, match=r"no two of s1, s2 .* s1 nic0 10\.7\.0\.1/24") as caught:
         discovered(hello(1, nic("nic0", "10.7.0.1/24")), hello(2, nic("nic0", "10.8.0.2/24")))

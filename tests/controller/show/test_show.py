@@ -84,7 +84,7 @@ def test_drift_is_told_with_what_became_of_it(monkeypatch: pytest.MonkeyPatch) -
 
 def test_what_an_idle_server_owes_or_carries_is_told() -> None:
     owed = "NIC nic0 (02:00:00:00:00:01) was away and is owed address 10.7.0.1/24"
-    told = "NIC nic2 stays up, though it was down before it was taken over"
+    told = "NIC nic2 was left up on 2026-11-25 20:17 UTC, though it was down before"
     lease = LeaseState(phase="idle", generation=0, owed=(owed,), detail=told)
     state = ObservedState(problems=("server s1: carries Placewire's marks: bridges pw-nic1",))
     show = Show()
