@@ -42,17 +42,14 @@ def run(arguments: argparse.Namespace) -> int:
             reports = await destroyed(plan, servers, tools, others)
             counts = {server: len(report.changes) for server, report in reports.items()}
             if arguments.json:
-                print_json({"changes": counts})
+                print_json({"changes": counts, "others": dict(others)})
             else:
-                tools.show.say(
-                    "removed: " + ", ".join(f"{server} {count}" for server, count in counts.items())
-                    + " changes; every server is as it was before Placewire, and was read back"
-                )  # fmt: skip
+                tools.show.say(_told(plan.name, counts, others))
 
         with tools.journal.change_lock.exclusive():
             await tools.agents.wait_for(servers, timeout_seconds=10)
-            # No rank is ended before it is known that this plan's network is there to be removed.
-            others = await others_on(plan.name, servers, tools.agents)
+            # No rank is ended before it is known that there is something of this plan to remove.
+            others = await others_on(plan.name, servers, tools.agents, tools.journal)
             if others:
                 tools.show.say(about_carried(others, plan.name))
             if not await confirmed(yes=arguments.yes):
@@ -67,6 +64,22 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
 
     return in_session(arguments, work, needs_journal=False)
+
+
+def _told(plan_name: str, counts: Mapping[str, int], others: Mapping[str, str]) -> str:
+    """counts: of changes, by server that had the plan. others: servers with another plan."""
+    each = ", ".join(f"{server} {count}" for server, count in counts.items())
+    if not others:
+        return (
+            f"removed: {each} changes; every server is as it was before Placewire, and was read "
+            "back"
+        )
+    stays = f"another plan stays in force on {', '.join(others)}"
+    if not counts:
+        return f"nothing of plan {plan_name!r} was there to be removed, and it is given up; {stays}"
+    return (
+        f"removed: {each} changes; {', '.join(counts)}: as before Placewire, and read back; {stays}"
+    )
 
 
 def _servers(plan: Plan, wanted: Sequence[str] | None) -> list[str]:

@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _left_open(plan: Plan, tools: Tools) -> Decision | None:
     """Raises JournalFailed where that cannot be known."""
-    from placewire.controller.story.recovery import left_open
+    from placewire.controller.story.open_decision import left_open
 
     journal = tools.journal
     if journal.lost is not None and not journal.decisions():
@@ -63,7 +63,8 @@ async def _by_journal(plan: Plan, tools: Tools, found: Decision | None, *, yes: 
     """Ends all that was left open, the latest first, and says so. Returns the document of `--json`:
     of the latest, with those of the others."""
     from placewire.controller.story.held import about_carried
-    from placewire.controller.story.recovery import examine, left_open, recover, way_of
+    from placewire.controller.story.open_decision import left_open, way_of
+    from placewire.controller.story.recovery import examine, recover
 
     # No rank is ended, and nobody asked to confirm, before the servers have said what they hold.
     await examine(plan, tools.agents, tools.journal)

@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
         from placewire.controller.records.decision_in_force import decision_in_force
         from placewire.controller.story.dropped_servers import dropped_servers
         from placewire.controller.story.left_ranks import left_ranks
-        from placewire.controller.story.recovery import left_open, way_of
+        from placewire.controller.story.open_decision import left_open, way_of
 
         observations = await observed(tools.agents, plan)
         found = await read_back(tools.agents, observations)

@@ -24,6 +24,7 @@ from placewire.controller.story.held import (
     carried_by_others,
     words_of,
 )
+from placewire.controller.story.open_decision import left_open
 from placewire.controller.story.tools import Tools
 
 
@@ -37,11 +38,14 @@ class Asked(NamedTuple):
     untouched: bool
 
 
-async def others_on(plan_name: str, servers: Sequence[str], agents: Agents) -> dict[str, str]:
+async def others_on(
+    plan_name: str, servers: Sequence[str], agents: Agents, journal: Journal
+) -> dict[str, str]:
     """By server, the name of another plan that it says to carry. Raises AgentProblem where each of
-    them carries one. To be asked before anything of the plan is ended."""
+    them carries one, and the journal has nothing of this plan to be given up. To be asked before
+    anything of the plan is ended."""
     others = carried_by_others(await answered_leases(agents, servers), plan_name)
-    if len(others) == len(servers):
+    if len(others) == len(servers) and not _has_to_give_up(journal, plan_name, servers):
         raise AgentProblem(
             f"nothing of plan {plan_name!r} is there, and nothing was changed",
             where=", ".join(servers),
@@ -50,16 +54,26 @@ async def others_on(plan_name: str, servers: Sequence[str], agents: Agents) -> d
     return others
 
 
+def _has_to_give_up(journal: Journal, plan_name: str, servers: Sequence[str]) -> bool:
+    """Whether the plan has a decision that was left open, which recovery would finish later, or is
+    kept on one of these servers, by the journal. False where the journal cannot be read."""
+    try:
+        is_held = not journal.holding(plan_name).isdisjoint(servers)
+        return is_held or left_open(journal, plan_name) is not None
+    except JournalFailed:
+        return False
+
+
 async def destroyed(
     plan: Plan,
     servers: Sequence[str],
     tools: Tools,
     others: Mapping[str, str] = MappingProxyType({}),
 ) -> Mapping[str, ApplyReport]:
-    """The reports by server. others: of `others_on`; these servers are not asked.
+    """The reports by server. others: of `others_on`; these servers are not asked, and have none.
 
-    Raises RestoreFailed where something is left, AgentProblem where an agent does not answer, where
-    every one refuses and nothing was changed, or, once all else is done, where others are."""
+    Raises RestoreFailed where something is left, AgentProblem where an agent does not answer, or
+    where every one refuses and nothing was changed."""
     journal = tools.journal
     # On some servers only, the decision stays in force on the others.
     all_of_plan = {server.name for server in plan.cluster.servers} <= set(servers)
@@ -74,13 +88,6 @@ async def destroyed(
         raise asked.problem
     if latest is not None:
         note_destroyed(journal, latest.id, removed_on(servers), all_of_plan=all_of_plan)
-    if others:
-        raise AgentProblem(
-            f"another plan stays in force there; nothing of plan {plan.name!r} is left on "
-            f"{', '.join(servers)}",
-            where=", ".join(others),
-            remedy=about_carried(others, plan.name),
-        )
     return asked.reports
 
 

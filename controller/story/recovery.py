@@ -33,40 +33,17 @@ from placewire.controller.story.held import (
     carried_by_others,
     leases_on,
 )
+from placewire.controller.story.open_decision import left_open, way_of
 from placewire.controller.story.rollback import recorded_states, states_of
 from placewire.controller.story.what_is_known import Way, known_by, require_known
 from placewire.controller.uninterruptible import told_uninterruptible
 
-# The last phases of decisions that leave nothing to do.
-_SETTLED = ("kept", "restored", "destroyed", "finished")
-_WAYS: Mapping[str, Way] = {"keep decided": "finish", "destroy decided": "destroy"}
 _PRESENT_SECONDS = 5.0
 # What an interrupt means meanwhile.
 _ON_ITS_WAY = (
     "recovery cannot be stopped halfway: it goes on until the servers are on one decision, and "
     "says what came of it"
 )
-
-
-def left_open(journal: Journal, plan_name: str) -> Decision | None:
-    """Returns the plan's latest decision that was neither ended nor overtaken.
-
-    A later decision that was kept overtakes it. So does one that was restored, to what was in force
-    before both, where the earlier one would only be undone, and no server may keep it.
-    """
-    restored_since = False
-    for one in reversed([d for d in journal.decisions() if d.plan_name == plan_name]):
-        if one.last_phase not in _SETTLED:
-            if way_of(one) != "undo" or one.was_decided_to_keep or not restored_since:
-                return one
-        elif one.last_phase != "restored":
-            return None
-        restored_since = restored_since or one.last_phase == "restored"
-    return None
-
-
-def way_of(decision: Decision) -> Way:
-    return _WAYS.get(decision.last_phase, "undo")
 
 
 class Examined(NamedTuple):

@@ -15,7 +15,7 @@ from placewire.controller.cli import main
 from placewire.controller.commands import recover, session
 from placewire.controller.errors import JobFailed, JournalFailed, LaunchFailed
 from placewire.controller.launch.launcher import NoLauncher, RunningProgram
-from placewire.controller.story import destruction, dropped_servers, recovery
+from placewire.controller.story import destruction, dropped_servers, open_decision, recovery
 from tests.controller.plans import plan_document
 from tests.free_port import free_port
 
@@ -65,7 +65,7 @@ def test_it_says_so_and_goes_on(
     monkeypatch.setattr(destruction, "others_on", nothing)
     monkeypatch.setattr(destruction, "destroyed", destroyed)
     monkeypatch.setattr(dropped_servers, "dropped_servers", nothing)
-    monkeypatch.setattr(recovery, "left_open", unreadable)
+    monkeypatch.setattr(open_decision, "left_open", unreadable)
     monkeypatch.setattr(recovery, "recover_by_leases", recovered)
     monkeypatch.setattr(recover, "_say_what_stands", nothing)
     plan, state = tmp_path / "plan.yaml", tmp_path / "state"

@@ -33,7 +33,8 @@ from placewire.controller.records.journal import Journal, to_remove_on
 from placewire.controller.show.story import Show
 from placewire.controller.story.destruction import destroyed, others_on
 from placewire.controller.story.dropped_servers import dropped_servers
-from placewire.controller.story.recovery import left_open, recover, recover_by_leases
+from placewire.controller.story.open_decision import left_open
+from placewire.controller.story.recovery import recover, recover_by_leases
 from placewire.controller.story.tools import Tools
 from tests.controller.plans import plan, plan_document
 from tests.controller.story.test_recovery import (
@@ -404,11 +405,16 @@ def carries_other(cluster: Cluster, server: str) -> None:
     keeper.commit(desired.generation, None)
 
 
+def others(of: Tools, servers: Sequence[str] = SERVERS) -> dict[str, str]:
+    return asyncio.run(others_on("test-plan", servers, of.agents, of.journal))
+
+
 def test_where_every_server_carries_another_plan_nothing_is_begun(cluster: Cluster) -> None:
+    asyncio.run(destroyed(PLAN, SERVERS, tools(cluster)))
     for server in SERVERS:
         carries_other(cluster, server)
     with pytest.raises(AgentProblem, match="nothing was changed") as caught:
-        asyncio.run(others_on("test-plan", SERVERS, tools(cluster).agents))
+        others(tools(cluster))
     assert "s1 carries plan 'other'" in caught.value.remedy
     assert "`controller destroy` with that plan's file" in caught.value.remedy
 
@@ -416,16 +422,45 @@ def test_where_every_server_carries_another_plan_nothing_is_begun(cluster: Clust
 def test_a_server_that_carries_another_plan_hinders_no_destroy(cluster: Cluster) -> None:
     carries_other(cluster, "s2")
     of = tools(cluster)
-    others = asyncio.run(others_on("test-plan", SERVERS, of.agents))
-    assert others == {"s2": "other"}
-    with pytest.raises(
-        AgentProblem, match="nothing of plan 'test-plan' is left on s1, s2, s3"
-    ) as e:
-        asyncio.run(destroyed(PLAN, SERVERS, of, others))
-    assert e.value.where == "s2" and "s2 carries plan 'other'" in e.value.remedy
+    found = others(of)
+    assert found == {"s2": "other"}
+    reports = asyncio.run(destroyed(PLAN, SERVERS, of, found))
+    assert set(reports) == {"s1", "s3"} and all(report.changes for report in reports.values())
     assert cluster.in_force() == {"", str(NEW)}, "the other plan stays"
     assert cluster.journal.decisions()[-1].last_phase == "destroyed"
     assert cluster.journal.holding("test-plan") == frozenset()
+
+
+@pytest.mark.parametrize("left_at", ["keep decided", "kept"])
+def test_a_plan_is_given_up_where_every_server_carries_another(
+    left_at: str, cluster: Cluster
+) -> None:
+    if left_at == "keep decided":
+        latest = cluster.journal.begin("test-plan", "new", dict.fromkeys(SERVERS, 2))
+        cluster.journal.keep(latest, dict.fromkeys(SERVERS, "{}"))
+    for server in SERVERS:
+        carries_other(cluster, server)
+    of = tools(cluster)
+    if left_at == "keep decided":
+        with pytest.raises(AgentProblem, match="another plan is in force there") as caught:
+            asyncio.run(recover(PLAN, of.agents, cluster.journal))
+        assert "Or give plan 'test-plan' up: `controller destroy`" in caught.value.remedy
+    assert asyncio.run(destroyed(PLAN, SERVERS, of, others(of))) == {}
+    assert cluster.in_force() == {str(NEW)}, "the other plan stays"
+    assert cluster.journal.holding("test-plan") == frozenset()
+    for server in SERVERS:
+        cluster.keepers[server].destroy("other")
+    assert asyncio.run(recover(PLAN, of.agents, cluster.journal)) is None, "it does not come back"
+    assert cluster.in_force() == {""}
+
+
+def test_a_plan_is_given_up_on_a_server_that_carries_another(cluster: Cluster) -> None:
+    carries_other(cluster, "s2")
+    of = tools(cluster)
+    assert asyncio.run(destroyed(PLAN, ["s2"], of, others(of, ["s2"]))) == {}
+    assert cluster.journal.holding("test-plan") == {"s1", "s3"}
+    with pytest.raises(AgentProblem, match="nothing was changed"):
+        others(of, ["s2"])
 
 
 def test_a_destroy_of_some_servers_says_what_each_holds(cluster: Cluster) -> None:

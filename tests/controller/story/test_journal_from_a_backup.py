@@ -19,7 +19,8 @@ from placewire.agent.contract.state import LeaseState
 from placewire.controller.agents.agents import Agents
 from placewire.controller.errors import AgentProblem, AgentUnreachable, JournalFailed
 from placewire.controller.records.journal import Journal
-from placewire.controller.story.recovery import examine, left_open, recover, way_of
+from placewire.controller.story.open_decision import left_open, way_of
+from placewire.controller.story.recovery import examine, recover
 from placewire.controller.story.rollback import roll_back
 from placewire.controller.story.what_is_known import Known, require_known
 from tests.controller.story.test_destruction import carries_other, tools

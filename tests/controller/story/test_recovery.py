@@ -34,7 +34,8 @@ from placewire.controller.agents.agents import Agents
 from placewire.controller.change.change import NetworkChange
 from placewire.controller.errors import AgentRefused, AgentUnreachable, RestoreFailed
 from placewire.controller.records.journal import Journal
-from placewire.controller.story.recovery import left_open, recover, way_of
+from placewire.controller.story.open_decision import left_open, way_of
+from placewire.controller.story.recovery import recover
 from tests.agent.states import desired_state
 from tests.agent.world import World
 from tests.agent.world import plan as state_of
