@@ -130,4 +130,5 @@ def test_a_nic_with_filters_of_others_is_not_opened_anew(server: ServerUnderTest
               "protocol ip prio 5 u32 match ip dst 9.9.9.9 flowid 1:1")  # fmt: skip
     *_, report = server.inside(passing_time, server.config, 2)
     assert "09090909" in server.sh("tc filter show dev nic0")
+    assert not report.changes, "its queues are not written, either"
     assert any("nic0" in r.what and "not ours" in r.what for r in report.refusals)
