@@ -322,7 +322,10 @@ class _Staying:
         gone = step.before
         if _opens_anew(step) and isinstance(gone, Bridge) and gone.nic in self._shaping:
             return True
-        if isinstance(gone, (Shaper, Queue, Classifier)) and gone == step.after:
+        # A filter has nowhere to be before the queues are made anew.
+        if isinstance(step.after, Classifier) and step.after.nic in self._closed:
+            return True
+        if isinstance(gone, (Shaper, Queue)) and gone == step.after:
             return gone.nic in self._closed
         if not _goes(step) or gone is None:
             return False
