@@ -207,8 +207,9 @@ class ObservedState(Collections):
     that a killed ovs-vswitchd left behind. addresses: those that Placewire gave to the bridges'
     interfaces; a NIC's own are in nics, those of others in foreign. sysctls: those that a desired
     state or the ledger names. bridges_down: bridges whose interface is down, as ovs-vswitchd leaves
-    it when it makes the interface anew. unopened: ports of those bridges that ovs-vswitchd does not
-    have open, as one whose NIC was made anew, or all while it starts. bridge_routes: all routes
+    it when it makes the interface anew, or whose NIC somebody took off that it is promiscuous, so
+    that it drops what is for the bridge. unopened: ports of those bridges that ovs-vswitchd does
+    not have open, as one whose NIC was made anew, or all while it starts. bridge_routes: all routes
     over the bridges that neither Placewire nor the kernel made, and those that their NICs held, as
     `ip route` accepts them. unused_rows: the next change removes them. held: what bridges' marks
     say that their NICs held before. addresses_elsewhere: IPv4 addresses of interfaces that are

@@ -44,6 +44,11 @@ _BLANK = re.compile(r"\s")
 _DATAPATH_INTERFACES = ("ovs-netdev", "ovs-system")
 # Disciplines that take what an interface receives.
 RECEIVING = ("ingress", "clsact")
+# What ovs-vswitchd has the kernel ask of each frame before it hears it (netdev-linux.c): that it
+# does not go out.
+_SWITCHS_FILTER = (
+    "bpf filter (4):  0x28 0 0 4294963204, 0x15 0 1 4, 0x06 0 0 0, 0x06 0 0 4294967295,"
+)
 # The datapath that makes a bridge's own interface of this kind, in the kernel's words.
 _DATAPATH_OF: Mapping[str, DatapathType] = {"tun": "netdev", "openvswitch": "system"}
 
@@ -89,13 +94,35 @@ class InterfaceView:
     def is_opened(self, nic: str) -> bool:
         """Whether ovs-vswitchd has this port open: it then belongs to the kernel datapath, or is
         promiscuous for the userspace datapath, which hears it by a packet socket. A NIC that was
-        moved to another network namespace and back is still promiscuous, but nobody hears it. The
-        database does not say any of this (Open vSwitch 3.1)."""
+        moved to another network namespace and back is still promiscuous, but nobody hears it; one
+        that somebody took that flag off is heard by ovs-vswitchd all the same. The database does
+        not say any of this (Open vSwitch 3.1)."""
         link = self._links.get(nic, {})
         if link.get("master") == "ovs-system":
             return True
         heard = self._heard
-        return "PROMISC" in link.get("flags", ()) and (heard is None or link["ifindex"] in heard)
+        if "PROMISC" in link.get("flags", ()):
+            return heard is None or link["ifindex"] in heard
+        return nic in self._heard_by_switch
+
+    def misses_frames(self, nic: str) -> bool:
+        """Whether ovs-vswitchd has this port open by a packet socket, and somebody took off that
+        the NIC is promiscuous: it then drops what is for the bridge's own MAC address. Raises
+        EffectError."""
+        link = self._links.get(nic, {})
+        if "PROMISC" in link.get("flags", ()) or nic not in self._heard_by_switch:
+            return False
+        # An ovs-vswitchd that opens it just now sets the flag first.
+        (now,) = parsed(run([*_SHOW, "link", "show", "dev", nic]))
+        return "PROMISC" not in now["flags"]
+
+    @cached_property
+    def _heard_by_switch(self) -> frozenset[str]:
+        """The interfaces that ovs-vswitchd certainly hears by a packet socket; it may hear more."""
+        try:
+            return heard_by_switch(run(["ss", "-0", "-b", "-n", "-H", "-O"]))
+        except EffectError:
+            return frozenset()
 
     @cached_property
     def _heard(self) -> frozenset[int] | None:
@@ -322,6 +349,16 @@ class InterfaceView:
         return [a for a in entries if a["family"] == "inet" or a["scope"] == _GLOBAL]
 
 
+def heard_by_switch(sockets: str) -> frozenset[str]:
+    """The interfaces whose packet socket has ovs-vswitchd's filter, which lets pass what comes in;
+    other programs hear interfaces, too. sockets: packet sockets as `ss -O -b` shows them."""
+    return frozenset(
+        words[3].partition(":")[2]
+        for line in sockets.splitlines()
+        if _SWITCHS_FILTER in line and len(words := line.split()) > 3
+    )
+
+
 def _has_rdma(name: str) -> bool:
     """Whether its adapter has RDMA, or RDMA in software (rxe, siw) names it as the parent."""
     if Path(f"/sys/class/net/{name}/device/infiniband").exists():
@@ -386,6 +423,12 @@ def bring_up(interfaces: Sequence[str]) -> None:
         for interface in interfaces:
             for index in netlink.link_lookup(ifname=interface):
                 netlink.link("set", index=index, state="up")
+
+
+def set_promiscuous(nics: Sequence[str]) -> None:
+    """Raises EffectError."""
+    for nic in nics:
+        run(["ip", "link", "set", "dev", nic, "promisc", "on"])
 
 
 def remove_left_by_switch(bridges: Sequence[str]) -> None:

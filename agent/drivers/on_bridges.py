@@ -64,9 +64,7 @@ def require_nothing(found: Iterable[ForeignEntry]) -> None:
         raise EffectError(f"nothing is removed: {'; '.join(texts)}; take that off first")
 
 
-def require_alone(
-    address: Address, own: Collection[str], going: Collection[Address] = ()
-) -> None:
+def require_alone(address: Address, own: Collection[str], going: Collection[Address] = ()) -> None:
     """Raises EffectError where the kernel would remove something of others with this address.
     going: all addresses that go together with it, whatever their interface."""
     view, leaving = InterfaceView(), {a.address for a in going if a.interface == address.interface}

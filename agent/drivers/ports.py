@@ -23,6 +23,13 @@ def unopened(
             yield UnopenedNic(nic=bridge.nic, why=errors.get(bridge.nic, ""))
 
 
+def misses_frames(bridge: Bridge, view: InterfaceView) -> bool:
+    """Whether its NIC is to be set promiscuous again. The kernel datapath has no flag for that
+    which others could take off. Raises EffectError."""
+    there = bridge.datapath == "netdev" and bridge.nic in view.names
+    return there and view.misses_frames(bridge.nic)
+
+
 def open_anew(remote: str, nics: Collection[str]) -> None:
     """ovs-vswitchd takes a NIC's queues off when it closes it, and makes them when it opens it.
     Raises EffectError, also where others have something on them."""
@@ -45,4 +52,5 @@ def set_up(bridges: Sequence[Bridge]) -> None:
         # from any router's advertisement. Whoever switches IPv6 on again later may use it.
         if view.is_bare_of_v6(bridge.name):
             sysctl.switch_ipv6_off(bridge.name)
+    interfaces.set_promiscuous([b.nic for b in bridges if misses_frames(b, view)])
     interfaces.bring_up([name for b in bridges for name in (b.nic, b.name)])

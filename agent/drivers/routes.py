@@ -53,7 +53,7 @@ def printed_routes(family: Literal["-4", "-6"], table: str) -> list[str]:
 
 def _in_its_table(line: str, unsaid: str) -> str:
     """unsaid: the number of the table of a route that names none."""
-    taken_for = _LOCAL if line.split()[0] in _OF_TABLE_LOCAL else _MAIN
+    taken_for = _LOCAL if line.split(maxsplit=1)[0] in _OF_TABLE_LOCAL else _MAIN
     said = " table " in line or unsaid == taken_for
     return line if said else f"{line} table {unsaid}"
 

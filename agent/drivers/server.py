@@ -157,7 +157,12 @@ class Server:
                 # One over a bridge of ours is told as what is on that.
                 *(r for r in foreign_routes if r.key not in {entry.key for entry in beside}),
             ),
-            bridges_down=tuple(name for name in live if not view.is_up(name)),
+            bridges_down=tuple(
+                bridge.name
+                for bridge in bridges
+                if bridge.name in view.names
+                and (not view.is_up(bridge.name) or ports.misses_frames(bridge, view))
+            ),
             unopened=unopened,
             bridge_routes=tuple(
                 r for name in live for r in view.foreign_routes(name, also=sought.routes or ())

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
 from placewire.agent.keep.context import Context, Taken
 from placewire.agent.keep.outcome import NotAsAppliedError
-from placewire.agent.reconcile.drift import Drift, find_drift, opening_anew
+from placewire.agent.reconcile.diff import unopened_ports
+from placewire.agent.reconcile.drift import Drift, find_drift
 from placewire.agent.reconcile.ledger import stays_up_sentences
 from placewire.agent.reconcile.steps import Step
 
@@ -28,6 +29,18 @@ class Applied(NamedTuple):
     told: str = ""
 
 
+def observe_opened(context: Context, desired: DesiredState | None, ledger: Ledger) -> ObservedState:
+    """Reads the network, again and again for a while where ovs-vswitchd does not have a NIC of
+    `desired` open: one that starts opens its NICs by itself, a moment later. Raises
+    UnreadableError."""
+    deadline = time.monotonic() + context.read_back_seconds
+    observed = context.observe(desired, ledger)
+    while desired and unopened_ports(desired, observed) and time.monotonic() < deadline:
+        time.sleep(READ_BACK_PAUSE_SECONDS)
+        observed = context.observe(desired, ledger)
+    return observed
+
+
 def apply_whole(
     context: Context,
     desired: DesiredState | None,
@@ -42,13 +55,8 @@ def apply_whole(
     every other event is. observed: the network, where it was read a moment ago.
     """
     if observed is None:
-        observed = context.observe(desired, ledger)
+        observed = observe_opened(context, desired, ledger)
     steps = find_drift(desired, observed, ledger).steps
-    deadline = time.monotonic() + context.read_back_seconds
-    # An ovs-vswitchd that starts opens its NICs by itself, a moment later.
-    while opening_anew(steps) and time.monotonic() < deadline:
-        time.sleep(READ_BACK_PAUSE_SECONDS)
-        steps = find_drift(desired, context.observe(desired, ledger), ledger).steps
     _apply(context, steps, desired, event)
     left, observed = _read_back(context, desired, ledger, leave=())
     if left:

@@ -15,7 +15,6 @@ from placewire.agent.reconcile.contest import Contests
 from placewire.agent.reconcile.drift import (
     Drift,
     find_drift,
-    opening_anew,
     subject_of,
     switch_is_away,
 )
@@ -168,7 +167,7 @@ class Healing:
         """By subject of a NIC that ovs-vswitchd may still open by itself: in how many seconds it is
         to be opened anew."""
         now, since = self._elapsed(), self._unopened_since
-        self._unopened_since = {s: since.get(s, now) for s in opening_anew(drift.steps)}
+        self._unopened_since = {s: since.get(s, now) for s in drift.opening}
         left = {s: at + OPENS_BY_ITSELF_SECONDS - now for s, at in self._unopened_since.items()}
         return {subject: seconds for subject, seconds in left.items() if seconds > 0}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from placewire.agent.contract.messages import Observation, Previewed, ReadBackResult
 from placewire.agent.contract.state import DesiredState
+from placewire.agent.keep.applying import observe_opened
 from placewire.agent.keep.context import Context
 from placewire.agent.keep.outcome import changes_of
 from placewire.agent.keep.staging import find_refusals
@@ -43,7 +44,7 @@ def preview(context: Context, desired: DesiredState) -> Previewed:
         leases.check_stage(kept, desired, now)
     except LeaseRefusedError as error:
         return Previewed(changes=(), refusals=(error.refusal,), lease=memory.lease)
-    observed = context.observe(desired, kept.ledger)
+    observed = observe_opened(context, desired, kept.ledger)
     if found := find_refusals(context, desired, observed, kept.ledger):
         return Previewed(changes=(), refusals=found, lease=memory.lease)
     # Staging writes down first what NICs hold now, and the marks of bridges tell that.

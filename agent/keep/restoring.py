@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from placewire.agent.contract.state import DesiredState, Refusal
-from placewire.agent.keep.applying import Applied, apply_whole
+from placewire.agent.keep.applying import Applied, apply_whole, observe_opened
 from placewire.agent.keep.context import Context, Taken
 from placewire.agent.keep.outcome import (
     NOTHING_DONE,
@@ -90,7 +90,7 @@ def bring_back(context: Context) -> Outcome:
     kept = memory.kept
     context.retry.begin()
     try:
-        observed = context.observe(kept.desired, kept.ledger)
+        observed = observe_opened(context, kept.desired, kept.ledger)
         taken = context.take(kept.desired, observed)
         done = apply_whole(context, taken.state, taken.ledger, "restore", observed)
         _save_as_restored(context, taken, done)
@@ -106,7 +106,7 @@ def make_whole(context: Context, desired: DesiredState) -> Outcome:
     database, but loses addresses, routes and filters."""
     context.retry.begin()
     try:
-        observed = context.observe(desired, context.memory.kept.ledger)
+        observed = observe_opened(context, desired, context.memory.kept.ledger)
         taken = context.take(desired, observed)
         steps = apply_whole(context, taken.state, taken.ledger, "resume", observed).steps
         _require_all(taken)
@@ -132,7 +132,7 @@ def _in_the_way(context: Context, aim: Kept) -> tuple[Refusal, ...]:
     """Why other programs' settings keep `aim` from being reached. Where the server cannot be read
     now, none is known: the change is begun, fails, and is tried again."""
     try:
-        observed = context.observe(aim.desired, aim.ledger)
+        observed = observe_opened(context, aim.desired, aim.ledger)
     except EffectError:
         return ()
     unknown = refusal_of_unknown_marks(context.facts.server, context.memory.kept.lease, observed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal, refuse
-from placewire.agent.keep.applying import apply_whole
+from placewire.agent.keep.applying import apply_whole, observe_opened
 from placewire.agent.keep.context import Context
 from placewire.agent.keep.outcome import Outcome, changes_of, text_of
 from placewire.agent.keep.restoring import bring_back
@@ -23,7 +23,7 @@ def stage(context: Context, desired: DesiredState, lease_seconds: float) -> Outc
         with memory.lock:
             now = memory.now()  # First, because it may move expiries along.
             kind = leases.check_stage(memory.kept, desired, now)
-        observed = context.observe(desired, memory.kept.ledger)
+        observed = observe_opened(context, desired, memory.kept.ledger)
     except LeaseRefusedError as error:
         return Outcome(refusals=(error.refusal,))
     except EffectError as error:

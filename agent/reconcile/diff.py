@@ -60,7 +60,7 @@ def difference(
     """
     wanted = Collections() if desired is None else canonical(desired)
     marks = {b.name: marked_as_held(b, wanted, ledger) for b in wanted.bridges}
-    unopened = _unopened(wanted, observed)
+    unopened = unopened_ports(wanted, observed)
     broken = _drifted(wanted, observed) | _down(wanted, observed) | _mismarked(marks, observed)
     broken |= {name for bridge in wanted.bridges if bridge.name in unopened
                for name in (bridge.name, bridge.nic)}  # fmt: skip
@@ -121,7 +121,7 @@ def _down(wanted: Collections, observed: ObservedState) -> frozenset[str]:
     return frozenset(names)
 
 
-def _unopened(wanted: Collections, observed: ObservedState) -> dict[str, str]:
+def unopened_ports(wanted: Collections, observed: ObservedState) -> dict[str, str]:
     """By bridge that keeps its NIC as its port: why ovs-vswitchd must open that anew."""
     ports = {bridge.name: bridge.nic for bridge in observed.bridges}
     told = {one.nic: one.sentence for one in observed.unopened}

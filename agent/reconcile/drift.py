@@ -16,11 +16,14 @@ from placewire.agent.reconcile.steps import EntryStep, Step
 class Drift(NamedTuple):
     """steps: what heals the drift without taking anything from other programs. in_the_way: which
     settings of others keep the rest from being healed. faults: the kernel's classes that are not as
-    asked. A drift is falsy where nothing differs."""
+    asked, but for NICs whose opening settings of others keep from being healed. opening: subjects
+    of the NICs that ovs-vswitchd is to open anew, also of those. A drift is falsy where nothing
+    differs."""
 
     steps: tuple[Step, ...]
     in_the_way: tuple[Refusal, ...]
     faults: tuple[Fault, ...]
+    opening: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
         return bool(self.steps or self.in_the_way or self.faults)
@@ -32,18 +35,16 @@ class Drift(NamedTuple):
         )
 
     def without(self, subjects: Collection[str]) -> Drift:
-        return Drift(
-            tuple(step for step in self.steps if subject_of(step) not in subjects),
-            self.in_the_way,
-            tuple(fault for fault in self.faults if queues_of(fault.nic) not in subjects),
+        return self._replace(
+            steps=tuple(step for step in self.steps if subject_of(step) not in subjects),
+            faults=tuple(fault for fault in self.faults if queues_of(fault.nic) not in subjects),
         )
 
     def beyond(self, others: Drift) -> Drift:
         """This drift without the steps and faults of `others`."""
-        return Drift(
-            tuple(step for step in self.steps if step not in others.steps),
-            self.in_the_way,
-            tuple(fault for fault in self.faults if fault not in others.faults),
+        return self._replace(
+            steps=tuple(step for step in self.steps if step not in others.steps),
+            faults=tuple(fault for fault in self.faults if fault not in others.faults),
         )
 
     def sentences(self) -> tuple[str, ...]:
@@ -57,9 +58,16 @@ class Drift(NamedTuple):
 
 
 def find_drift(desired: DesiredState | None, observed: ObservedState, ledger: Ledger) -> Drift:
-    steps, in_the_way = hold_back(difference(desired, observed, ledger), observed, ledger)
-    wrong = faults(desired.queues if desired else (), observed.effective_queues)
-    return Drift(steps, in_the_way, wrong)
+    due = difference(desired, observed, ledger)
+    steps, in_the_way = hold_back(due, observed, ledger)
+    opening = _opening_anew(due)
+    stay_closed = opening - _opening_anew(steps)
+    wrong = tuple(
+        fault
+        for fault in faults(desired.queues if desired else (), observed.effective_queues)
+        if queues_of(fault.nic) not in stay_closed
+    )
+    return Drift(steps, in_the_way, wrong, opening)
 
 
 def subject_of(step: Step) -> str:
@@ -73,7 +81,7 @@ def subject_of(step: Step) -> str:
     return f"{change.collection} {change.key}"
 
 
-def opening_anew(steps: Iterable[Step]) -> frozenset[str]:
+def _opening_anew(steps: Iterable[Step]) -> frozenset[str]:
     """The subjects of the bridges whose NIC ovs-vswitchd is to open anew, and of the NIC's queues,
     which it makes anew with that."""
     bridges = (step.entry for step in steps if isinstance(step, EntryStep) and step.unopened)

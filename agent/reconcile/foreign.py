@@ -82,6 +82,7 @@ def hold_back(
         bridges={place.name for place in would_go if place.kind == "bridge"},
         shaping={place.name for place in would_go if place.kind == "NIC"},
         entries={place.name for place in would_go if place.kind not in ("bridge", "NIC")},
+        unopened={s.after.nic for s in steps if _opens_anew(s) and isinstance(s.after, Bridge)},
     )
     blocked = [step for step, _ in taken]
     harmless = tuple(
@@ -300,15 +301,19 @@ def _place(entry: Entry) -> str:
 
 class _Staying:
     """What stays because something of others is on it: bridges and NICs (their queues) by name,
-    other entries by key; and with each bridge, all its addresses."""
+    other entries by key; and with each bridge, all its addresses. unopened: NICs that ovs-vswitchd
+    is to open anew, which makes their queues anew, too; on those that stay as they are nothing is
+    written again."""
 
     def __init__(
         self,
         bridges: Collection[str],
         shaping: Collection[str],
         entries: Collection[str],
+        unopened: Collection[str],
     ) -> None:
         self._bridges, self._shaping, self._entries = bridges, shaping, entries
+        self._closed = {nic for nic in unopened if nic in shaping}
 
     def harmed_by(self, step: Step) -> bool:
         if isinstance(step, NicStep):
@@ -317,6 +322,11 @@ class _Staying:
         gone = step.before
         if _opens_anew(step) and isinstance(gone, Bridge) and gone.nic in self._shaping:
             return True
+        # A filter has nowhere to be before the queues are made anew.
+        if isinstance(step.after, Classifier) and step.after.nic in self._closed:
+            return True
+        if isinstance(gone, (Shaper, Queue)) and gone == step.after:
+            return gone.nic in self._closed
         if not _goes(step) or gone is None:
             return False
         if isinstance(gone, Bridge):

@@ -122,6 +122,22 @@ def test_a_port_is_not_left_closed_where_the_switch_stands_still(server: ServerU
 
 
 @only_netdev
+def test_a_nic_that_is_not_promiscuous_any_more_is_set_so_and_stays_open(
+    server: ServerUnderTest,
+) -> None:
+    in_force(server)
+    server.sh("ip link set nic0 promisc off")
+    found = server.inside(keeping.read_back, server.config, 1)
+    assert [change.key for change in found.deviations] == ["pw-nic0"]
+    assert "does not have NIC" not in str(found.problems)
+    server.inside(passing_time, server.config, 1)
+    assert "PROMISC" in server.sh("ip link show nic0")
+    assert not server.inside(keeping.read_back, server.config, 1).deviations
+    assert server.inside(keeping.destroy, server.config).succeeded
+    assert "PROMISC" not in server.sh("ip link show nic0")
+
+
+@only_netdev
 def test_a_nic_with_filters_of_others_is_not_opened_anew(server: ServerUnderTest) -> None:
     """Its queues would go, and their filters with these. An owner of filters is told."""
     in_force(server)
@@ -130,4 +146,5 @@ def test_a_nic_with_filters_of_others_is_not_opened_anew(server: ServerUnderTest
               "protocol ip prio 5 u32 match ip dst 9.9.9.9 flowid 1:1")  # fmt: skip
     *_, report = server.inside(passing_time, server.config, 2)
     assert "09090909" in server.sh("tc filter show dev nic0")
+    assert not report.changes, "its queues are not written, either"
     assert any("nic0" in r.what and "not ours" in r.what for r in report.refusals)

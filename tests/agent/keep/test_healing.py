@@ -373,6 +373,55 @@ def test_a_switch_that_starts_opens_its_nics_by_itself(world: World) -> None:
     assert world.network.touched == 0
 
 
+FILTER = ForeignEntry(collection="filters", key="nic0 5", text="a filter", on="nic0")
+
+
+def test_a_nic_whose_opening_others_keep_off_is_left_alone_whole(world: World) -> None:
+    keeper = in_force(world)
+    world.network.unopened, world.network.foreign = UNOPENED, (FILTER,)
+    observe = world.network.observe
+
+    def without_classes(sought: Any) -> ObservedState:
+        return observe(sought).model_copy(update={"effective_queues": ()})
+
+    world.network.observe = without_classes  # type: ignore[method-assign]
+    for _ in range(3):
+        keeper.notice()
+        report = tick(world, keeper, OPENS_BY_ITSELF_SECONDS)
+        assert report is None or not report.changes
+        (note,) = keeper.drift.notes
+        assert "a filter, which is not ours" in note, "and nothing of its queues"
+    assert world.network.touched == 0 and keeper.drift.heals == 0
+    # Its queues are still written where they are to change.
+    (queue, *_) = plan(1).queues
+    slower = queue.model_copy(update={"max_bits_per_second": 5})
+    world.network.entries["queues", queue.key] = slower
+    keeper.notice()
+    tick(world, keeper, OPENS_BY_ITSELF_SECONDS)
+    assert world.network.touched == 1
+
+
+def test_a_switch_that_starts_is_waited_for_beneath_filters_of_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its opening counts though it is held back: else a stage is refused at that moment."""
+    keeper = in_force(world)
+    keeper._context.read_back_seconds = READ_BACK_SECONDS
+    observe = world.network.observe
+
+    def opens_meanwhile(sought: Any) -> ObservedState:
+        found = observe(sought)
+        world.network.unopened = ()
+        return found
+
+    monkeypatch.setattr(world.network, "observe", opens_meanwhile)
+    world.network.foreign = (FILTER,)
+    for ask in (keeper.preview, lambda desired: keeper.stage(desired, 60)):
+        world.network.unopened = UNOPENED
+        assert not ask(plan(2)).refusals
+    assert world.network.touched == 0
+
+
 def test_an_agent_that_starts_with_the_switch_waits_for_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
