@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from placewire.agent.drivers.announce import announce
+from placewire.agent.drivers.as_effect_error import as_effect_error
 from placewire.agent.drivers.command import run
 from placewire.agent.drivers.interfaces import InterfaceView, identity_of_command
 from placewire.agent.drivers.on_nics import what_stands_on
@@ -22,7 +23,8 @@ def move_nics(steps: Sequence[NicStep]) -> None:
     failures = []
     for step in steps:
         try:
-            failures += _move_nic(step)
+            with as_effect_error(f"moving what NIC {step.held.nic} holds", EffectError):
+                failures += _move_nic(step)
         except EffectError as error:
             failures.append(str(error))
     if failures:

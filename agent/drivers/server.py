@@ -6,14 +6,11 @@ import hashlib
 import logging
 import platform
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Literal
-
-from pyroute2.netlink.exceptions import NetlinkError
 
 from placewire.agent.contract.capabilities import Capabilities, TrafficControl
 from placewire.agent.contract.config import AgentConfig
@@ -42,6 +39,7 @@ from placewire.agent.drivers import (
     sysctl,
     traffic_control,
 )
+from placewire.agent.drivers.as_effect_error import as_effect_error
 from placewire.agent.drivers.command import run
 from placewire.agent.drivers.ovsdb_connection import connected
 from placewire.agent.drivers.switch_view import SwitchView
@@ -73,7 +71,7 @@ class Server:
     def observe(self, sought: Unmarked) -> ObservedState:
         """Raises UnreadableError where something cannot be read: an interface vanished in between,
         the database does not answer, or a tool says something unexpected."""
-        with _as_effect_error("reading the server's network", UnreadableError):
+        with as_effect_error("reading the server's network", UnreadableError):
             return self._observe(sought)
 
     def observe_what_answers(
@@ -84,7 +82,8 @@ class Server:
         try:
             return self.observe(sought), None
         except UnreadableError as error:
-            return ObservedState(nics=interfaces.InterfaceView().nics({}, ())), str(error)
+            with as_effect_error("reading the server's interfaces", EffectError):
+                return ObservedState(nics=interfaces.InterfaceView().nics({}, ())), str(error)
 
     def _observe(self, sought: Unmarked) -> ObservedState:
         with connected(self._remote) as database:
@@ -200,7 +199,7 @@ class Server:
         for _, group in groupby(steps, key=_kind):
             batch = list(group)
             change = batch[0].as_change()
-            with _as_effect_error(f"{change.action} {change.collection} {change.key}", EffectError):
+            with as_effect_error(f"{change.action} {change.collection} {change.key}", EffectError):
                 self._apply_batch(batch, plan_name)
 
     def capabilities(self) -> Capabilities:
@@ -295,20 +294,6 @@ class Server:
             _, flows = openflow.read_flows(self._run_dir, live)
             features = [entry for entry in found if entry.on == name]
             on_bridges.require_nothing([*on, *flows, *features])
-
-
-@contextmanager
-def _as_effect_error(what: str, kind: type[EffectError]) -> Iterator[None]:
-    """Turns an unexpected error of the kernel, the database or a tool's output into a `kind`, which
-    says what was tried. An EffectError that is no `kind` becomes one too."""
-    try:
-        yield
-    except EffectError as error:
-        if isinstance(error, kind):
-            raise
-        raise kind(f"{what}: {error}") from error
-    except (NetlinkError, OSError, LookupError, ValueError) as error:
-        raise kind(f"{what}: {type(error).__name__}: {error}") from error
 
 
 _KERNEL: dict[str, Callable[[Sequence[EntryStep]], None]] = {

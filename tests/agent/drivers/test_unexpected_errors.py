@@ -1,0 +1,53 @@
+"""What the kernel answers unexpectedly is an EffectError, and stops no more than it must."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyroute2.netlink.exceptions import NetlinkError
+
+from placewire.agent.contract.config import AgentConfig
+from placewire.agent.contract.state import TakenOver
+from placewire.agent.drivers import interfaces, nic_moves
+from placewire.agent.drivers.server import Server
+from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.steps import NicStep
+
+
+@pytest.mark.parametrize("error", [NetlinkError(errno.EBUSY, "busy"), OSError(errno.ENOBUFS, "")])
+def test_a_hello_fails_in_order_where_disciplines_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def read(_: object) -> Any:
+        raise error
+
+    monkeypatch.setattr(interfaces, "read_disciplines", read)
+    nowhere = AgentConfig(
+        server="s1", controller_url="", certificate_file="", key_file="", authority_file="",
+        state_dir="", ovsdb_remote=f"unix:{tmp_path}/db.sock", datapath="netdev",
+    )  # fmt: skip
+    with pytest.raises(EffectError, match="reading the server's interfaces"):
+        Server(nowhere).observe_what_answers()
+
+
+def test_a_nic_whose_move_fails_keeps_no_other_one_from_moving(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moved: list[list[str]] = []
+
+    def view() -> Any:
+        monkeypatch.setattr(nic_moves, "InterfaceView", interfaces.InterfaceView)
+        raise NetlinkError(errno.EBUSY, "busy")
+
+    monkeypatch.setattr(nic_moves, "InterfaceView", view)
+    monkeypatch.setattr(nic_moves, "run", moved.append)
+    monkeypatch.setattr(nic_moves, "announce", lambda *_: None)
+    monkeypatch.setattr(nic_moves, "_remove_left_queues", lambda _: [])
+    held = TakenOver(nic="lo", addresses=())
+    first = NicStep(held=held.model_copy(update={"nic": "nic0"}), bridge="", direction="back")
+    with pytest.raises(EffectError, match="moving what NIC nic0 holds: NetlinkError"):
+        nic_moves.move_nics([first, NicStep(held=held, bridge="", direction="back")])
+    assert ["ip", "link", "set", "lo", "up"] in moved
