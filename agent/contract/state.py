@@ -92,7 +92,7 @@ class NicFacts(Frozen):
     lost_with_addresses: IPv4 entries that somebody set and that the kernel drops with the NIC's
     last address, as `ip` names them: "neigh 10.7.0.9 dev nic0", "neigh proxy …", "route local …".
     standing: what would be lost or cut off if a NIC that is down, or was taken over, were set down:
-    "interface vlan7", "address 10.99.0.7/24", "route …", "neighbour …" and the like.
+    "interface vlan7", "address 10.99.0.7/24", "route …", "neighbour …" and the like; in no hello.
     nexthops: nexthop objects over it, as `ip nexthop` names them: "id 7 via 10.7.0.2 dev nic0".
     doubled_routes: of `routes`, those in whose place (table, destination, TOS and metric) there is
     another route as well; at most MOST_DOUBLED. other_names: alternative ones (`altname` of `ip`).

@@ -206,7 +206,8 @@ class Server:
         """Says less where Open vSwitch does not answer. Raises EffectError."""
         datapath: Literal["system", "netdev", "none"] = self.datapath
         observed, unreadable = self.observe_what_answers()
-        nics = observed.nics
+        # Only a stage and an undo go by what stands on a NIC, and by all of it; a hello has a bound.
+        nics = tuple(nic.model_copy(update={"standing": ()}) for nic in observed.nics)
         if unreadable is not None:
             log.warning("Open vSwitch cannot be read: %s", unreadable)
             datapath = "none"

@@ -14,8 +14,10 @@ from placewire.agent.contract.capabilities import (
     Capabilities,
     TrafficControl,
 )
+from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.state import DesiredState, Ledger, ObservedState
 from placewire.agent.drivers import abilities
+from placewire.agent.drivers import server as server_driver
 from placewire.agent.drivers.server import Server
 from placewire.agent.reconcile.unmarkable import Unmarked
 from placewire.agent.reconcile.validate import refusals
@@ -108,6 +110,22 @@ def test_answers_are_told_apart_by_line() -> None:
     without_u32 = abilities._answers(kinds, {kinds.index(CLASSIFIER) + 1})
     assert without_u32.lacks(CLASSIFIER) and not without_u32.lacks(CLASSFUL_QDISC)
     assert not TrafficControl().lacks("anything")
+
+
+def test_a_hello_has_nothing_of_what_stands_on_nics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A NIC that is down may have thousands of VLANs, and a hello with too many values is refused;
+    whoever takes the NIC over reads all of them."""
+    down = nic("nic0", up=False, standing=tuple(f"interface vlan{i}" for i in range(4000)))
+    found = ObservedState(nics=(down,)), None
+    monkeypatch.setattr(Server, "observe_what_answers", lambda _: found)
+    monkeypatch.setattr(Server, "traffic_control", EVERYTHING)
+    monkeypatch.setattr(server_driver, "open_vswitch_version", lambda: "3.1.0")
+    config = AgentConfig(
+        server="s1", controller_url="", certificate_file="", key_file="", authority_file="",
+        state_dir="", datapath="netdev",
+    )  # fmt: skip
+    (told,) = Server(config).capabilities().nics
+    assert told == down.model_copy(update={"standing": ()})
 
 
 @pytest.mark.network
