@@ -118,7 +118,7 @@ class Healing:
         left = (
             *(self._fought_over(subject) for subject in sorted(contested)),
             *(
-                f"{step.due_sentence}; it may still do that by itself"
+                f"{step.due_sentence}; it may still open it by itself"
                 for step in drift.steps
                 if isinstance(step, EntryStep) and step.unopened and subject_of(step) in opening
             ),

@@ -140,9 +140,8 @@ def staged(
     kept: Kept, expires_unix: float, observed: ObservedState, now_unix: float, detail: str = ""
 ) -> Kept:
     """To be called once the state was read back and found as desired. detail: what is to be told
-    of it. A committed state that is
-    staged again keeps the lease that it has. Raises LeaseRefusedError where the lease of a state
-    that was staged again has run out meanwhile."""
+    of it. A committed state that is staged again keeps the lease that it has. Raises
+    LeaseRefusedError where the lease of a state that was staged again has run out meanwhile."""
     if kept.lease.is_committed:
         return kept
     _require_time_left(kept.lease, now_unix, "stage")
