@@ -6,7 +6,7 @@ import hashlib
 import logging
 import platform
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -206,7 +206,7 @@ class Server:
         """Says less where Open vSwitch does not answer. Raises EffectError."""
         datapath: Literal["system", "netdev", "none"] = self.datapath
         observed, unreadable = self.observe_what_answers()
-        # Only a stage and an undo go by what stands on a NIC, and by all of it; a hello has a bound.
+        # Only a stage and an undo go by what stands on a NIC, and by all of it: a hello is bounded.
         nics = tuple(nic.model_copy(update={"standing": ()}) for nic in observed.nics)
         if unreadable is not None:
             log.warning("Open vSwitch cannot be read: %s", unreadable)
