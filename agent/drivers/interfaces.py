@@ -87,26 +87,10 @@ class InterfaceView:
         there = self.address_entries(interface)
         return not self.is_up(interface) and all(a["family"] != "inet6" for a in there)
 
-    def is_opened(self, nic: str) -> bool:
-        """Whether ovs-vswitchd has this port open: it then belongs to the kernel datapath, or is
-        promiscuous for the userspace datapath, which hears it by a packet socket. A NIC that was
-        moved to another network namespace and back is still promiscuous, but nobody hears it. The
-        database does not say any of this (Open vSwitch 3.1)."""
-        link = self._links.get(nic, {})
-        if link.get("master") == "ovs-system":
-            return True
-        heard = self._heard
-        return "PROMISC" in link.get("flags", ()) and (heard is None or link["ifindex"] in heard)
-
-    @cached_property
-    def _heard(self) -> frozenset[int] | None:
-        """The indexes of the interfaces that packet sockets are bound to; None: the kernel does not
-        say."""
-        try:
-            _, *lines = Path("/proc/net/packet").read_text().splitlines()
-        except OSError:
-            return None
-        return frozenset(int(line.split()[4]) for line in lines)
+    def link(self, interface: str) -> Mapping[str, Any]:
+        """As `ip -d -j address` shows it; empty where it does not exist."""
+        found: Mapping[str, Any] = self._links.get(interface, {})
+        return found
 
     def addresses(self, interface: str) -> list[str]:
         """Those of global scope, IPv6 too, as a.b.c.d/len."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from placewire.agent.contract.entries import Bridge
 from placewire.agent.contract.state import UnopenedNic
@@ -16,11 +18,31 @@ def unopened(
     bridges: Sequence[Bridge], switch: SwitchView, view: InterfaceView
 ) -> Iterator[UnopenedNic]:
     """Yields none while ovs-vswitchd does not run, where it has made no interface of a bridge."""
-    errors = switch.errors()
+    errors, heard = switch.errors(), _indexes_heard()
     for bridge in bridges:
         there = bridge.nic in view.names and bridge.name in view.names
-        if there and (bridge.nic in errors or not view.is_opened(bridge.nic)):
+        if there and (bridge.nic in errors or not _is_opened(view.link(bridge.nic), heard)):
             yield UnopenedNic(nic=bridge.nic, why=errors.get(bridge.nic, ""))
+
+
+def _is_opened(nic: Mapping[str, Any], heard: Collection[int] | None) -> bool:
+    """Whether ovs-vswitchd has this port open: it then belongs to the kernel datapath, or is
+    promiscuous for the userspace datapath, which hears it by a packet socket. A NIC that was moved
+    to another network namespace and back is still promiscuous, but nobody hears it. The database
+    does not say any of this (Open vSwitch 3.1). nic: as InterfaceView.link has it."""
+    if nic.get("master") == "ovs-system":
+        return True
+    return "PROMISC" in nic.get("flags", ()) and (heard is None or nic["ifindex"] in heard)
+
+
+def _indexes_heard() -> frozenset[int] | None:
+    """The indexes of the interfaces that packet sockets are bound to; None: the kernel does not
+    say."""
+    try:
+        _, *lines = Path("/proc/net/packet").read_text().splitlines()
+    except OSError:
+        return None
+    return frozenset(int(line.split()[4]) for line in lines)
 
 
 def open_anew(remote: str, nics: Collection[str]) -> None:
