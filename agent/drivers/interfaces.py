@@ -44,11 +44,6 @@ _BLANK = re.compile(r"\s")
 _DATAPATH_INTERFACES = ("ovs-netdev", "ovs-system")
 # Disciplines that take what an interface receives.
 RECEIVING = ("ingress", "clsact")
-# What ovs-vswitchd has the kernel ask of each frame before it hears it (netdev-linux.c): that it
-# does not go out.
-_SWITCHS_FILTER = (
-    "bpf filter (4):  0x28 0 0 4294963204, 0x15 0 1 4, 0x06 0 0 0, 0x06 0 0 4294967295,"
-)
 # The datapath that makes a bridge's own interface of this kind, in the kernel's words.
 _DATAPATH_OF: Mapping[str, DatapathType] = {"tun": "netdev", "openvswitch": "system"}
 
@@ -91,48 +86,10 @@ class InterfaceView:
         there = self.address_entries(interface)
         return not self.is_up(interface) and all(a["family"] != "inet6" for a in there)
 
-    def is_opened(self, nic: str) -> bool:
-        """Whether ovs-vswitchd has this port open: it then belongs to the kernel datapath, or is
-        promiscuous for the userspace datapath, which hears it by a packet socket. A NIC that was
-        moved to another network namespace and back is still promiscuous, but nobody hears it; one
-        that somebody took that flag off is heard by ovs-vswitchd all the same. The database does
-        not say any of this (Open vSwitch 3.1)."""
-        link = self._links.get(nic, {})
-        if link.get("master") == "ovs-system":
-            return True
-        heard = self._heard
-        if "PROMISC" in link.get("flags", ()):
-            return heard is None or link["ifindex"] in heard
-        return nic in self._heard_by_switch
-
-    def misses_frames(self, nic: str) -> bool:
-        """Whether ovs-vswitchd has this port open by a packet socket, and somebody took off that
-        the NIC is promiscuous: it then drops what is for the bridge's own MAC address. Raises
-        EffectError."""
-        link = self._links.get(nic, {})
-        if "PROMISC" in link.get("flags", ()) or nic not in self._heard_by_switch:
-            return False
-        # An ovs-vswitchd that opens it just now sets the flag first.
-        (now,) = parsed(run([*_SHOW, "link", "show", "dev", nic]))
-        return "PROMISC" not in now["flags"]
-
-    @cached_property
-    def _heard_by_switch(self) -> frozenset[str]:
-        """The interfaces that ovs-vswitchd certainly hears by a packet socket; it may hear more."""
-        try:
-            return heard_by_switch(run(["ss", "-0", "-b", "-n", "-H", "-O"]))
-        except EffectError:
-            return frozenset()
-
-    @cached_property
-    def _heard(self) -> frozenset[int] | None:
-        """The indexes of the interfaces that packet sockets are bound to; None: the kernel does not
-        say."""
-        try:
-            _, *lines = Path("/proc/net/packet").read_text().splitlines()
-        except OSError:
-            return None
-        return frozenset(int(line.split()[4]) for line in lines)
+    def link(self, interface: str) -> Mapping[str, Any]:
+        """As `ip -d -j address` shows it; empty where it does not exist."""
+        found: Mapping[str, Any] = self._links.get(interface, {})
+        return found
 
     def addresses(self, interface: str) -> list[str]:
         """Those of global scope, IPv6 too, as a.b.c.d/len."""
@@ -349,14 +306,10 @@ class InterfaceView:
         return [a for a in entries if a["family"] == "inet" or a["scope"] == _GLOBAL]
 
 
-def heard_by_switch(sockets: str) -> frozenset[str]:
-    """The interfaces whose packet socket has ovs-vswitchd's filter, which lets pass what comes in;
-    other programs hear interfaces, too. sockets: packet sockets as `ss -O -b` shows them."""
-    return frozenset(
-        words[3].partition(":")[2]
-        for line in sockets.splitlines()
-        if _SWITCHS_FILTER in line and len(words := line.split()) > 3
-    )
+def is_promiscuous(nic: str) -> bool:
+    """As it is at this moment. Raises EffectError."""
+    (link,) = parsed(run([*_SHOW, "link", "show", "dev", nic]))
+    return "PROMISC" in link["flags"]
 
 
 def _has_rdma(name: str) -> bool:

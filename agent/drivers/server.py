@@ -42,6 +42,7 @@ from placewire.agent.drivers import (
 from placewire.agent.drivers.as_effect_error import as_effect_error
 from placewire.agent.drivers.command import run
 from placewire.agent.drivers.ovsdb_connection import connected
+from placewire.agent.drivers.packet_sockets import PacketSockets
 from placewire.agent.drivers.switch_view import SwitchView
 from placewire.agent.reconcile.effective import drifted_nics
 from placewire.agent.reconcile.effects import EffectError, UnreadableError
@@ -114,7 +115,8 @@ class Server:
         effective = traffic_control.read_queues(nics)
         theirs = switch.foreign_on_ours()
         shaped_by_others = {entry.key for entry in theirs if entry.collection == SHAPERS}
-        unopened = tuple(ports.unopened(bridges, switch, view))
+        sockets = PacketSockets()
+        unopened = tuple(ports.unopened(bridges, switch, view, sockets))
         beside = self._on_bridges(view, switch, [*live, *(b.name for b in left)], sought)
         return ObservedState(
             bridges=(*bridges, *left),
@@ -161,7 +163,7 @@ class Server:
                 bridge.name
                 for bridge in bridges
                 if bridge.name in view.names
-                and (not view.is_up(bridge.name) or ports.misses_frames(bridge, view))
+                and (not view.is_up(bridge.name) or ports.misses_frames(bridge, view, sockets))
             ),
             unopened=unopened,
             bridge_routes=tuple(

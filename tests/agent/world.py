@@ -10,6 +10,7 @@ from typing import Any
 from placewire.agent.contract.entries import COLLECTIONS
 from placewire.agent.contract.state import (
     DesiredState,
+    DriftPolicy,
     EffectiveQueue,
     ForeignEntry,
     NicFacts,
@@ -137,3 +138,19 @@ def plan(generation: int, **changes: Any) -> DesiredState:
     state = desired_state(generation, nics=("nic0",))
     sysctls = tuple(s for s in state.sysctls if s.name.endswith(".rp_filter"))
     return state.model_copy(update={"sysctls": sysctls, **changes})
+
+
+def in_force(world: World, drift: DriftPolicy = "heal") -> Keeper:
+    keeper = world.keeper()
+    assert keeper.stage(plan(1, drift=drift), 60).succeeded
+    keeper.commit(1, None)
+    world.network.touched = 0
+    return keeper
+
+
+def tick(world: World, keeper: Keeper, seconds: float = 0.0) -> Any:
+    """Lets time pass; the daemon wakes up where something is due."""
+    world.now += seconds
+    due = keeper.seconds_until_due()
+    assert due is not None
+    return keeper.tick() if due <= 0 else None

@@ -500,36 +500,6 @@ def test_ipv6_routes_of_advertisements_are_not_lost(said: dict[str, str]) -> Non
     assert lost.startswith("2001:db8::/32 ")
 
 
-SOCKETS = """\
-p_raw 0 0 *:nic0 * bpf filter (4):  0x28 0 0 4294963204, 0x15 0 1 4, 0x06 0 0 0, \
-0x06 0 0 4294967295,
-p_raw 0 0 *:nic1 * bpf filter (2):  0x28 0 0 12, 0x06 0 0 4294967295,
-p_dgr 0 0 [35020]:nic2 *
-"""
-
-
-def test_a_nic_that_the_switch_hears_is_open_though_it_is_not_promiscuous(
-    said: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(InterfaceView, "_heard", frozenset({5, 6, 7}))
-    links = [
-        {"ifindex": 5 + n, "ifname": f"nic{n}", "flags": ["UP"], "mtu": 1500, "address": ""}
-        for n in range(3)
-    ]
-    said["ip -N -j -d address show"] = json.dumps(links)
-    for n, link in enumerate(links):
-        said[f"ip -N -j link show dev nic{n}"] = json.dumps([link])
-    said["ss -0 -b -n -H -O"] = SOCKETS
-    names = [str(link["ifname"]) for link in links]
-    view = InterfaceView()
-    assert [view.is_opened(name) for name in names] == [True, False, False], "others listen, too"
-    assert [view.misses_frames(name) for name in names] == [True, False, False]
-    said["ip -N -j link show dev nic0"] = json.dumps([{**links[0], "flags": ["UP", "PROMISC"]}])
-    assert not InterfaceView().misses_frames("nic0"), "it was just being opened"
-    said["ss -0 -b -n -H -O"] = ""
-    assert not InterfaceView().is_opened("nic0"), "where nothing is known, it is opened anew"
-
-
 def test_routes_in_one_place_are_a_fact(said: dict[str, str]) -> None:
     lines = [
         "10.50.0.0/16 via 10.7.0.2 dev nic0 metric 5",

@@ -36,10 +36,10 @@ def test_a_hello_fails_in_order_where_disciplines_cannot_be_read(
 def test_a_nic_whose_move_fails_keeps_no_other_one_from_moving(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    moved, read = [], nic_moves.InterfaceView
+    moved: list[list[str]] = []
 
     def view() -> Any:
-        monkeypatch.setattr(nic_moves, "InterfaceView", read)
+        monkeypatch.setattr(nic_moves, "InterfaceView", interfaces.InterfaceView)
         raise NetlinkError(errno.EBUSY, "busy")
 
     monkeypatch.setattr(nic_moves, "InterfaceView", view)
