@@ -164,6 +164,31 @@ async def test_a_report_is_heard_behind_all_that_was_printed_before(tmp_path: Pa
     assert [event.event for event in events] == ["finished"]
 
 
+@pytest.mark.parametrize("stream", ["stderr", "stdout"])
+async def test_what_a_rank_left_behind_and_prints_does_not_hide_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: str
+) -> None:
+    """Until the test has ended, what it left behind prints more often than the end is waited for."""
+    monkeypatch.setattr(ranks_module, "_MOST_DRAINS", 3 if stream == "stdout" else 10**9)
+    over = tmp_path / "over"
+    rank = Here(
+        f"""
+if os.fork() == 0:
+    while not os.path.exists({str(over)!r}):
+        print("still here", file=sys.{stream}, flush=True)
+        time.sleep(0.05)
+    os._exit(0)
+os._exit(3)
+""",
+        tmp_path,
+    )
+    try:
+        with pytest.raises(JobFailed, match="rank 0 ended with 3"):
+            await run_ranks(rank, specs(1), lambda event: None)
+    finally:
+        over.touch()
+
+
 async def test_an_interrupt_is_heard_beside_ranks_that_print_without_end(tmp_path: Path) -> None:
     rank = Here("while True: sys.stdout.write('x' * 20 + chr(10))", tmp_path)
     heard = asyncio.Event()
