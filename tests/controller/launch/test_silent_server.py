@@ -55,9 +55,11 @@ def test_a_shell_that_never_comes_to_the_command_is_named(
     monkeypatch.setattr(connection, "ANSWER_SECONDS", 3.0)
     monkeypatch.setattr(SshServer.run, "__defaults__", (b"", 3.0))
     with served(keys, options) as login:
-        with pytest.raises(LaunchFailed, match=r"(?s)s1: SSH gave no answer within 3 s.*\.bashrc"):
+        with pytest.raises(
+            LaunchFailed, match=r"(?s)s1.*: SSH gave no answer within \d+ s.*\.bashrc"
+        ):
             launcher_of(login).left()
-        with pytest.raises(LaunchFailed, match=r"(?s)s[12]: SSH gave no answer"):
+        with pytest.raises(LaunchFailed, match=r"(?s)s[12].*: SSH gave no answer"):
             launcher_of(login).require_ready()
 
 
