@@ -89,24 +89,7 @@ def connected(name: str, address: str, login: Login, patience: Patience) -> para
             raise no_answer(where, patience.seconds) from error
         if tells_of_silence(error, time.monotonic() - begun):
             raise no_answer(where, _CONNECT_SECONDS) from error
-        if _NO_SESSION in str(error).lower():
-            raise failed(
-                "SSH does not let us in: its sshd ended the connection, as after too many keys",
-                "name a user and a key that it accepts (launch.user, launch.key); its sshd's "
-                "log says more",
-            ) from error
-        if "not found in known_hosts" not in str(error):
-            raise failed(
-                f"SSH does not let us in: {error}",
-                "name a user and a key that it accepts (launch.user, launch.key); its sshd's "
-                "log says more",
-            ) from error
-        raise failed(
-            "its SSH host key is not known",
-            f"compare its fingerprint (`ssh-keyscan -p {login.port} {address} | "
-            "ssh-keygen -lf -`), then add what ssh-keyscan prints to "
-            f"{login.known_hosts or '~/.ssh/known_hosts'}",
-        ) from error
+        raise failed(*_not_let_in(str(error), address, login)) from error
     except OSError as error:
         if patience.is_over:
             raise no_answer(where, patience.seconds) from error
@@ -118,6 +101,23 @@ def connected(name: str, address: str, login: Login, patience: Patience) -> para
     assert transport is not None
     transport.set_keepalive(_KEEPALIVE_SECONDS)
     return client
+
+
+def _not_let_in(said: str, address: str, login: Login) -> tuple[str, str]:
+    """Returns what hinders it and what to do. said: by paramiko."""
+    if "not found in known_hosts" in said:
+        return (
+            "its SSH host key is not known",
+            f"compare its fingerprint (`ssh-keyscan -p {login.port} {address} | "
+            "ssh-keygen -lf -`), then add what ssh-keyscan prints to "
+            f"{login.known_hosts or '~/.ssh/known_hosts'}",
+        )
+    if _NO_SESSION in said.lower():
+        said = "its sshd ended the connection, as after too many keys"
+    return (
+        f"SSH does not let us in: {said}",
+        "name a user and a key that it accepts (launch.user, launch.key); its sshd's log says more",
+    )
 
 
 def socket_of(client: paramiko.SSHClient) -> socket.socket:

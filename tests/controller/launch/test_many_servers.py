@@ -20,8 +20,7 @@ PLAN = "small"
 
 
 class Told(SshServer):
-    """A server on which a rank of the plan runs until it is told to end; where it is stubborn, it does
-    not end."""
+    """A server on which a rank of the plan runs until it is told to end; a stubborn one does not."""
 
     def __init__(self, name: str, *, stubborn: bool = False) -> None:
         super().__init__(name, "127.0.0.1", Login())

@@ -192,7 +192,7 @@ async def test_a_report_is_heard_behind_all_that_was_printed_before(tmp_path: Pa
 async def test_what_a_rank_left_behind_and_prints_does_not_hide_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: str
 ) -> None:
-    """Until the test has ended, what it left behind prints more often than the end is waited for."""
+    """What it left behind prints until the test has ended."""
     monkeypatch.setattr(ranks_module, "_MOST_DRAINS", 3 if stream == "stdout" else 10**9)
     over = tmp_path / "over"
     rank = Here(
