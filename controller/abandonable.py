@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
 Result = TypeVar("Result")
+
+_WAITS = 10
 
 
 async def abandonable(call: Callable[[], Result], what: str = "a blocking call") -> Result:
@@ -40,18 +43,28 @@ async def abandonable(call: Callable[[], Result], what: str = "a blocking call")
     return await ended
 
 
-def each_in_a_thread(calls: Sequence[Callable[[], Result]], at_once: int) -> list[Result]:
+def each_in_a_thread(
+    calls: Sequence[Callable[[], Result]],
+    at_once: int,
+    *,
+    seconds: float,
+    otherwise: Callable[[int], Result],
+) -> list[Result]:
     """Makes the calls, so many at once, and returns their results in this order, or raises what the
-    first of them raised. Threads do not keep this process from ending."""
+    first of them raised. seconds: for all of it; then no more of them are begun, and those that
+    have not ended are left to themselves. otherwise: gives the result of such a call, by its
+    number. Threads do not keep this process from ending."""
     results: dict[int, Result] = {}
     errors: dict[int, BaseException] = {}
     waiting, lock = iter(enumerate(calls)), threading.Lock()
+    is_over, ended_one = threading.Event(), threading.Semaphore(0)
 
     def work() -> None:
         while True:
             with lock:
-                taken = next(waiting, None)
+                taken = None if is_over.is_set() else next(waiting, None)
             if taken is None:
+                ended_one.release()
                 return
             number, call = taken
             try:
@@ -59,11 +72,17 @@ def each_in_a_thread(calls: Sequence[Callable[[], Result]], at_once: int) -> lis
             except BaseException as error:
                 errors[number] = error
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in calls[:at_once]]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[min(errors)]
-    return [results[number] for number in range(len(calls))]
+    running = min(at_once, len(calls))
+    for _ in range(running):
+        threading.Thread(target=work, daemon=True).start()
+    # The wait is many short ones, of which one alone passes while this process is held up.
+    for _ in range(_WAITS):
+        until = time.monotonic() + seconds / _WAITS
+        while running and ended_one.acquire(timeout=max(0.0, until - time.monotonic())):
+            running -= 1
+    with lock:
+        is_over.set()
+    ended, raised = dict(results), dict(errors)
+    if raised:
+        raise raised[min(raised)]
+    return [ended[k] if k in ended else otherwise(k) for k in range(len(calls))]

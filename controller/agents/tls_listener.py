@@ -128,9 +128,17 @@ class TlsListener:
         one = None if transport is None else self._by_transport.get(transport)
         if one is not None:
             one.has_asked = True
-        answer: web.StreamResponse = await handler(request)
-        if one is not None and time.monotonic() - one.since_seconds > LONGEST_SECONDS:
-            answer.force_close()
+
+        def close_if_old(answer: web.StreamResponse) -> None:
+            if one is not None and time.monotonic() - one.since_seconds > LONGEST_SECONDS:
+                answer.force_close()
+
+        try:
+            answer: web.StreamResponse = await handler(request)
+        except web.HTTPException as refusal:
+            close_if_old(refusal)
+            raise
+        close_if_old(answer)
         return answer
 
     async def _accept(self, listener: socket.socket, server: web.Server) -> None:

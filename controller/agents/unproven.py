@@ -19,11 +19,12 @@ Connection = TypeVar("Connection")
 class Limits:
     """unproven, unproven_each: connections of peers that have not shown who they are, in all and of
     one address. proven_each: connections of one certificate's name: an agent has
-    two, and more for a moment where it was cut off."""
+    two, more for a moment where it was cut off, and one for each reply that it sends at once after
+    it was held up. The oldest is its poll, which must not be closed for them."""
 
     unproven: int
     unproven_each: int
-    proven_each: int = 8
+    proven_each: int = 32
 
     def within(self, descriptors: int) -> Limits:
         """As many as leave half of the descriptors to peers that are in, and to everything else."""

@@ -30,7 +30,7 @@ _OTHER_EVENTS = 100
 
 @dataclass
 class Followed:
-    """tail: the rank's last lines beside its events. lines: how many lines of it were read.
+    """tail: the rank's last lines beside its events. lines: how many lines of its output were read.
     readers: tasks that read what it prints, its output before its errors. next_step,
     checkpoint_step, others: the next step that it may report, the last that is in a checkpoint, and
     how many other events it reported.

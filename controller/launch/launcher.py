@@ -55,12 +55,15 @@ class RunningProgram:
     plan: str = ""
 
 
-def not_ended(pids: Mapping[str, Sequence[int]]) -> JobFailed:
-    """pids: by server, of the processes that remain."""
+def not_ended(
+    pids: Mapping[str, Sequence[int]], problems: Sequence[LaunchFailed] = ()
+) -> JobFailed:
+    """pids: by server, of the processes that remain. problems: of servers that were not heard."""
     each = (f"{server} (pid {', '.join(map(str, some))})" for server, some in pids.items())
+    told = "".join(f"; {one.where}: {one.what}" for one in problems)
     return JobFailed(
-        f"ranks of an earlier job do not end: {', '.join(each)}",
-        where=", ".join(pids),
+        f"ranks of an earlier job do not end: {', '.join(each)}{told}",
+        where=", ".join([*pids, *(one.where for one in problems)]),
         remedy="end them by hand, then try again",
     )
 
@@ -110,11 +113,11 @@ class Launcher(Starter, Protocol):
     def left(self) -> tuple[RunningProgram, ...]:
         """Returns the ranks on the plan's servers that this process did not start, of whatever
         plan. Raises LaunchFailed, with those that were found, where a server cannot be looked
-        at."""
+        at or does not answer in time."""
 
     def end_left(self, ranks: Sequence[RunningProgram]) -> None:
         """Ends these ranks, as far as they are this plan's. Raises JobFailed where one does not
-        end; the others are ended."""
+        end, and LaunchFailed where a server cannot be asked; the others are ended."""
 
 
 class NoLauncher:

@@ -40,6 +40,7 @@ _KILL_SECONDS = 15.0
 # When a rank dies, its peers fail because of it; so much time shows which was first, and why.
 _BLAME_SECONDS = 0.5
 _DRAIN_SECONDS = 1.0
+_MOST_DRAINS = 60
 _TELL_SECONDS = 2.0
 # A wait is so many short ones, of which one alone passes while this process is held up.
 _WAITS = 10
@@ -164,9 +165,11 @@ class _Job:
         status = await rank.process.wait()
         rank.exited_seconds = time.monotonic()
         # What it printed last may be behind much else. But a process of the user's own may keep a
-        # pipe open, and print errors without end; the job must not wait for it.
+        # pipe open, and print without end; the job must not wait for it.
         read = -1
-        while read != rank.lines and not rank.readers[0].done():
+        for _ in range(_MOST_DRAINS):
+            if read == rank.lines or rank.readers[0].done():
+                break
             read = rank.lines
             await _wait(rank.readers, _DRAIN_SECONDS)
         return status
@@ -196,7 +199,6 @@ class _Job:
     async def _read_errors(self, rank: Followed) -> None:
         async for line in rank.process.errors():
             async with self._turn:
-                rank.lines += 1
                 self._heard = time.monotonic()
                 self._printed(rank, line, is_error=True)
 

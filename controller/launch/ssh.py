@@ -34,6 +34,8 @@ from placewire.controller.launch.own_runs import (
 from placewire.controller.launch.programs import TAIL_LINES, Ended, OnLine, follow
 from placewire.controller.launch.ssh_connecting import Login
 from placewire.controller.launch.ssh_connection import (
+    ANSWER_SECONDS,
+    PROGRAM_SECONDS,
     InFolder,
     SshServer,
     Started,
@@ -48,7 +50,13 @@ _Answer = TypeVar("_Answer")
 
 # The interpreter that playbooks/agent.yaml installs.
 INSTALLED_PYTHON = "/opt/placewire/.venv/bin/python"
-_MOST_AT_ONCE = 16
+# Servers that are down or silent must not keep the others waiting.
+_MOST_AT_ONCE = 128
+# For all servers together, and longer than one that is silent is waited for: to end ranks, it is
+# asked twice, and whether it is ready, four times beside the program.
+_LOOK_SECONDS = 1.5 * ANSWER_SECONDS
+_END_SECONDS = 2.5 * ANSWER_SECONDS
+_READY_SECONDS = PROGRAM_SECONDS + 4.5 * ANSWER_SECONDS
 # sbin is where Debian has ip and tc, and not on every user's path.
 _READ = 'PATH="$PATH:/usr/sbin:/sbin" exec python3 -I -'
 # A killed program ends when a processor is free for that; on a lost server it ends by its lease.
@@ -94,7 +102,7 @@ class SshLauncher:
 
     def require_ready(self) -> None:
         """Raises LaunchFailed or UsageError, which name the server and what is missing there."""
-        for problem in self._on_all(self._problem):
+        for problem in _answers(list(self._servers.values()), self._problem, _READY_SECONDS):
             if problem is not None:
                 raise problem
 
@@ -128,13 +136,9 @@ class SshLauncher:
         return Ended(status, said.encode(), tuple(complaint.splitlines()[-TAIL_LINES:]))
 
     def left(self) -> tuple[RunningProgram, ...]:
-        ranks: list[RunningProgram] = []
-        problems: list[LaunchFailed] = []
-        for outcome in self._on_all(self._left_or_problem):
-            if isinstance(outcome, LaunchFailed):
-                problems.append(outcome)
-            else:
-                ranks.extend(outcome)
+        outcomes = _answers(list(self._servers.values()), self._left_of, _LOOK_SECONDS)
+        problems = [one for one in outcomes if isinstance(one, LaunchFailed)]
+        ranks = [rank for one in outcomes if not isinstance(one, LaunchFailed) for rank in one]
         if problems:
             raise not_looked_at(problems, ranks)
         return tuple(ranks)
@@ -145,16 +149,24 @@ class SshLauncher:
         return tuple(rank for program in programs for rank in self._running(on, program))
 
     def end_left(self, ranks: Sequence[RunningProgram]) -> None:
-        stuck: dict[str, list[int]] = {}
-        for server in sorted({rank.server for rank in ranks}):
-            on, runs = self._servers[server], {r.run for r in ranks if r.server == server}
+        runs: dict[str, set[str]] = {}
+        for rank in ranks:
+            runs.setdefault(rank.server, set()).add(rank.run)
+        servers = sorted(runs)
+
+        def end(on: SshServer) -> list[int]:
             found_there = [one for one in self._left_on(on) if one.run.plan == self._plan]
-            if not (left := [one for one in found_there if one.run.identifier in runs]):
-                continue
-            if remaining := [int(pid) for pid in self._listed(on, ending(left)).split()]:
-                stuck[server] = remaining
+            left = [one for one in found_there if one.run.identifier in runs[on.name]]
+            return [int(pid) for pid in self._listed(on, ending(left)).split()] if left else []
+
+        outcomes = _answers([self._servers[name] for name in servers], end, _END_SECONDS)
+        each = zip(servers, outcomes, strict=True)
+        stuck = {s: one for s, one in each if one and not isinstance(one, LaunchFailed)}
+        problems = [one for one in outcomes if isinstance(one, LaunchFailed)]
         if stuck:
-            raise not_ended(stuck)
+            raise not_ended(stuck, problems)
+        if problems:
+            raise not_looked_at(problems, ())
 
     async def _begin(self, on: SshServer, words_and_files: InFolder, rank: int) -> SshProgram:
         """rank: -1 where the program is none."""
@@ -171,14 +183,11 @@ class SshLauncher:
         self._leaders.add((on.name, started.leader))
         return SshProgram(rank, on, started)
 
-    def _left_or_problem(self, on: SshServer) -> list[RunningProgram] | LaunchFailed:
-        try:
-            return [
-                RunningProgram(on.name, one.pid, one.seconds, one.run.identifier, one.run.plan)
-                for one in self._left_on(on)
-            ]
-        except LaunchFailed as error:
-            return error
+    def _left_of(self, on: SshServer) -> list[RunningProgram]:
+        return [
+            RunningProgram(on.name, one.pid, one.seconds, one.run.identifier, one.run.plan)
+            for one in self._left_on(on)
+        ]
 
     def _left_on(self, on: SshServer) -> list[LeftRun]:
         """Finds ranks that a launcher started and that this one did not, of whatever plan. What
@@ -259,16 +268,35 @@ class SshLauncher:
             )
         return None
 
-    def _on_all(self, ask: Callable[[SshServer], _Answer]) -> list[_Answer]:
-        asking = [partial(ask, on) for on in self._servers.values()]
-        return each_in_a_thread(asking, _MOST_AT_ONCE)
-
 
 def _kind_of(program: Sequence[str]) -> str:
     """Returns how its runs are marked: a stand-in for ranks is told apart from ranks."""
     if tuple(program) == RANK_PROGRAM:
         return RANK
     return f"{RANK}-{hashlib.sha256(repr(tuple(program)).encode()).hexdigest()[:16]}"
+
+
+def _answers(
+    servers: Sequence[SshServer], ask: Callable[[SshServer], _Answer], seconds: float
+) -> list[_Answer | LaunchFailed]:
+    """Asks many servers at once. Returns what each answers, or why it does not; none waits for
+    another, and a server that has not answered after so many seconds is left to itself."""
+
+    def answer(on: SshServer) -> _Answer | LaunchFailed:
+        try:
+            return ask(on)
+        except LaunchFailed as error:
+            return error
+
+    def unheard(number: int) -> _Answer | LaunchFailed:
+        return LaunchFailed(
+            f"nothing was heard of it within {seconds:g} s; too many servers are silent",
+            where=servers[number].name,
+            remedy="look at the sshd of the plan's servers, and at the network in between",
+        )
+
+    asking = [partial(answer, on) for on in servers]
+    return each_in_a_thread(asking, _MOST_AT_ONCE, seconds=seconds, otherwise=unheard)
 
 
 async def _end_unwanted(on: SshServer, starting: asyncio.Task[Started]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -19,7 +20,9 @@ _KEEPALIVE_SECONDS = 5
 # TCP alone would notice only after a quarter of an hour that a server is gone.
 _LOST_MILLISECONDS = 20_000
 # What paramiko says where a server accepts a connection and is silent then.
-_SILENCE = ("timeout", "timed out", "protocol banner", "no existing session")
+_SILENCE = ("timeout", "timed out", "protocol banner")
+# It also says so where the server hung up.
+_NO_SESSION = "no existing session"
 
 # Placewire reports paramiko's errors itself, with a remedy.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
@@ -39,6 +42,7 @@ def connected(name: str, address: str, login: Login, patience: Patience) -> para
     """Raises LaunchFailed, which says what hinders it and what to do."""
     client, where = paramiko.SSHClient(), f"{name} ({address}, port {login.port})"
     client.set_missing_host_key_policy(paramiko.RejectPolicy())
+    begun = time.monotonic()
 
     def failed(what: str, remedy: str) -> LaunchFailed:
         return LaunchFailed(what, where=where, remedy=remedy)
@@ -71,7 +75,9 @@ def connected(name: str, address: str, login: Login, patience: Patience) -> para
             f"ask who runs it; then `ssh-keygen -R {known_as}` and add the new key",
         ) from error
     except paramiko.AuthenticationException as error:
-        if patience.is_over or _tells_of_silence(error):
+        if patience.is_over:
+            raise no_answer(where, patience.seconds) from error
+        if tells_of_silence(error, time.monotonic() - begun):
             raise no_answer(where, _CONNECT_SECONDS) from error
         raise failed(
             f"SSH refuses {login.user or 'the user of this process'}: {error}",
@@ -79,20 +85,11 @@ def connected(name: str, address: str, login: Login, patience: Patience) -> para
             "key into ssh-agent",
         ) from error
     except (paramiko.SSHException, EOFError) as error:
-        if patience.is_over or _tells_of_silence(error):
+        if patience.is_over:
+            raise no_answer(where, patience.seconds) from error
+        if tells_of_silence(error, time.monotonic() - begun):
             raise no_answer(where, _CONNECT_SECONDS) from error
-        if "not found in known_hosts" not in str(error):
-            raise failed(
-                f"SSH does not let us in: {error}",
-                "name a user and a key that it accepts (launch.user, launch.key); its sshd's "
-                "log says more",
-            ) from error
-        raise failed(
-            "its SSH host key is not known",
-            f"compare its fingerprint (`ssh-keyscan -p {login.port} {address} | "
-            "ssh-keygen -lf -`), then add what ssh-keyscan prints to "
-            f"{login.known_hosts or '~/.ssh/known_hosts'}",
-        ) from error
+        raise failed(*_not_let_in(str(error), address, login)) from error
     except OSError as error:
         if patience.is_over:
             raise no_answer(where, patience.seconds) from error
@@ -104,6 +101,23 @@ def connected(name: str, address: str, login: Login, patience: Patience) -> para
     assert transport is not None
     transport.set_keepalive(_KEEPALIVE_SECONDS)
     return client
+
+
+def _not_let_in(said: str, address: str, login: Login) -> tuple[str, str]:
+    """Returns what hinders it and what to do. said: by paramiko."""
+    if "not found in known_hosts" in said:
+        return (
+            "its SSH host key is not known",
+            f"compare its fingerprint (`ssh-keyscan -p {login.port} {address} | "
+            "ssh-keygen -lf -`), then add what ssh-keyscan prints to "
+            f"{login.known_hosts or '~/.ssh/known_hosts'}",
+        )
+    if _NO_SESSION in said.lower():
+        said = "its sshd ended the connection, as after too many keys"
+    return (
+        f"SSH does not let us in: {said}",
+        "name a user and a key that it accepts (launch.user, launch.key); its sshd's log says more",
+    )
 
 
 def socket_of(client: paramiko.SSHClient) -> socket.socket:
@@ -124,5 +138,9 @@ def no_answer(where: str, seconds: float) -> LaunchFailed:
     )
 
 
-def _tells_of_silence(error: Exception) -> bool:
-    return any(words in str(error).lower() for words in _SILENCE)
+def tells_of_silence(error: Exception, passed_seconds: float) -> bool:
+    """Whether the server was silent. passed_seconds: since the connection was begun."""
+    said = str(error).lower()
+    if _NO_SESSION in said:
+        return passed_seconds >= _CONNECT_SECONDS
+    return any(words in said for words in _SILENCE)

@@ -5,7 +5,6 @@ Looking for ranks and ending them blocks a thread that an interrupt does not wai
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from functools import partial
 
@@ -15,9 +14,6 @@ from placewire.controller.launch.launcher import Launcher, RunningProgram
 from placewire.controller.launch.of_plans import about_others, of_plan, where
 from placewire.controller.story.tools import Tools
 from placewire.controller.uninterruptible import interrupt_means
-
-# Longer than a server that does not answer is waited for; many are asked at once.
-_LOOK_SECONDS = 90.0
 
 # What an interrupt means meanwhile.
 _ENDING_RANKS = "no server's network was changed; ranks that were told to end do so"
@@ -69,14 +65,7 @@ async def end_left_ranks_or_say(plan_name: str, tools: Tools) -> None:
 async def left_ranks(launcher: Launcher) -> Sequence[RunningProgram]:
     """The ranks on the plan's servers, of whatever plan. Raises LaunchFailed, with those that were
     found, where a server cannot be looked at, or does not answer in time."""
-    try:
-        async with asyncio.timeout(_LOOK_SECONDS):
-            return await abandonable(launcher.left)
-    except TimeoutError as error:
-        raise LaunchFailed(
-            f"the plan's servers do not say within {_LOOK_SECONDS:g} s which ranks run there",
-            remedy="look at their sshd and the network in between",
-        ) from error
+    return await abandonable(launcher.left)
 
 
 async def _end(ranks: Sequence[RunningProgram], tools: Tools) -> None:

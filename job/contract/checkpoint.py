@@ -137,6 +137,15 @@ def checkpoints_in(folder: Path) -> tuple[Checkpoint, ...]:
     return listed_in(folder).checkpoints
 
 
+def is_whole_name(name: object) -> bool:
+    """Whether it is the name of a whole checkpoint's folder, and so leads nowhere else."""
+    return isinstance(name, str) and name.startswith(WHOLE) and _FOLDER.fullmatch(name) is not None
+
+
+def is_probe_name(name: object) -> bool:
+    return isinstance(name, str) and _PROBE.fullmatch(name) is not None
+
+
 def listed_in(folder: Path) -> Listing:
     """Raises OSError where the folder cannot be read."""
     if not folder.exists():
@@ -144,7 +153,7 @@ def listed_in(folder: Path) -> Listing:
     found = [
         (int(name[2]), entry)
         for entry in folder.iterdir()
-        if (name := _FOLDER.fullmatch(entry.name)) and entry.name.startswith(WHOLE)
+        if is_whole_name(entry.name) and (name := _FOLDER.fullmatch(entry.name))
     ]
     usable, unusable = list[Checkpoint](), list[Unusable]()
     for step, path in sorted(found):

@@ -19,6 +19,8 @@ from placewire.job.contract.checkpoint import (
     Manifest,
     Resume,
     checkpoint_at,
+    is_probe_name,
+    is_whole_name,
     listed_in,
 )
 from placewire.job.contract.specification import RankSpec, Resumed
@@ -106,9 +108,9 @@ def _choose(spec: RankSpec, checkpoints: Checkpoints) -> Checkpoint | None:
 
 
 def _follow(spec: RankSpec, checkpoints: Checkpoints, store: TCPStore) -> Checkpoint | None:
-    said = json.loads(await_key(store, spec, _KEY, "rank 0 had not chosen a checkpoint"))
+    probe, name = chosen_names(await_key(store, spec, _KEY, "rank 0 had not chosen a checkpoint"))
     deadline = time.monotonic() + _SEEN_WITHIN_SECONDS
-    while not (checkpoints.folder / said["probe"]).exists():
+    while not (checkpoints.folder / probe).exists():
         if time.monotonic() > deadline:
             raise JobError(
                 f"this server does not see in {checkpoints.folder} what rank 0 wrote there",
@@ -117,7 +119,23 @@ def _follow(spec: RankSpec, checkpoints: Checkpoints, store: TCPStore) -> Checkp
         time.sleep(0.1)
         if checkpoints.folder.exists():
             list(checkpoints.folder.iterdir())  # makes the client ask the file server again
-    return None if said["name"] is None else checkpoint_at(checkpoints.folder / said["name"])
+    return None if name is None else checkpoint_at(checkpoints.folder / name)
+
+
+def chosen_names(said: str | bytes) -> tuple[str, str | None]:
+    """Returns the names of rank 0's probe and of the checkpoint, if there is one, both in the job's
+    folder. Raises JobError where it says others: whoever reaches the store can write to it."""
+    try:
+        told = json.loads(said)
+    except (ValueError, RecursionError):
+        told = None
+    probe, name = (told.get("probe"), told.get("name")) if isinstance(told, dict) else (None, None)
+    if not is_probe_name(probe) or not (name is None or is_whole_name(name)):
+        raise JobError(
+            f"what was chosen as the job's checkpoint is no name of a checkpoint: {said[:200]!r}",
+            "look for who else reaches the job's master address and TCP port",
+        )
+    return probe, name
 
 
 def _left_alone(

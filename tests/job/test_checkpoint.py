@@ -567,7 +567,7 @@ def test_a_folder_that_is_not_shared_is_refused(
     spec = other.specs[0].model_copy(update={"rank": 1, "world_size": 2})
     wait = timedelta(seconds=120)
     store = TCPStore("127.0.0.1", free_port(), 1, is_master=True, timeout=wait)
-    store.set("checkpoint", json.dumps({"probe": "seen-1", "step": None}))
+    store.set("checkpoint", json.dumps({"probe": "seen-" + "0" * 32, "name": None}))
     with pytest.raises(JobError, match=r"does not see in .*there what rank 0 wrote"):
         begin(spec, other.checkpoints[0], store)
 

@@ -13,7 +13,9 @@ import pytest
 import torch
 
 from placewire.job.contract.checkpoint import Checkpoint, Manifest, checkpoint_at
+from placewire.job.errors import JobError
 from placewire.job.placed.plain_state import read_checkpoint
+from placewire.job.placed.resume import chosen_names
 from placewire.job.placed.saved_tensors import saved_tensors
 from placewire.job.placed.tensor_file import TensorFileError
 
@@ -102,3 +104,30 @@ def test_a_buffer_may_be_called_as_an_optimizer_s_settings_are(tmp_path: Path) -
 def test_settings_of_other_types_are_passed_on(tmp_path: Path, betas: Any) -> None:
     made(tmp_path, {}, 0, groups={"optimizer": ({"betas": betas},)})
     assert read_checkpoint(tmp_path)["optimizer"]["param_groups"] == [{"betas": betas}]
+
+
+PROBED = "seen-" + "0" * 32
+
+
+@pytest.mark.parametrize("name", [None, "step-00000008"])
+def test_a_rank_follows_to_a_checkpoint_of_the_job_s_folder(name: str | None) -> None:
+    assert chosen_names(json.dumps({"probe": PROBED, "name": name})) == (PROBED, name)
+
+
+@pytest.mark.parametrize(
+    ("probe", "name"),
+    [
+        (PROBED, "../step-00000008"), (PROBED, "/step-00000008"), (PROBED, "step-00000008/../../x"),
+        (PROBED, "step-00000008\n"), (PROBED, "saving-00000008"), (PROBED, 8), (PROBED, ["x"]),
+        ("../" + PROBED, None), (None, None), ("/etc/passwd", "step-00000008"),
+    ],
+)  # fmt: skip
+def test_a_rank_follows_to_no_other_folder(probe: object, name: object) -> None:
+    with pytest.raises(JobError, match="is no name of a checkpoint"):
+        chosen_names(json.dumps({"probe": probe, "name": name}))
+
+
+@pytest.mark.parametrize("said", [b"", b"[]", b"7", b"\xff", b"[" * 100_000])
+def test_a_rank_follows_nobody_who_says_nothing(said: bytes) -> None:
+    with pytest.raises(JobError, match="is no name of a checkpoint"):
+        chosen_names(said)

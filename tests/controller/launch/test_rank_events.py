@@ -6,8 +6,10 @@ import asyncio
 import json
 import os
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -102,15 +104,35 @@ step(8); finish()
     assert len(events) < 150 and len(text) > 900
 
 
-async def test_a_rank_that_hangs_at_its_start_is_named(tmp_path: Path) -> None:
-    """Though others have begun, and it prints."""
+async def test_a_rank_that_hangs_at_its_start_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though others have begun, and it prints. Its time begins once all of that was heard."""
+    monkeypatch.setattr(ranks_module, "_LONGEST_LOOK_SECONDS", 0.0)
+    heard = set[int]()
+
+    def hear(rank: int) -> None:
+        heard.add(rank)
+        if heard == {0, 1, 2}:
+            monkeypatch.setattr(ranks_module, "_LONGEST_LOOK_SECONDS", 2.0)
+
     rank = Here(
-        "if rank != 1: step(0)\nwhile True: print('a warning', flush=True); time.sleep(0.2)",
+        """
+if rank != 1: step(0)
+while True:
+    if rank == 1: print("a warning", flush=True)
+    time.sleep(0.2)
+""",
         tmp_path,
     )
-    late = list[str]()
     with pytest.raises(JobFailed) as failure:
-        await run_ranks(rank, specs(3), lambda event: None, on_late=late.append, start_seconds=3)
+        await run_ranks(
+            rank,
+            specs(3),
+            lambda event: hear(event.rank),
+            on_line=lambda rank, line, error: hear(rank),
+            start_seconds=3,
+        )
     assert failure.value.what.startswith("rank 1 (s2) has not begun")
     assert (failure.value.where, failure.value.rank) == ("s2", 1)
     assert "a warning" in failure.value.what
@@ -119,23 +141,25 @@ async def test_a_rank_that_hangs_at_its_start_is_named(tmp_path: Path) -> None:
 async def test_a_long_start_is_no_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a rank has not begun, that nobody says anything is no sign of anything."""
     monkeypatch.setattr(ranks_module, "_SAY_LATE_EVERY_SECONDS", 1.0)
-    late = list[str]()
+    passed_seconds = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed_seconds[0])
+    monkeypatch.setattr(ranks_module, "time", clock)
+    heard, late = list[RankEvent](), list[str]()
     source = f"""
-if rank == 0:
-    step(0)
-    while not os.path.exists({str(tmp_path / "go")!r}): time.sleep(0.05)
-else:
-    while not os.path.exists({str(tmp_path / "go")!r}): time.sleep(0.05)
+if rank == 0: step(0)
+while not os.path.exists({str(tmp_path / "go")!r}): time.sleep(0.05)
 finish()
 """
 
     def on_late(text: str) -> None:
-        late.append(text)
-        if len(late) == 3:
-            (tmp_path / "go").touch()
+        if heard:
+            late.append(text)
+            passed_seconds[0] = 10_000.0
+            if len(late) == 3:
+                (tmp_path / "go").touch()
 
     events = await run_ranks(
-        Here(source, tmp_path), specs(2), lambda event: None, on_late=on_late, silence_seconds=0.5
+        Here(source, tmp_path), specs(2), heard.append, on_late=on_late, silence_seconds=5_000.0
     )
     assert [event.event for event in events].count("finished") == 2
     assert late[0].startswith("rank 1 (s2) has not begun after")
@@ -162,6 +186,31 @@ async def test_a_report_is_heard_behind_all_that_was_printed_before(tmp_path: Pa
     rank = Here("sys.stdout.write(chr(10) * 190_000); sys.stdout.flush(); finish()", tmp_path)
     events = await run_ranks(rank, specs(1), lambda event: None)
     assert [event.event for event in events] == ["finished"]
+
+
+@pytest.mark.parametrize("stream", ["stderr", "stdout"])
+async def test_what_a_rank_left_behind_and_prints_does_not_hide_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: str
+) -> None:
+    """What it left behind prints until the test has ended."""
+    monkeypatch.setattr(ranks_module, "_MOST_DRAINS", 3 if stream == "stdout" else 10**9)
+    over = tmp_path / "over"
+    rank = Here(
+        f"""
+if os.fork() == 0:
+    while not os.path.exists({str(over)!r}):
+        print("still here", file=sys.{stream}, flush=True)
+        time.sleep(0.05)
+    os._exit(0)
+os._exit(3)
+""",
+        tmp_path,
+    )
+    try:
+        with pytest.raises(JobFailed, match="rank 0 ended with 3"):
+            await run_ranks(rank, specs(1), lambda event: None)
+    finally:
+        over.touch()
 
 
 async def test_an_interrupt_is_heard_beside_ranks_that_print_without_end(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 import placewire.controller.launch.ssh_connecting as connecting
 import placewire.controller.launch.ssh_connection as connection
-from placewire.controller.abandonable import abandonable, each_in_a_thread
+from placewire.controller.abandonable import abandonable
 from placewire.controller.errors import LaunchFailed
 from placewire.controller.launch.ssh_connecting import Login
 from placewire.controller.launch.ssh_connection import SshServer
@@ -55,9 +55,11 @@ def test_a_shell_that_never_comes_to_the_command_is_named(
     monkeypatch.setattr(connection, "ANSWER_SECONDS", 3.0)
     monkeypatch.setattr(SshServer.run, "__defaults__", (b"", 3.0))
     with served(keys, options) as login:
-        with pytest.raises(LaunchFailed, match=r"(?s)s1: SSH gave no answer within 3 s.*\.bashrc"):
+        with pytest.raises(
+            LaunchFailed, match=r"(?s)s1.*: SSH gave no answer within \d+ s.*\.bashrc"
+        ):
             launcher_of(login).left()
-        with pytest.raises(LaunchFailed, match=r"(?s)s[12]: SSH gave no answer"):
+        with pytest.raises(LaunchFailed, match=r"(?s)s[12].*: SSH gave no answer"):
             launcher_of(login).require_ready()
 
 
@@ -157,12 +159,6 @@ async def test_a_cancelled_wait_leaves_the_call_to_itself() -> None:
     with pytest.raises(ZeroDivisionError):
         await abandonable(lambda: 1 // 0)
     assert await abandonable(lambda: 7) == 7
-
-
-def test_results_come_in_order_and_the_first_error_is_raised() -> None:
-    assert each_in_a_thread([lambda k=k: k for k in range(50)], 4) == list(range(50))
-    with pytest.raises(ZeroDivisionError):
-        each_in_a_thread([lambda: 1, lambda: 1 // 0, lambda: int("x")], 2)
 
 
 def test_what_comes_after_the_end_of_patience_is_closed_at_once() -> None:

@@ -17,7 +17,6 @@ from placewire.controller.launch.launcher import NoLauncher, RunningProgram
 from placewire.controller.launch.of_plans import about_others, of_plan
 from placewire.controller.records.journal import Journal
 from placewire.controller.show.story import Show
-from placewire.controller.story import left_ranks
 from placewire.controller.story.left_ranks import end_left_ranks, end_left_ranks_or_say
 from placewire.controller.story.tools import Tools
 
@@ -97,19 +96,6 @@ class Silent(NoLauncher):
         self.asked.set()
         self.goes_on.wait()
         return ()
-
-
-def test_servers_that_do_not_answer_are_waited_for_no_longer_than_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(left_ranks, "_LOOK_SECONDS", 0.05)
-    launcher = Silent()
-    of = tools(launcher)
-    try:
-        asyncio.run(end_left_ranks_or_say("mine", of))
-        assert "do not say within 0.05 s which ranks run there" in said(of)
-    finally:
-        launcher.goes_on.set()
 
 
 def test_an_interrupt_does_not_wait_for_servers_that_do_not_answer() -> None:
