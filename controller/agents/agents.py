@@ -41,7 +41,9 @@ _MOST_TOLD = 4
 # A command's process makes its own certificate, and a new one in time, however long its job lasts.
 _CERTIFICATE_SECONDS = 30 * 86_400.0
 _RENEWED_WITH_LEFT_SECONDS = _CERTIFICATE_SECONDS / 2
-# Often, because the machine may have been suspended.
+# A certificate begins some minutes before it is made: a clock may be set back by less than them.
+_SET_BACK_SECONDS = 60.0
+# Often, because the machine may have been suspended, or its clock set.
 _LOOK_AT_CERTIFICATE_SECONDS = 60.0
 
 
@@ -182,16 +184,26 @@ class Agents:
 
 
 async def _renew(authority: Authority, context: ssl.SSLContext) -> None:
-    """Gives the context, which has a new certificate now, another one whenever half is over. By the
-    wall clock, as its peers do."""
-    made_unix = time.time()
+    """Gives the context, which has a new certificate now, another one whenever half is over, or the
+    clock was set back. By the wall clock, as its peers do."""
+    made_unix = _now_unix()
     while True:
         await asyncio.sleep(_LOOK_AT_CERTIFICATE_SECONDS)
-        left_seconds = made_unix + _CERTIFICATE_SECONDS - time.time()
-        if left_seconds < _RENEWED_WITH_LEFT_SECONDS:
+        if _is_due(made_unix, _now_unix()):
             with suppress(OSError):  # It is tried again, for half of its life.
                 authority.renew_own(context, lifetime_seconds=_CERTIFICATE_SECONDS)
-                made_unix = time.time()
+                made_unix = _now_unix()
+
+
+def _now_unix() -> float:
+    return time.time()
+
+
+def _is_due(made_unix: float, now_unix: float) -> bool:
+    """Whether a certificate that was made then is to be made anew: also where it would begin in the
+    future, by a clock that was ahead when it was made and has been set right since."""
+    left_seconds = made_unix + _CERTIFICATE_SECONDS - now_unix
+    return left_seconds < _RENEWED_WITH_LEFT_SECONDS or now_unix < made_unix - _SET_BACK_SECONDS
 
 
 def _certified_name(transport: asyncio.BaseTransport) -> str:

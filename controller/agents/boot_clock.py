@@ -1,4 +1,5 @@
-"""The clock by which tokens age: seconds since the boot, sleep included; nobody sets it."""
+"""The clock by which tokens age and stages are timed: seconds since the boot, the time included in
+which this machine slept; nobody sets it."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def _told(plan_name: str, counts: Mapping[str, int], others: Mapping[str, str]) 
         )
     stays = f"another plan stays in force on {', '.join(others)}"
     if not counts:
-        return f"nothing of plan {plan_name!r} was there to be removed, and it is given up; {stays}"
+        return f"nothing of plan {plan_name!r} was there, and it is given up there; {stays}"
     return (
         f"removed: {each} changes; {', '.join(counts)}: as before Placewire, and read back; {stays}"
     )

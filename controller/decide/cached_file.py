@@ -42,7 +42,7 @@ async def made_by_one(file: Path, on_wait: Callable[[], None]) -> AsyncIterator[
         raise _unusable(lock, error) from error
     try:
         told = False
-        while not _is_locked(descriptor):
+        while not _is_locked(descriptor, lock):
             if not told:
                 on_wait()
             told = True
@@ -52,11 +52,14 @@ async def made_by_one(file: Path, on_wait: Callable[[], None]) -> AsyncIterator[
         os.close(descriptor)
 
 
-def _is_locked(descriptor: int) -> bool:
+def _is_locked(descriptor: int, lock: Path) -> bool:
+    """Raises PlacewireError where its file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        raise _unusable(lock, error) from error
     return True
 
 

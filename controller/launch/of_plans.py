@@ -31,8 +31,9 @@ def about_others(others: Sequence[RunningProgram]) -> list[str]:
 def _about(plan: str, ranks: Sequence[RunningProgram]) -> str:
     if plan:
         return (
-            f"ranks of plan {plan!r} run on {where(ranks)} and are left alone; "
-            "`controller destroy` with that plan's file ends them"
+            f"ranks of plan {plan!r} run on {where(ranks)} and are left alone: they may be a job "
+            "that somebody is running. If nobody is, `controller destroy` with that plan's file "
+            "ends them"
         )
     return (
         f"ranks that a former release started run on {where(ranks)}; nothing says of which plan "

@@ -92,11 +92,12 @@ class RunReport(Frozen):
     """Seconds are of one training step, which takes as long as its slowest rank, and which every
     rank ended in this run. measured_step_seconds is the median of all steps but the first, which
     warms up caches and connections; of one step alone it is that step; of none there is none.
-    step_seconds and losses begin with step first_step, which is not 0 where the job was resumed; a
-    loss that is not finite is None. checkpoint: the last whole one. failure: None where the run
-    came to its end. files: paths of the run's graph, placement and, if there is one, trace. A
-    script that places itself has no operators and no prediction; rails says how it used its
-    NICs. notes: what else is to be known of this report, in sentences."""
+    steps: how many there were; None in a former release's report. step_seconds, which is empty
+    where no time is to be believed, and losses begin with step first_step, which is not 0 where the
+    job was resumed; a loss that is not finite is None. checkpoint: the last whole one. failure:
+    None where the run came to its end. files: paths of the run's graph, placement and, if there is
+    one, trace. A script that places itself has no operators and no prediction; rails says how it
+    used its NICs. notes: what else is to be known of this report, in sentences."""
 
     version: Literal[1] = 1
     plan_name: str
@@ -120,6 +121,7 @@ class RunReport(Frozen):
     resumed: CheckpointRow | None = None
     checkpoint: CheckpointRow | None = None
     failure: FailureRow | None = None
+    steps: int | None = None
     step_seconds: tuple[float, ...] = ()
     measured_step_seconds: float | None = None
     losses: tuple[float | None, ...] = ()
@@ -129,6 +131,10 @@ class RunReport(Frozen):
     stage_seconds: Mapping[str, float]
     files: Mapping[str, str]
     notes: tuple[str, ...] = ()
+
+    @property
+    def steps_run(self) -> int:
+        return len(self.step_seconds) if self.steps is None else self.steps
 
     @property
     def prediction_error(self) -> float | None:
@@ -242,7 +248,7 @@ def of_placed(
     steps = steps_done(events, len(placement.devices_used), first_step)
     times = step_times(good, steps) if good else ()
     ended = sum(isinstance(event, Finished) for event in events)
-    whole = times and ended == len(placement.devices_used)
+    whole = len(steps) > 0 and ended == len(placement.devices_used)
     return report.model_copy(
         update={
             "engine": placement.engine,
@@ -254,13 +260,14 @@ def of_placed(
             "bound_seconds": placement.bound_seconds,
             "gap": placement.gap,
             "single_device_seconds": placement.single_device_seconds,
+            "steps": len(steps),
             "step_seconds": times,
             "measured_step_seconds": typical_step(times),
             "losses": losses(events, steps),
             "first_step": first_step,
             "resumed": resumed,
             "checkpoint": saved[-1] if saved else resumed,
-            "traffic": traffic_rows(placement, events, len(times)) if whole else (),
+            "traffic": traffic_rows(placement, events, len(steps)) if whole else (),
             "peak_memory_bytes": _peaks(placement.devices_used, events),
             "files": {name: str(file) for name, file in files.items()},
             "notes": (*report.notes, *notes),

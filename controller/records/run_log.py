@@ -58,21 +58,22 @@ class RunLog:
         size = os.fstat(file).st_size
         former = 0
         if self.left_out_bytes:  # The line that says so is there, and goes with what it stands for.
-            former = len(self._left_out())
+            former = len(self._left_out(self.left_out_bytes))
         else:
             self._beginning_bytes = os.pread(file, part, 0).rfind(b"\n") + 1
         begins = self._beginning_bytes
         tail = os.pread(file, part, size - part).partition(b"\n")[2]
-        self.left_out_bytes += size - begins - len(tail) - former
-        kept = self._left_out() + tail
+        left_out_bytes = self.left_out_bytes + size - begins - len(tail) - former
+        kept = self._left_out(left_out_bytes) + tail
         os.pwrite(file, kept, begins)
         os.ftruncate(file, begins + len(kept))
+        self.left_out_bytes = left_out_bytes  # Not before the file says so.
         self._file.seek(0, os.SEEK_END)
 
-    def _left_out(self) -> bytes:
+    def _left_out(self, count_bytes: int) -> bytes:
         longest = self._longest_bytes / 2**20
         return (
-            f"{_LEFT_OUT}{self.left_out_bytes} bytes of what ranks printed are left out here: a "
+            f"{_LEFT_OUT}{count_bytes} bytes of what ranks printed are left out here: a "
             f"log has no more than {longest:g} MiB\n"
         ).encode()
 

@@ -45,7 +45,7 @@ def runs_table(runs: Sequence[Run]) -> Table:
         measured, error = report.measured_step_seconds, report.prediction_error
         made.add_row(
             _when(run.unix_seconds), run.plan_name, report.sharing,
-            str(len(report.devices)), str(len(report.step_seconds)),
+            str(len(report.devices)), str(report.steps_run),
             "" if predicted is None else format_seconds(predicted),
             "" if measured is None else format_seconds(measured),
             "" if error is None else f"{error:+.1%}",

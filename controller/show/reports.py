@@ -64,7 +64,8 @@ def steps_table(report: RunReport) -> Table:
             f"{_measured_on(steps)}, {report.prediction_error:+.1%} off",
         )
     elif report.predicted_step_seconds is not None:
-        made.add_row("measured", "", "no step was run")
+        unknown = "not known, see the notes" if report.steps_run else "no step was run"
+        made.add_row("measured", "", unknown)
     if report.single_device_seconds is not None:
         made.add_row("one device", format_seconds(report.single_device_seconds), "predicted")
     return made

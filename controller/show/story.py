@@ -176,7 +176,7 @@ class Show:
         """Shows the report of a run that failed, perhaps after its job had come to its end."""
         if report.traffic or report.rails:
             self._tables(report)
-        done = report.first_step + len(report.step_seconds)
+        done = report.first_step + report.steps_run
         self.say(f"the job ended after {done} steps")
         self._notes(report)
         self._checkpoint(report)

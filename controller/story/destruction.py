@@ -55,13 +55,16 @@ async def others_on(
 
 
 def _has_to_give_up(journal: Journal, plan_name: str, servers: Sequence[str]) -> bool:
-    """Whether the plan has a decision that was left open, which recovery would finish later, or is
-    kept on one of these servers, by the journal. False where the journal cannot be read."""
+    """Whether, by the journal, one of these servers keeps the plan, or is to have it by a decision
+    that was left open, which recovery would finish later. False where the journal cannot be read.
+    """
     try:
-        is_held = not journal.holding(plan_name).isdisjoint(servers)
-        return is_held or left_open(journal, plan_name) is not None
+        on = journal.holding(plan_name)
+        if (found := left_open(journal, plan_name)) is not None:
+            on = on.union(journal.servers_to_keep(found), found.to_destroy)
     except JournalFailed:
         return False
+    return not on.isdisjoint(servers)
 
 
 async def destroyed(

@@ -42,8 +42,9 @@ def about_carried(others: Mapping[str, str], plan_name: str) -> str:
     """What is in force on these servers instead of the plan, and how to take it away."""
     each = "; ".join(f"{server} carries plan {name!r}" for server, name in others.items())
     return (
-        f"{each}, and nothing of plan {plan_name!r}; `controller destroy` with that plan's file "
-        "takes it away there, with `--server` on single servers"
+        f"{each}, and nothing of plan {plan_name!r}. To take it away there, run "
+        "`controller destroy` with that plan's file; add `--server SERVER` to do so on that server "
+        "alone"
     )
 
 

@@ -13,10 +13,14 @@ from placewire.controller.errors import JobFailed, LaunchFailed
 from placewire.controller.launch.launcher import Launcher, RunningProgram
 from placewire.controller.launch.of_plans import about_others, of_plan, where
 from placewire.controller.story.tools import Tools
-from placewire.controller.uninterruptible import interrupt_means
+from placewire.controller.uninterruptible import (
+    NOTHING_CHANGED,
+    interrupt_means,
+    meaning_of_interrupt,
+)
 
 # What an interrupt means meanwhile.
-_ENDING_RANKS = "no server's network was changed; ranks that were told to end do so"
+_ENDING_RANKS = f"{NOTHING_CHANGED}; ranks that were told to end do so"
 
 
 async def end_left_ranks(plan_name: str, tools: Tools, *, for_job: bool) -> None:
@@ -70,7 +74,8 @@ async def left_ranks(launcher: Launcher) -> Sequence[RunningProgram]:
 
 async def _end(ranks: Sequence[RunningProgram], tools: Tools) -> None:
     if ranks:
-        interrupt_means(_ENDING_RANKS)
+        if meaning_of_interrupt() == NOTHING_CHANGED:  # A decision may have been ended before.
+            interrupt_means(_ENDING_RANKS)
         tools.show.say(
             f"ranks of a job whose controller is gone still run; ending them: {where(ranks)}"
         )

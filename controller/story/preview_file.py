@@ -181,7 +181,7 @@ def differences(then: object, now: object, path: str = "") -> list[str]:
 def _shown(part: object) -> str:
     if part is None:
         return "not there"
-    text = json.dumps(part)
+    text = json.dumps(part, default=str)  # YAML has dates, too.
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 

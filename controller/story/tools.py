@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from placewire.controller.agents.agents import Agents
+from placewire.controller.agents.boot_clock import boot_seconds
 from placewire.controller.launch.launcher import Launcher
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.journal import Journal
@@ -44,9 +44,10 @@ class Tools:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        started = time.monotonic()
+        # Servers go on while this machine sleeps, and what they tell is judged by these seconds.
+        started = boot_seconds()
         self.show.stage(name)
         try:
             yield
         finally:
-            self.seconds[name] = time.monotonic() - started
+            self.seconds[name] = boot_seconds() - started

@@ -360,6 +360,36 @@ async def test_a_command_that_outlasts_its_certificate_shows_a_new_one(
         assert answer == READ_BACK, "who is in stays in"
 
 
+@pytest.mark.parametrize(
+    ("jump_days", "is_due"), [(0, False), (14, False), (16, True), (40, True), (-1, True)]
+)
+def test_a_certificate_is_made_anew_where_its_time_is_over_or_has_not_begun(
+    jump_days: int, is_due: bool
+) -> None:
+    of = placewire.controller.agents.agents
+    assert of._is_due(1e9, 1e9 + jump_days * 86_400.0) == is_due
+    assert not of._is_due(1e9, 1e9 - 10.0), "a clock that is set right by little"
+
+
+@pytest.mark.parametrize("days", [40, -400], ids=["ahead", "back"])
+async def test_a_command_whose_clock_is_set_shows_a_new_certificate(
+    site: Site, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    module = placewire.controller.agents.agents
+    jump_seconds = [0.0]
+    monkeypatch.setattr(module, "_LOOK_AT_CERTIFICATE_SECONDS", 0.01)
+    monkeypatch.setattr(module, "_now_unix", lambda: time.time() + jump_seconds[0])
+    async with site.listening():
+        first = await shown(site)
+        assert await shown(site) == first
+        jump_seconds[0] = days * 86_400.0
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while await shown(site) == first:
+                await asyncio.sleep(0.01)
+        second = await shown(site)
+        assert await shown(site) == second, "once"
+
+
 @pytest.mark.parametrize(("longest", "said"), [(3600.0, None), (-1.0, "close")])
 async def test_an_old_connection_is_made_anew_so_that_new_certificates_count(
     site: Site, monkeypatch: pytest.MonkeyPatch, longest: float, said: str | None

@@ -69,6 +69,12 @@ class Site:
     def turn_away(self, address: str, why: str) -> None:
         self.refused.append(f"{address}: {why}")
 
+    @property
+    def requests_refused(self) -> list[str]:
+        """Without those who hung up in the handshake: the agent does so when it sees a stranger,
+        and whether the controller still learns of it depends on who is faster."""
+        return [told for told in self.refused if "no TLS handshake" not in told]
+
     @asynccontextmanager
     async def waiting(self, authority: Authority | None = None) -> AsyncIterator[None]:
         who = authority or self.authority
@@ -197,7 +203,7 @@ async def test_another_controller_gets_no_token(site: Site, tmp_path: Path) -> N
     async with site.waiting(stranger):
         with pytest.raises(EnrolmentError, match="Nothing was sent to it"):
             await site.enrol("s1", token)
-    assert site.refused == [], "it was never asked for a certificate"
+    assert site.requests_refused == [], "it was sent no token"
     assert not Path(site.config("s1").authority_file).exists()
 
 
@@ -224,7 +230,8 @@ async def test_an_authority_that_brings_another_along_is_not_trusted_with_it(
     ):  # fmt: skip
         with pytest.raises(EnrolmentError):
             await site.enrol("s1", token)
-    assert site.enrolment.missing == ["s1"] and site.refused == [], "it was sent no token"
+    assert site.enrolment.missing == ["s1"]
+    assert site.requests_refused == [], "it was sent no token"
     kept = Path(site.config("s1").authority_file)
     assert not kept.exists() or kept.read_text().count("BEGIN CERTIFICATE") == 1
 

@@ -4,6 +4,9 @@ makes a file."""
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,6 +61,19 @@ async def test_a_file_is_made_by_one_at_a_time(tmp_path: Path) -> None:
 
     await asyncio.gather(make("first"), make("second"))
     assert made == ["first"] and file.read_text() == "first"
+
+
+async def test_a_file_system_without_locks_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_lock(*_: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_lock)
+    with pytest.raises(PlacewireError, match="No locks available") as raised:
+        async with made_by_one(tmp_path / "placement.json", lambda: None):
+            raise AssertionError("it is not locked")
+    assert raised.value.where.endswith(".lock") and "--state-dir" in raised.value.remedy
 
 
 async def test_a_file_in_the_place_of_the_cache_is_said(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -117,6 +118,35 @@ def test_a_long_log_keeps_its_beginning_and_its_end(
     assert said_so in output.splitlines()
     _, output, _ = said(capsys, "small", "--state-dir", tmp_path, "--json")
     assert len(json.loads(output)["lines"]) == len(lines) - 1
+
+
+def test_what_is_left_out_is_counted_once_where_the_log_could_not_be_shortened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pwrite, full = os.pwrite, [True]
+
+    def written(file: int, data: bytes, offset: int) -> int:
+        if full:
+            full.pop()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return pwrite(file, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", written)
+    path = tmp_path / "now.log"
+    lines = [f"line {k}" for k in range(200)]
+    with path.open("w+", buffering=1) as file:
+        log, lost = RunLog(file, longest_bytes=2000), set[str]()
+        for line in lines:
+            was_full = bool(full)
+            log.write(0, line)
+            if was_full and not full:
+                lost.add(line)
+    assert len(lost) == 1
+    whole = sum(len(f"00:00:00 rank 0 | {line}\n") for line in lines if line not in lost)
+    kept = path.read_text().splitlines(keepends=True)
+    (said_so,) = (line for line in kept if line.startswith("-- "))
+    assert log.left_out_bytes == whole - sum(map(len, kept)) + len(said_so)
+    assert f"-- {log.left_out_bytes} bytes" in said_so
 
 
 def test_a_folder_that_cannot_be_made_loses_lines_and_ends_nothing(

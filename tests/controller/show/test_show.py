@@ -168,22 +168,35 @@ def test_a_change_shows_rates_and_sizes_in_their_units() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "measured", "told"),
+    ("steps", "seconds", "measured", "told"),
     [
-        ((), None, "no step was run"),
-        ((9.0,), 9.0, "1 step, the first, which warms up"),
-        ((9.0, 1.0), 1.0, "median of 1 step, "),
-        ((9.0, 1.0, 1.0), 1.0, "median of 2 steps, "),
+        (0, (), None, "no step was run"),
+        (None, (), None, "no step was run"),
+        (3, (), None, "not known, see the notes"),
+        (1, (9.0,), 9.0, "1 step, the first, which warms up"),
+        (None, (9.0, 1.0), 1.0, "median of 1 step, "),
+        (3, (9.0, 1.0, 1.0), 1.0, "median of 2 steps, "),
     ],
 )
 def test_a_measured_step_says_on_how_many_steps_it_stands(
-    seconds: tuple[float, ...], measured: float | None, told: str
+    steps: int | None, seconds: tuple[float, ...], measured: float | None, told: str
 ) -> None:
     report = RunReport(
         plan_name="small", plan_digest="d", generations={}, changes={}, sharing="strict",
         links=(), network="restored", stage_seconds={}, files={}, devices=("s1/0",),
-        predicted_step_seconds=1.0, step_seconds=seconds, measured_step_seconds=measured,
+        predicted_step_seconds=1.0, steps=steps, step_seconds=seconds,
+        measured_step_seconds=measured,
     )  # fmt: skip
     out = Console(file=io.StringIO(), width=120)
     out.print(steps_table(report))
     assert told in cast(io.StringIO, out.file).getvalue()
+
+
+def test_a_failed_job_says_how_many_steps_it_ran_where_their_times_are_not_used() -> None:
+    show = Show()
+    show.console.file = io.StringIO()
+    show.failed(RunReport(
+        plan_name="small", plan_digest="d", generations={}, changes={}, sharing="strict",
+        links=(), network="restored", stage_seconds={}, files={}, first_step=4, steps=3,
+    ))  # fmt: skip
+    assert "the job ended after 7 steps" in cast(io.StringIO, show.console.file).getvalue()

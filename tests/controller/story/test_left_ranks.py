@@ -19,6 +19,11 @@ from placewire.controller.records.journal import Journal
 from placewire.controller.show.story import Show
 from placewire.controller.story.left_ranks import end_left_ranks, end_left_ranks_or_say
 from placewire.controller.story.tools import Tools
+from placewire.controller.uninterruptible import (
+    NOTHING_CHANGED,
+    interrupt_means,
+    meaning_of_interrupt,
+)
 
 OWN = RunningProgram("s1", 11, 9.0, "a", plan="mine")
 OTHER = RunningProgram("s1", 12, 9.0, "b", plan="theirs")
@@ -64,6 +69,22 @@ def test_others_are_told_and_left_alone() -> None:
     asyncio.run(end_left_ranks_or_say("mine", of))
     assert launcher.ended == [OWN]
     assert "plan 'theirs' run on s1 (pid 12)" in said(of) and "ending them: s1 (pid 11)" in said(of)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (NOTHING_CHANGED, f"{NOTHING_CHANGED}; ranks that were told to end do so"),
+        ("decision 4 is ended", "decision 4 is ended"),
+    ],
+)
+def test_an_interrupt_means_what_was_changed_before(before: str, after: str) -> None:
+    interrupt_means(before)
+    try:
+        asyncio.run(end_left_ranks_or_say("mine", tools(Ranks(OWN))))
+        assert meaning_of_interrupt() == after
+    finally:
+        interrupt_means("")
 
 
 @pytest.mark.parametrize("other", [OTHER, FORMER])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import datetime
 import os
 import socket
 import stat
@@ -198,6 +199,9 @@ def test_a_preview_of_a_plan_that_was_edited_since_is_refused(tmp_path: Path) ->
     told = caught.value.what
     assert 'cluster.servers[1].nics[0].rate was "50Mbit", is "20Mbit"' in told
     assert 'name was "small", is "other"' in told and caught.value.where == str(file)
+    file.write_text(yaml.safe_dump(document | {"name": datetime.date(2026, 1, 2)}))
+    with pytest.raises(UsageError, match='name was "small", is "2026-01-02"'):
+        preview.parsed()
     file.write_text("[")
     with pytest.raises(PlanError):
         preview.parsed()

@@ -9,7 +9,9 @@ from placewire.controller.compile.transfers import promises
 from placewire.controller.errors import VerificationFailed
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.report import (
+    RunReport,
     losses,
+    of_placed,
     step_times,
     steps_done,
     traffic_rows,
@@ -158,6 +160,23 @@ def test_step_times_that_cannot_be_are_not_used_and_named() -> None:
     assert "rank 2 (s2/0)" in notes[1] and "2 of 2 steps took no time" in notes[1]
     assert believed(events[:4], devices, None) == (events[:4], ())
     assert believed(events[:2], devices, 7.5) == (events[:2], ())
+
+
+def test_steps_whose_times_cannot_be_are_steps_all_the_same() -> None:
+    made = placement(plan(), ())
+    ranks = range(len(made.devices_used))
+    events = [
+        *(StepDone(rank=rank, step=step, seconds=0, loss=2.5) for rank in ranks for step in (0, 1)),
+        *(Finished(rank=rank, traffic=(), peak_memory_bytes=1) for rank in ranks),
+    ]
+    blank = RunReport(
+        plan_name="small", plan_digest="d", generations={}, changes={}, sharing="strict",
+        links=(), network="restored", stage_seconds={"job": 9.0}, files={},
+    )  # fmt: skip
+    report = of_placed(blank, made, (), {}, events)
+    assert (report.steps_run, report.losses, report.step_seconds) == (2, (2.5, 2.5), ())
+    assert report.measured_step_seconds is None and len(report.notes) == len(ranks)
+    assert report.traffic, "what a step sent needs no time"
 
 
 def test_a_step_takes_as_long_as_its_slowest_rank() -> None:
