@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
 
@@ -129,7 +130,8 @@ def chosen_names(said: str | bytes) -> tuple[str, str | None]:
         told = json.loads(said)
     except (ValueError, RecursionError):
         told = None
-    probe, name = (told.get("probe"), told.get("name")) if isinstance(told, dict) else (None, None)
+    probe: Any = told.get("probe") if isinstance(told, dict) else None
+    name: Any = told.get("name") if isinstance(told, dict) else None
     if not is_probe_name(probe) or not (name is None or is_whole_name(name)):
         raise JobError(
             f"what was chosen as the job's checkpoint is no name of a checkpoint: {said[:200]!r}",

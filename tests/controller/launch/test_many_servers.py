@@ -20,7 +20,7 @@ PLAN = "small"
 
 
 class Told(SshServer):
-    """A server on which a rank of the plan runs until it is told to end; a stubborn one does not."""
+    """A rank of the plan runs on it until it is told to end, or, if it is stubborn, longer."""
 
     def __init__(self, name: str, *, stubborn: bool = False) -> None:
         super().__init__(name, "127.0.0.1", Login())

@@ -199,4 +199,4 @@ def test_a_failed_job_says_how_many_steps_it_ran_where_their_times_are_not_used(
         plan_name="small", plan_digest="d", generations={}, changes={}, sharing="strict",
         links=(), network="restored", stage_seconds={}, files={}, first_step=4, steps=3,
     ))  # fmt: skip
-    assert "the job ended after 7 steps" in cast(io.StringIO, show.console.file).getvalue()
+    assert "the job ended after 7 steps" in show.console.file.getvalue()

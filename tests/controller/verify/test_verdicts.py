@@ -19,7 +19,7 @@ from placewire.controller.records.report import (
 )
 from placewire.controller.records.told_steps import believed
 from placewire.controller.verify.bandwidth_check import judge, require_delivered
-from placewire.job.contract.specification import Finished, StepDone, Traffic
+from placewire.job.contract.specification import Finished, RankEvent, StepDone, Traffic
 from placewire.optimizer.names import SharingName
 from placewire.optimizer.quantities import (
     format_bits_per_second,
@@ -165,7 +165,7 @@ def test_step_times_that_cannot_be_are_not_used_and_named() -> None:
 def test_steps_whose_times_cannot_be_are_steps_all_the_same() -> None:
     made = placement(plan(), ())
     ranks = range(len(made.devices_used))
-    events = [
+    events: list[RankEvent] = [
         *(StepDone(rank=rank, step=step, seconds=0, loss=2.5) for rank in ranks for step in (0, 1)),
         *(Finished(rank=rank, traffic=(), peak_memory_bytes=1) for rank in ranks),
     ]
