@@ -72,9 +72,10 @@ def _sections(text: str) -> dict[int, str]:
 
 
 def commit() -> str:
-    """The short name of the commit that is checked out."""
+    """The short name of the commit that is checked out; "unknown" in a copy without git's files."""
     command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return found.stdout.strip() if found.returncode == 0 else "unknown"
 
 
 def machine() -> str:

@@ -6,6 +6,8 @@ torchrun --nproc-per-node 2 examples/ddp.py --steps 20
 from __future__ import annotations
 
 import argparse
+import gc
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -30,10 +32,15 @@ def main() -> None:
     parser.add_argument("--all-reduce-mb", type=float, default=0.0, help="time one first")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    on_cuda = torch.cuda.is_available()
+    torch.set_default_device(f"cuda:{os.environ['LOCAL_RANK']}" if on_cuda else "cpu")
+    dist.init_process_group("nccl" if on_cuda else "gloo")
     if options.all_reduce_mb:
         time_all_reduce(round(options.all_reduce_mb * 1e6 / 4))
     train(options)
+    # The model is in a cycle of references, and keeps gloo's threads until it is collected: left to
+    # the interpreter's end, it aborts the process now and then (torch 2.13).
+    gc.collect()
     dist.destroy_process_group()
 
 

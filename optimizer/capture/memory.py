@@ -39,7 +39,7 @@ class MemoryMeter:
 
     device_type: cpu, or cuda for the process's current CUDA device. On CUDA the program is what the
     device holds beside torch's tensors, other processes included, and the steps' bytes are those of
-    tensors; this is unverified without a GPU.
+    tensors.
     """
 
     def __init__(self, device_type: str) -> None:

@@ -3,10 +3,15 @@
 Between two readings of the clock lie the operator, the release of what it was the last to read, and
 Python's own work for it: all that a rank spends. The operators' times therefore add up to the
 step's, but for what reading the clock takes.
+
+On CUDA the clock is the device's, and the device is kept busy until the clocked step is on its
+queue: else an operator's time would be that of Python and of the clock wherever these are slower
+than the device.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -21,6 +26,9 @@ from placewire.optimizer.capture.protocol import Tensors
 from placewire.optimizer.capture.step import CapturedStep
 from placewire.optimizer.capture.stepped import Stepped
 
+# A clocked step takes longer to be put on the queue than one without clocks.
+_HELD_STEPS = 2.0
+
 
 class StraightStep:
     """Holds the real parameters of `captured` and trains them: steps change them in place.
@@ -31,6 +39,7 @@ class StraightStep:
     def __init__(self, captured: CapturedStep) -> None:
         self.captured = captured
         self._on_cuda = captured.device.type == "cuda"
+        self._issue_seconds = 0.0
         self._stepped: list[Stepped] = []
         root = torch.nn.Module()
         for name, value in (*captured.values.items(), *captured.code.constants.items()):
@@ -52,13 +61,17 @@ class StraightStep:
     def run(self, inputs: Tensors) -> torch.Tensor:
         """Runs one step without clocks. Returns its loss."""
         with torch.no_grad():
+            begun = time.perf_counter()
             loss: torch.Tensor = self.module(*inputs)
+            self._issue_seconds = time.perf_counter() - begun
             self._wait()
         return loss
 
     def run_clocked(self, inputs: Tensors) -> list[float]:
         """Runs one step. Returns the seconds of each operator of `clocked`."""
         with torch.no_grad():
+            if self._on_cuda:
+                keep_device_busy(_HELD_STEPS * self._issue_seconds)
             _, readings = self._timed(*inputs)
             self._wait()
         return _differences(readings)
@@ -99,6 +112,25 @@ def cuda_event() -> torch.cuda.Event:
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event
+
+
+def keep_device_busy(seconds: float) -> None:
+    """Has what comes after it on the current stream wait for about this long."""
+    torch.cuda._sleep(int(seconds * _cycles_per_second()))
+
+
+@functools.cache
+def _cycles_per_second() -> float:
+    """By which the device waits: no property of the device says how fast it is now."""
+    cycles = 10_000_000
+    seconds = list[float]()
+    for _ in range(2):  # The first wait also loads the kernel.
+        begun = cuda_event()
+        torch.cuda._sleep(cycles)
+        ended = cuda_event()
+        torch.cuda.synchronize()
+        seconds.append(begun.elapsed_time(ended) / 1e3)
+    return cycles / seconds[-1]
 
 
 def _differences(readings: Sequence[Any]) -> list[float]:
