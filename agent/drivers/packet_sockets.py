@@ -10,10 +10,8 @@ from placewire.agent.drivers.command import run
 from placewire.agent.reconcile.effects import EffectError
 
 # What ovs-vswitchd has the kernel ask of each frame before it hears it (netdev-linux.c): that it
-# does not go out.
-_SWITCHS_FILTER = (
-    "bpf filter (4):  0x28 0 0 4294963204, 0x15 0 1 4, 0x06 0 0 0, 0x06 0 0 4294967295,"
-)
+# does not go out. How much of the frame it then hears, the last number, differs between releases.
+_SWITCHS_FILTER = "bpf filter (4):  0x28 0 0 4294963204, 0x15 0 1 4, 0x06 0 0 0, 0x06 0 0 "
 
 
 class PacketSockets:

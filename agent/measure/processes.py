@@ -9,6 +9,8 @@ import shutil
 import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process
 
+_LOOK_SECONDS = 0.02
+
 
 def _without_privileges() -> tuple[str, ...]:
     """Words for setpriv. Only root can, and must, empty the bounding set, too: its programs would
@@ -44,7 +46,9 @@ class Processes:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-            await process.wait()
+            # Its `wait` would also wait for the ends of its pipes, which nobody may read any more.
+            while process.returncode is None:
+                await asyncio.sleep(_LOOK_SECONDS)
         self._running.pop(process.pid, None)
 
     async def end_all(self) -> None:

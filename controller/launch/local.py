@@ -12,7 +12,7 @@ from pathlib import Path
 
 from placewire.controller.errors import JobFailed
 from placewire.controller.launch.lines import lines_of
-from placewire.controller.launch.programs import begin, signal_session
+from placewire.controller.launch.programs import begin, exited, signal_session
 from placewire.job.contract.specification import Hold, ProgramSpec
 from placewire.optimizer.device_names import server_of
 
@@ -83,7 +83,7 @@ class LocalRank:
             stream.write(hold.model_dump_json().encode() + b"\n")
 
     async def wait(self) -> int:
-        return await self._process.wait()
+        return await exited(self._process)
 
     def terminate(self) -> None:
         signal_session(self._process, signal.SIGTERM)

@@ -15,6 +15,7 @@ from pathlib import Path
 from placewire.controller.launch.lines import HELD_BYTES, lines_of, text_of
 
 TAIL_LINES = 20
+_LOOK_SECONDS = 0.02
 
 # Becomes the program that a file describes: {"words": what python runs, "environment": variables to
 # be added}. Lists of processes show nothing of it, and what starts it does not get the variables.
@@ -71,6 +72,15 @@ def signal_session(process: asyncio.subprocess.Process, number: signal.Signals) 
             os.killpg(process.pid, number)
 
 
+async def exited(process: asyncio.subprocess.Process) -> int:
+    """Returns the exit status once the program itself has ended. Its `wait` also waits for the ends
+    of its pipes (Python 3.11). These do not come where nobody reads what is left in them, or where
+    a process that the program left behind holds them."""
+    while process.returncode is None:
+        await asyncio.sleep(_LOOK_SECONDS)
+    return process.returncode
+
+
 async def run_to_end(
     argv: Sequence[str],
     *,
@@ -94,7 +104,8 @@ async def run_to_end(
         return Ended(await process.wait(), output, tail)
     finally:
         signal_session(process, signal.SIGKILL)
-        await process.wait()
+        await exited(process)
+        process._transport.close()  # type: ignore[attr-defined]  # also pipes that are not at an end
 
 
 async def follow(lines: AsyncIterator[bytes], on_line: OnLine) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from placewire.agent.drivers.packet_sockets import PacketSockets
 
 SOCKETS = """\
 p_raw 0 0 *:nic0 * bpf filter (4):  0x28 0 0 4294963204, 0x15 0 1 4, 0x06 0 0 0, \
-0x06 0 0 4294967295,
+0x06 0 0 65535,
 p_raw 0 0 *:nic1 * bpf filter (2):  0x28 0 0 12, 0x06 0 0 4294967295,
 p_dgr 0 0 [35020]:nic2 *
 """

@@ -407,4 +407,5 @@ async def test_an_old_connection_is_made_anew_so_that_new_certificates_count(
         async with http.post(
             f"https://127.0.0.1:{site.port}/v1/hello", data="no", server_hostname="controller"
         ) as response:
-            assert response.status >= 400 and response.headers.get("Connection") == said, "refused"
+            assert response.status >= 400, "it is refused, and may be closed for that alone"
+            assert said is None or response.headers.get("Connection") == said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import threading
 
@@ -56,6 +57,28 @@ async def test_an_interrupt_is_heard_beside_a_program_that_prints_without_end() 
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
         await work
+
+
+async def test_an_interrupt_waits_for_no_process_that_the_program_left_behind() -> None:
+    source = (
+        "import subprocess, sys\n"
+        "left = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "print(left.pid, file=sys.stderr)\n"
+    )
+    heard: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    work = asyncio.create_task(
+        run_to_end(
+            [sys.executable, "-c", source], environment=os.environ,
+            on_line=lambda line: heard.set_result(int(line)),
+        )
+    )  # fmt: skip
+    left = await heard
+    try:
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(work, 60)
+    finally:
+        os.kill(left, signal.SIGKILL)
 
 
 async def test_a_line_without_end_is_cut_and_none_of_it_passes_for_a_line() -> None:
