@@ -68,7 +68,7 @@ def test_an_installation_puts_nothing_back_and_says_so(
     said = capsys.readouterr().err
     assert ended.value.code == INTERRUPTED
     assert "what is done on servers stays" in said and "putting back" not in said
-    assert "what provision has done stays" in EXIT_CODES[INTERRUPTED]
+    assert "what provision did stays" in EXIT_CODES[INTERRUPTED]
 
 
 class Interrupted:
