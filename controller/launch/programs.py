@@ -98,8 +98,8 @@ async def run_to_end(
     """given: the program's standard input. on_line: gets each line of its standard error. where:
     the server that it is on, for an error.
 
-    Raises OSError where the program cannot be started, and PlacewireError as `whole` does. Then, and
-    when this task is cancelled, the program and all that it started are killed.
+    Raises OSError where the program cannot be started, and PlacewireError as `whole` does. Then,
+    and when this task is cancelled, the program and all that it started are killed.
     """
     process = await begin(argv, environment=environment, workdir=workdir, pass_fds=pass_fds)
     assert process.stdout is not None and process.stderr is not None
@@ -117,8 +117,8 @@ async def run_to_end(
 
 
 async def whole(stream: asyncio.StreamReader, where: str) -> bytes:
-    """Returns all that comes. Raises PlacewireError, which names the server, where that is more than
-    an answer has: the program belongs to the ranks' user, and could fill this machine's memory."""
+    """Returns all that comes. Raises PlacewireError, which names the server, where that is more
+    than an answer has: the program is the ranks' user's, and could fill this machine's memory."""
     answer = bytearray()
     while data := await stream.read(_READ_BYTES):
         answer += data

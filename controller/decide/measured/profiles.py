@@ -228,8 +228,8 @@ def _known_profiles(cache: Path, asked: _Asked) -> dict[str, Any]:
 
 
 def _answer(ended: Ended, asked: _Asked, server: str) -> Any:
-    """Returns the program's answer, the last line that it printed: the interpreter may print others
-    before, as from a sitecustomize. The program belongs to the ranks' user. Raises PlacewireError."""
+    """Returns the answer, the last line that the program printed: the interpreter may print others
+    before, as from a sitecustomize. The program is the ranks' user's. Raises PlacewireError."""
     _require_done(ended, asked, server)
     last = ended.output.rstrip().rpartition(b"\n")[2]
     try:
