@@ -94,6 +94,7 @@ class LabLauncher:
                     pass_fds=[program],
                     given=given,
                     on_line=on_line,
+                    where=server,
                 )
             except OSError as error:
                 raise not_started("a program", server, argv, error) from error
@@ -107,6 +108,7 @@ class LabLauncher:
             environment={**self._lab.environment, **sockets},
             given=source,
             on_line=lambda line: None,
+            where=server,
         )
 
     def left(self) -> tuple[RunningProgram, ...]:

@@ -45,6 +45,8 @@ PROGRAM_SECONDS = 300.0
 _SLOWEST_BYTES_PER_SECOND = 100_000
 # The most that files of a user's shell may print before a command.
 _GREETING_BYTES = 65_536
+# The most that a short command may print; what a server's state takes is a tenth of it.
+_ANSWER_BYTES = 64 * 2**20
 # The status that ssh, too, gives where the connection was lost.
 CONNECTION_LOST = 255
 # A shell gives the status 128 + N to a program that signal N ended.
@@ -272,9 +274,15 @@ def greeting_before(begins: str, receive: Callable[[int], bytes]) -> str | None:
 
 
 def _said(channel: paramiko.Channel) -> tuple[int, str, str]:
-    """Waits for the end. Returns (status, output, errors)."""
+    """Waits for the end. Returns (status, output, errors). Raises EOFError where that is more than
+    an answer has: the shell there is the ranks' user's, and could fill this machine's memory."""
+    read = []
     with channel.makefile("rb") as out, channel.makefile_stderr("rb") as err:
-        said, complaint = out.read(), err.read()
+        for stream in (out, err):
+            read.append(stream.read(_ANSWER_BYTES + 1))
+            if len(read[-1]) > _ANSWER_BYTES:
+                raise EOFError(f"the server printed more than {_ANSWER_BYTES // 2**20} MiB")
+    said, complaint = read
     status = channel.recv_exit_status()
     return status, said.decode(errors="replace"), complaint.decode(errors="replace")
 

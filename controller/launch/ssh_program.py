@@ -12,6 +12,7 @@ import paramiko
 from placewire.controller.abandonable import abandonable
 from placewire.controller.errors import LaunchFailed
 from placewire.controller.launch.lines import FedStream, lines_of
+from placewire.controller.launch.programs import whole
 from placewire.controller.launch.ssh_connection import CONNECTION_LOST, SshServer, Started
 from placewire.job.contract.specification import Hold
 
@@ -38,7 +39,8 @@ class SshProgram:
         return lines_of(self._output.reader)
 
     async def whole_output(self) -> bytes:
-        return await self._output.reader.read()
+        """Raises PlacewireError where that is more than an answer has."""
+        return await whole(self._output.reader, self.server)
 
     def errors(self) -> AsyncIterator[bytes]:
         return lines_of(self._errors.reader)

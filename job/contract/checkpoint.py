@@ -43,7 +43,11 @@ _TENSORS = re.compile(r"rank(0|[1-9][0-9]{0,8})\.safetensors")
 _OURS = re.compile(
     rf"{re.escape(MANIFEST)}|{_TENSORS.pattern}|\.metadata(\.tmp)?|__[0-9]+_[0-9]+\.distcp"
 )
-_LARGEST_MANIFEST_BYTES = 256 * 1024 * 1024
+_LARGEST_MANIFEST_BYTES = 64 * 1024 * 1024
+# A value takes up to a hundred times the memory that its text takes. A tensor has some ten of them;
+# the controller, too, reads all manifests of a folder.
+MOST_VALUES = 2_000_000
+_MOST_VALUES_OF_ALL = 10_000_000
 
 Resume = Literal["auto", "never", "required"]
 
@@ -156,16 +160,30 @@ def listed_in(folder: Path) -> Listing:
         if is_whole_name(entry.name) and (name := _FOLDER.fullmatch(entry.name))
     ]
     usable, unusable = list[Checkpoint](), list[Unusable]()
-    for step, path in sorted(found):
+    room = _MOST_VALUES_OF_ALL
+    for step, path in sorted(found, reverse=True):  # What is too much are the oldest.
         try:
-            usable.append(_of_step(path, step))
+            checkpoint, values = _of_step(path, step, min(room, MOST_VALUES))
+            usable.append(checkpoint)
+            room -= values
         except CheckpointError as error:
             unusable.append(Unusable(path, error, _has_manifest(path)))
-    return Listing(tuple(usable), tuple(unusable))
+    return Listing(tuple(reversed(usable)), tuple(reversed(unusable)))
 
 
 def checkpoint_at(path: Path) -> Checkpoint:
     """Raises CheckpointError where this folder is no checkpoint of this version."""
+    return _read(path, MOST_VALUES)[0]
+
+
+def values_in(document: bytes) -> int:
+    """Returns no fewer than a JSON document has, without reading it: a value follows a comma
+    or a bracket, or is the first."""
+    return 1 + sum(document.count(mark) for mark in (b",", b"[", b"{"))
+
+
+def _read(path: Path, most_values: int) -> tuple[Checkpoint, int]:
+    """Returns (the checkpoint, how many values its manifest has). Raises CheckpointError."""
     try:
         with os.fdopen(open_file(path / MANIFEST), "rb") as stream:
             text = stream.read(_LARGEST_MANIFEST_BYTES + 1)
@@ -173,6 +191,10 @@ def checkpoint_at(path: Path) -> Checkpoint:
         raise _unusable(path, f"{MANIFEST}: {error.strerror or error}") from error
     if len(text) > _LARGEST_MANIFEST_BYTES:
         raise _unusable(path, f"{MANIFEST} is larger than {_LARGEST_MANIFEST_BYTES} bytes")
+    if (values := values_in(text)) > most_values:
+        raise _unusable(
+            path, f"{MANIFEST} has up to {values} JSON values; there is room for {most_values}"
+        )
     if _version_of(text) == 1:
         raise CheckpointError(
             f"{path} has version 1 of the format, which holds a pickle (.metadata): to load it "
@@ -187,7 +209,7 @@ def checkpoint_at(path: Path) -> Checkpoint:
         place = ".".join(str(part) for part in first["loc"])
         why = f"{MANIFEST}: {place}: {first['msg']}" if place else f"{MANIFEST}: {first['msg']}"
         raise _unusable(path, why) from error
-    return Checkpoint(path=str(path), manifest=manifest)
+    return Checkpoint(path=str(path), manifest=manifest), values
 
 
 def checkpoint_path(folder: Path, state: str, step: int) -> Path:
@@ -287,11 +309,11 @@ def _has_manifest(path: Path) -> bool:
         return False
 
 
-def _of_step(path: Path, step: int) -> Checkpoint:
-    found = checkpoint_at(path)
+def _of_step(path: Path, step: int, most_values: int) -> tuple[Checkpoint, int]:
+    found, values = _read(path, most_values)
     if found.manifest.step != step:
         raise _unusable(path, f"{MANIFEST} says that it is after {found.manifest.step} steps")
-    return found
+    return found, values
 
 
 def _unusable(path: Path, why: str) -> CheckpointError:

@@ -23,7 +23,7 @@ import torch
 from pydantic import Field, TypeAdapter, ValidationError
 
 from placewire.frozen import Frozen
-from placewire.job.contract.checkpoint import open_file
+from placewire.job.contract.checkpoint import MOST_VALUES, open_file, values_in
 
 _LENGTH_BYTES = 8
 _ALIGNMENT_BYTES = 8
@@ -164,8 +164,11 @@ def _header(stream: io.BufferedReader) -> tuple[int, dict[str, Entry]]:
     begin = _LENGTH_BYTES + length
     if size < _LENGTH_BYTES or begin > size or length > _LARGEST_HEADER_BYTES:
         raise ValueError(f"its header would have {length} bytes, and the file has {size}")
+    header = stream.read(length)
+    if (values := values_in(header)) > MOST_VALUES:
+        raise ValueError(f"its header has up to {values} JSON values, at most {MOST_VALUES} fit")
     try:
-        document = json.loads(stream.read(length))
+        document = json.loads(header)
     except (ValueError, RecursionError) as error:
         raise ValueError("its header is no JSON") from error
     if not isinstance(document, dict):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -72,7 +72,8 @@ class UnderAutocast(torch.nn.Module):
 def load_training_step(model_path: str, batch: int, seed: int) -> TrainingStep:
     """Imports the model's module and builds its step under the seed.
 
-    Modules are looked for in the working directory and on PYTHONPATH. Raises CaptureError.
+    Modules are looked for in the working directory and on PYTHONPATH. Raises CaptureError; so does
+    `batches` of the step for a batch that is not as the example.
     """
     function = _find_function(model_path)
     torch.manual_seed(seed)
@@ -88,9 +89,46 @@ def load_training_step(model_path: str, batch: int, seed: int) -> TrainingStep:
             f"{model_path} returned {type(step).__name__}; it must return "
             "placewire.optimizer.capture.protocol.TrainingStep"
         )
-    if not all(isinstance(x, torch.Tensor) for x in step.example_inputs):
+    if not _is_tensors(step.example_inputs):
         raise CaptureError(f"{model_path}: example_inputs must be a tuple of tensors")
-    return step
+    for name, module in (("model", step.model), ("loss", step.loss)):
+        if not (isinstance(module, torch.nn.Module) or (name == "loss" and module is None)):
+            raise CaptureError(
+                f"{model_path}: {name} must be a torch.nn.Module, and is a "
+                f"{type(module).__name__}; of a function like functional.cross_entropy take the "
+                "module, torch.nn.CrossEntropyLoss()"
+            )
+    return replace(step, batches=lambda number: _checked_batch(step, number, model_path))
+
+
+def _checked_batch(step: TrainingStep, number: int, model_path: str) -> Tensors:
+    """Operators have fixed shapes: another batch would end them in the middle, or be broadcast."""
+    where = f"{model_path}: batches({number})"
+    try:
+        batch = step.batches(number)
+    except Exception as error:
+        raise CaptureError(
+            f"{where} failed at {user_location(error) or model_path}: {one_line(error)}"
+        ) from error
+    if isinstance(batch, list):  # A DataLoader gives one.
+        batch = tuple(batch)
+    if not _is_tensors(batch):
+        raise CaptureError(f"{where} must return a tuple of tensors, like example_inputs")
+    returned, expected = (
+        [f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" for x in inputs]
+        for inputs in (batch, step.example_inputs)
+    )
+    if returned != expected:
+        raise CaptureError(
+            f"{where} returned {', '.join(returned) or 'nothing'}, and example_inputs are "
+            f"{', '.join(expected)}: give every batch the same shapes and types; a DataLoader does "
+            "with drop_last=True"
+        )
+    return batch
+
+
+def _is_tensors(inputs: object) -> bool:
+    return isinstance(inputs, tuple) and all(isinstance(x, torch.Tensor) for x in inputs)
 
 
 def _find_function(model_path: str) -> Callable[..., Any]:

@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from placewire.job.contract.checkpoint import Checkpoint, Manifest, checkpoint_at
+from placewire.job.contract.checkpoint import (
+    Checkpoint,
+    Manifest,
+    checkpoint_at,
+    listed_in,
+    values_in,
+)
 from placewire.job.errors import JobError
 from placewire.job.placed.plain_state import read_checkpoint
 from placewire.job.placed.resume import chosen_names
@@ -53,6 +59,43 @@ def test_a_tensor_of_another_shape_is_refused_before_it_is_read(tmp_path: Path) 
         load(hostile)
     grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown_kib < 100 * 1024, "nothing of its 400 MiB was read"
+
+
+def test_a_manifest_of_too_many_values_is_refused_before_it_is_understood(tmp_path: Path) -> None:
+    for step in range(1, 9):
+        folder = tmp_path / f"step-{step:08d}"
+        folder.mkdir()
+        text = made(folder, {}, 0).manifest.model_dump_json()
+        groups = '{"optimizer":[{"x":[' + "[]," * 5_000_000 + "[]]}]}"
+        text = text.replace('"param_groups":{}', f'"param_groups":{groups}')
+        (folder / "placewire.json").write_text(text)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = listed_in(tmp_path)
+    grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown_kib < 250 * 1024, "none of their values was made"
+    assert not found.checkpoints and len(found.unusable) == 8
+    assert "up to 10000" in found.unusable[0].why.what and found.unusable[0].is_ours
+
+
+def test_of_all_manifests_together_the_newest_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (1, 2, 3):
+        folder = tmp_path / f"step-{step:08d}"
+        folder.mkdir()
+        manifest = made(folder, {}, 0).manifest.model_copy(update={"step": step})
+        (folder / "placewire.json").write_text(manifest.model_dump_json())
+    values = values_in((folder / "placewire.json").read_bytes())
+    monkeypatch.setattr("placewire.job.contract.checkpoint._MOST_VALUES_OF_ALL", 2 * values)
+    found = listed_in(tmp_path)
+    assert [one.manifest.step for one in found.checkpoints] == [2, 3]
+    assert [one.path.name for one in found.unusable] == ["step-00000001"]
+
+
+def test_a_header_of_too_many_values_is_refused_before_it_is_understood(tmp_path: Path) -> None:
+    hostile = made(tmp_path, {"x": [[]] * 2_000_001}, 0)
+    with pytest.raises(TensorFileError, match="its header has up to 4000004 JSON values"):
+        load(hostile)
 
 
 def test_a_tensor_that_no_memory_holds_is_refused(tmp_path: Path) -> None:

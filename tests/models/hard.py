@@ -3,6 +3,8 @@ constants."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -134,3 +136,22 @@ def branches(batch: int, seed: int) -> TrainingStep:
 def wrong_step(name: str, batch: int = 4) -> TrainingStep:
     x = torch.ones(batch, 4)
     return TrainingStep(model=WRONG[name](), example_inputs=(x,), batches=lambda step: (x,))
+
+
+def _of_linear(
+    batches: Callable[[int], object], loss: object = None
+) -> Callable[[int, int], TrainingStep]:
+    def made(batch: int, seed: int) -> TrainingStep:
+        x = torch.zeros(batch, 3)
+        return TrainingStep(nn.Linear(3, 1), (x,), batches, loss)  # type: ignore[arg-type]
+
+    return made
+
+
+loss_is_a_function = _of_linear(lambda step: (torch.zeros(2, 3),), nn.functional.mse_loss)
+shorter_batch = _of_linear(lambda step: (torch.zeros(2 - step, 3),))
+other_type = _of_linear(lambda step: (torch.zeros(2, 3, dtype=torch.float64),))
+too_few = _of_linear(lambda step: ())
+no_tensors = _of_linear(lambda step: {"x": torch.zeros(2, 3)})
+failing_batch = _of_linear(lambda step: (torch.zeros(2, 3) @ torch.zeros(2, 3),))
+list_of_tensors = _of_linear(lambda step: [torch.zeros(2, 3)])

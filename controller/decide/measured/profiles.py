@@ -168,8 +168,9 @@ async def _changed(asked: _Asked, launcher: Launcher, server: str, file: Path) -
     ended = await launcher.run(
         server, STALENESS_PROGRAM, given=json.dumps(notes).encode(), on_line=said.append
     )
-    _require_done(ended, asked, server)
-    changed: list[str] = json.loads(ended.output)
+    changed = _answer(ended, asked, server)
+    if not isinstance(changed, list) or not all(isinstance(one, str) for one in changed):
+        raise _not_understood(asked, server, "it is no list of what has changed")
     return changed
 
 
@@ -190,13 +191,20 @@ async def _measure(
     ended = await launcher.run(
         server, words, given=json.dumps(known).encode(), on_line=lambda line: say("  " + line)
     )
-    _require_done(ended, asked, server)
 
     def keep() -> None:
-        answer = json.loads(ended.output)
-        for name, document in require_profiles(answer["profiles"]).items():
+        answer = _answer(ended, asked, server)
+        if not isinstance(answer, dict) or not {"profiles", "graph"} <= answer.keys():
+            raise _not_understood(asked, server, "it has no profiles and no graph")
+        try:
+            profiles = require_profiles(answer["profiles"])
+            graph = graph_from_json(answer["graph"])
+        except GraphError as error:
+            raise _not_understood(asked, server, str(error)) from error
+        if asked.device_type not in graph.device_types:
+            raise _not_understood(asked, server, "its graph has no times of this device type")
+        for name, document in profiles.items():
             write_json(cache / name, document)
-        graph = graph_from_json(answer["graph"], where=f"the graph from {server}")
         save_graph(replace(graph, notes={**graph.notes, "server": server}), file)
 
     await asyncio.to_thread(keep)
@@ -217,6 +225,26 @@ def _known_profiles(cache: Path, asked: _Asked) -> dict[str, Any]:
         if len(known) == _MOST_KNOWN:
             break
     return known
+
+
+def _answer(ended: Ended, asked: _Asked, server: str) -> Any:
+    """Returns the answer, the last line that the program printed: the interpreter may print others
+    before, as from a sitecustomize. The program is the ranks' user's. Raises PlacewireError."""
+    _require_done(ended, asked, server)
+    last = ended.output.rstrip().rpartition(b"\n")[2]
+    try:
+        return json.loads(last)
+    except (ValueError, RecursionError):
+        raise _not_understood(asked, server, f"it printed {last[-200:]!r}") from None
+
+
+def _not_understood(asked: _Asked, server: str, why: str) -> PlacewireError:
+    return PlacewireError(
+        f"the answer of the profile is not understood: {why}",
+        where=f"{server}, device type {asked.device_type}",
+        remedy="look at what the model, and what runs whenever that Python starts, print; nothing "
+        "was changed",
+    )
 
 
 def _require_done(ended: Ended, asked: _Asked, server: str) -> None:

@@ -47,6 +47,8 @@ class Servers:
         self.changed: dict[str, list[str]] = {}
         self.second: dict[str, str] = {}
         self.failing: dict[str, Ended] = {}
+        # What a server prints in all, with %s in the place of its answer.
+        self.printing: dict[str, bytes] = {}
         self.occupied: set[str] = set()
         self.measuring: list[str] = []
         self.most_at_once = 0
@@ -64,7 +66,8 @@ class Servers:
     ) -> Ended:
         if tuple(words) == STALENESS_PROGRAM:
             assert json.loads(given)["server"]
-            return Ended(0, json.dumps(self.changed.get(server, [])).encode(), ())
+            said = json.dumps(self.changed.get(server, [])).encode()
+            return Ended(0, self.printing.get(server, b"%s").replace(b"%s", said), ())
         device_type = words[list(words).index("--device-type") + 1]
         self.ran.append((server, device_type))
         self.known = json.loads(given)
@@ -78,7 +81,8 @@ class Servers:
         if server in self.failing:
             return self.failing[server]
         on_line("capture: done")
-        return Ended(0, answer(device_type, self.second.get(server, "q"), given), ())
+        said = answer(device_type, self.second.get(server, "q"), given)
+        return Ended(0, self.printing.get(server, b"%s").replace(b"%s", said), ())
 
     def busy(self, server: str) -> tuple[RunningProgram, ...]:
         ours = server in self.occupied or server in self.measuring
@@ -185,6 +189,39 @@ async def test_a_profile_that_fails_is_named(asking: Asking, status: int, how: s
 async def test_a_model_that_cannot_be_captured_is_the_plans_mistake(asking: Asking) -> None:
     asking.servers.failing["s1"] = Ended(3, b"", ("error: model.py:7 looks at data",))
     with pytest.raises(PlanError, match=r"(?s)job\.model: on s1, .* cpu: .*model.py:7 looks"):
+        await asking()
+
+
+async def test_what_an_interpreter_prints_before_its_answer_is_passed_over(asking: Asking) -> None:
+    asking.servers.printing["s2"] = b"welcome from sitecustomize\n%s\n"
+    first = await asking()
+    assert await asking() == first
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        b"",
+        b"%s\nbye from atexit",
+        b"[" * 100_000,
+        b"[1, 2]",
+        b'{"profiles": {}}',
+        b'{"profiles": {"../x": 1}, "graph": {}}',
+        b'{"profiles": {}, "graph": {"version": 1, "operators": [], "tensors": []}}',
+        b'{"profiles": {}, "graph": 7}',
+    ],
+)
+async def test_an_answer_that_is_none_is_refused_with_its_server(
+    asking: Asking, printed: bytes
+) -> None:
+    asking.servers.printing["s2"] = printed
+    with pytest.raises(PlacewireError, match="answer of the profile is not understood") as refused:
+        await asking()
+    assert refused.value.where == "s2, device type cpu:slow"
+    asking.servers.printing.clear()
+    await asking()
+    asking.servers.printing["s2"] = printed
+    with pytest.raises(PlacewireError, match="answer of the profile is not understood"):
         await asking()
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from placewire.controller.errors import PlacewireError
+from placewire.controller.launch import programs
 from placewire.controller.launch.programs import run_to_end
 from tests.controller.launch.rank_programs import runs
 
@@ -63,3 +65,17 @@ time.sleep(600)
         for pid in map(int, file.read_text().split()):
             while runs(pid):  # It dies when it gets a processor.
                 await asyncio.sleep(0.02)
+
+
+async def test_a_program_that_prints_without_end_fills_no_memory() -> None:
+    source = "import sys\nwhile True: sys.stdout.buffer.write(bytes(1_000_000))"
+    with pytest.raises(PlacewireError, match=r"s1: a program there printed more than 1 MiB"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(programs, "LARGEST_ANSWER_BYTES", 2**20)
+            async with asyncio.timeout(60):
+                await run_to_end(
+                    [sys.executable, "-c", source],
+                    environment=os.environ,
+                    on_line=print,
+                    where="s1",
+                )

@@ -63,6 +63,17 @@ def test_a_shell_that_never_comes_to_the_command_is_named(
             launcher_of(login).require_ready()
 
 
+def test_a_command_that_prints_without_end_fills_no_memory(
+    keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_ANSWER_BYTES", 2**20)
+    with served(keys, {}) as login:
+        server = SshServer("s1", ADDRESS, login)
+        with pytest.raises(LaunchFailed, match=r"s1: .*the server printed more than 1 MiB"):
+            server.run("exec yes")
+        assert server.run("echo again")[1] == "again\n"
+
+
 def test_an_sshd_that_is_frozen_after_it_let_us_in_is_named(keys: Keys) -> None:
     with served(keys, {}) as login:
         server = SshServer("s1", ADDRESS, login)

@@ -348,6 +348,32 @@ def test_wrong_model_paths_are_explained(path: str, words: str) -> None:
         capture(path, 2, ADAMW, 0)
 
 
+def test_a_loss_that_is_a_function_is_explained() -> None:
+    with pytest.raises(CaptureError, match=r"loss must be a torch\.nn\.Module, and is a func"):
+        load_training_step("tests.models.hard:loss_is_a_function", 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("shorter_batch", r"batches\(1\) returned float32\[1, 3\], and .* float32\[2, 3\]: "),
+        ("other_type", r"returned float64\[2, 3\], and"),
+        ("too_few", "returned nothing, and"),
+        ("no_tensors", "must return a tuple of tensors"),
+        ("failing_batch", r"batches\(1\) failed at .*hard\.py:.*: RuntimeError"),
+    ],
+)
+def test_a_batch_that_is_not_as_the_example_is_explained(name: str, words: str) -> None:
+    step = load_training_step(f"tests.models.hard:{name}", 2, 0)
+    with pytest.raises(CaptureError, match=words):
+        step.batches(1)
+
+
+def test_a_data_loader_s_list_is_a_batch() -> None:
+    (x,) = load_training_step("tests.models.hard:list_of_tensors", 2, 0).batches(1)
+    assert x.shape == (2, 3)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [("lion", {}, "accepted: adamw, sgd"), ("sgd", {"beta1": 0.5}, "no option 'beta1'")],
