@@ -57,6 +57,7 @@ async def _evaluate(arguments: argparse.Namespace) -> int:
         samples=arguments.samples,
         optimizer=arguments.optimizer,
         accumulate=arguments.accumulate,
+        shards=arguments.shards,
         autocast=arguments.autocast,
         seed=arguments.seed,
     )

@@ -62,6 +62,7 @@ def _of_kind(job: PlacedJob | ReplayJob, graph_file: Path) -> dict[str, Any]:
         "model": job.model,
         "batch": job.batch,
         "accumulate": job.accumulate,
+        "shards": job.shards,
         "autocast": job.autocast,
         "optimizer": OptimizerSpec.model_validate(job.optimizer_document),
         "seed": job.seed,

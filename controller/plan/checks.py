@@ -116,6 +116,11 @@ def _job_mistakes(job: Job, base: Path) -> Iterator[Mistake]:
             f"{job.batch} samples cannot be cut into {job.accumulate} equal micro-batches; give a "
             "number that divides job.batch",
         )
+    if job.shards > 1 and job.optimizer.clip_norm is not None:
+        yield (
+            "job.shards",
+            "job.optimizer.clip_norm needs the norm of each whole gradient; leave one of them out",
+        )
     if _model_path(job) is None:
         yield "job.model", f"{shown(job.model)} is no model path; give package.module:function"
 

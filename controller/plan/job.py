@@ -157,6 +157,11 @@ class PlacedJob(Frozen):
         description="the number of equal micro-batches that the batch is cut into; their gradients "
         "are added up before the one update",
     )
+    shards: Count = Field(
+        1,
+        description="the number of shards that a large weight is cut into by rows; each has an "
+        "update and a device of its own",
+    )
     autocast: Literal["bf16"] | None = Field(
         None, description="runs model and loss under `torch.autocast`; none: without it"
     )

@@ -118,6 +118,7 @@ class RankSpec(ProgramSpec):
     graph_file: str | None = None
     batch: int = 1
     accumulate: int = 1
+    shards: int = 1
     autocast: Literal["bf16"] | None = None
     optimizer: OptimizerSpec = OptimizerSpec()
     steps: int

@@ -152,6 +152,7 @@ def _placed(
         spec.accumulate,
         spec.autocast,
         device_type,
+        spec.shards,
         wanted=placement.order[spec.device],
         others=spec.rank == 0 and spec.checkpoint is not None,
     )

@@ -5,6 +5,7 @@ loss.NAME             the same of the loss, where that is a module with state
 transient.NAME        a buffer that steps write and that no state_dict() has
 optimizer.state.NAME.exp_avg …
                       as torch.distributed.checkpoint.state_dict has them
+…[0:256]              rows 0 to 255 of one of these, by the rank that has that shard
 
 The entries of param_groups, which are no tensors, stand in the manifest.
 """
@@ -31,7 +32,8 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class RankState:
-    """names, held and updates: by operator id, as in StateNames.of and RankProgram.
+    """names, held and updates: by operator id, as in StateNames.of and RankProgram. suffixes: what
+    the names of shards end in, by operator id.
 
     others: on the first rank, what it saves for all because no operator of any rank holds it.
     """
@@ -39,24 +41,25 @@ class RankState:
     names: Mapping[str, tuple[StateName, ...]]
     held: Mapping[str, torch.Tensor]
     updates: Mapping[str, AdamW | Sgd]
+    suffixes: Mapping[str, str]
     others: Tensors
 
     def to_load(self, steps_done: int) -> Tensors:
         """Returns the rank's own tensors, to be overwritten in place."""
         found: dict[str, torch.Tensor] = {}
         for identifier, value in self.held.items():
-            name = self.names[identifier][0]
-            found[name.key] = value
+            name, suffix = self.names[identifier][0], self.suffixes.get(identifier, "")
+            found[f"{name.key}{suffix}"] = value
             update = self.updates.get(identifier)
             state = update.state(value, steps_done) if update else {}
             for key, tensor in state.items():
-                found[f"{_optimizer_of(name)}.state.{name.name}.{key}"] = tensor
+                found[f"{_optimizer_of(name)}.state.{name.name}.{key}{suffix}"] = tensor
         return found
 
     def to_save(self, steps_done: int) -> Tensors:
         """Returns the same with tied parameters under all their names, as in state_dict()."""
         tied = {
-            name.key: value
+            f"{name.key}{self.suffixes.get(identifier, '')}": value
             for identifier, value in self.held.items()
             for name in self.names[identifier]
         }
@@ -68,6 +71,7 @@ def rank_state(captured: CapturedStep, program: RankProgram, is_first: bool) -> 
         names=captured.names.of,
         held=program.held,
         updates=program.updates,
+        suffixes={node: shard.suffix for node, shard in captured.code.shards.items()},
         others={n.key: v for n, v in captured.names.others.items()} if is_first else {},
     )
 
@@ -92,23 +96,24 @@ def job_manifest(spec: RankSpec, placement: Placement, captured: CapturedStep) -
 
 def _saved_tensors(captured: CapturedStep) -> Mapping[str, str]:
     """Returns type and shape of every tensor of model and loss that a checkpoint has, by name."""
-    found = {
-        name.key: described(captured.layouts[identifier].dtype, captured.layouts[identifier].size)
-        for identifier, names in captured.names.of.items()
-        for name in names
-    }
+    found: dict[str, str] = {}
+    for identifier, names in captured.names.of.items():
+        layout, size = captured.layouts[identifier], captured.layouts[identifier].size
+        if (shard := captured.code.shards.get(identifier)) is not None:
+            size = (shard.rows, *size[1:])
+        found |= {name.key: described(layout.dtype, size) for name in names}
     others = captured.names.others
     return found | {name.key: described(v.dtype, v.shape) for name, v in others.items()}
 
 
 def _param_groups(captured: CapturedStep) -> Mapping[str, tuple[Mapping[str, Any], ...]]:
-    trained: dict[str, list[str]] = {}
+    trained: dict[str, dict[str, None]] = {}  # in order, and each weight once
     for identifier in captured.code.writers.values():
         if identifier in captured.code.parameters:
             name = captured.names.of[identifier][0]
-            trained.setdefault(_optimizer_of(name), []).append(name.name)
+            trained.setdefault(_optimizer_of(name), {})[name.name] = None
     return {
-        optimizer: ({"params": names, **captured.optimizer.torch_options},)
+        optimizer: ({"params": [*names], **captured.optimizer.torch_options},)
         for optimizer, names in trained.items()
     }
 

@@ -1,6 +1,7 @@
 """Unrolls gradient accumulation: repeats the graph of one micro-batch for each micro-batch.
 
-What depends on parameters and constants alone stays single. A micro-batch reads the buffers that
+What depends on parameters and constants alone stays single, but for weights that are joined from
+shards. A micro-batch reads the buffers that
 the one before wrote. Gradients are added in the order of the micro-batches, as in `.grad`; the loss
 is the mean of the micro-batches' losses. Micro-batches can thus overlap on different devices.
 """
@@ -15,7 +16,14 @@ from torch import fx
 
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.joint import JointGraph
-from placewire.optimizer.capture.nodes import STORAGE, in_layout_of, is_random, rename, storage_of
+from placewire.optimizer.capture.nodes import (
+    PER_MICRO_BATCH,
+    STORAGE,
+    in_layout_of,
+    is_random,
+    rename,
+    storage_of,
+)
 from placewire.optimizer.capture.protocol import Tensors
 from placewire.optimizer.capture.writers import sum_of
 
@@ -114,7 +122,8 @@ class _Unrolling:
         once: dict[fx.Node, fx.Node] = {}
         for node in self.joint.graph.nodes:
             known = all(source in once for source in node.all_input_nodes)
-            if known and node not in changing and not is_random(node):
+            repeated = is_random(node) or PER_MICRO_BATCH in node.meta
+            if known and node not in changing and not repeated:
                 once[node] = self._copied(node, node.name, once)
         return once
 

@@ -48,7 +48,7 @@ class Analysis:
     nodes      the operators, in captured order (a topological order); ids are node names
     layouts    by id, where the operator yields a tensor
     fresh      ids of operators that allocate the storage of their tensor
-    random     ids of operators that draw from torch's generator, to their position in `nodes`
+    random     ids of operators that draw from torch's generator, to their number among these
     sharing    by writer id: the ids whose tensors lie in the memory that the writer overwrites
     """
 
@@ -90,7 +90,7 @@ def analyse(placeable: PlaceableGraph) -> Analysis:
         nodes=nodes,
         layouts={name: layout for name, layout in layouts.items() if name in operators},
         fresh=operators.intersection(names[0] for names in sharers.values()),
-        random={node.name: i for i, node in enumerate(nodes) if is_random(node)},
+        random={node.name: i for i, node in enumerate(filter(is_random, nodes))},
         sharing=sharing,
     )
 

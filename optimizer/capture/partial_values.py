@@ -32,6 +32,7 @@ def capture_part(
     accumulate: int = 1,
     autocast: Autocast | None = None,
     device_type: DeviceType = "cpu",
+    shards: int = 1,
     *,
     wanted: Collection[str],
     others: bool,
@@ -43,14 +44,18 @@ def capture_part(
     try:
         with collector_paused():
             step, recording = recorded(lambda: built_step(model_path, batch, seed, device_type))
-        captured = captured_from(step, model_path, batch, optimizer, seed, accumulate, autocast)
+        captured = captured_from(
+            step, model_path, batch, optimizer, seed, accumulate, autocast, shards
+        )
         if any(is_fake(tensor) for tensor in captured.batches(0)):
             raise NotRepeatableError("batches are made of tensors that the function made")
         return CapturedPart(_with_values(captured, recording, set(wanted), others))
     except (NotRepeatableError, CaptureError) as error:
         # An error of the model itself is raised again by the capture of the whole model.
         why = one_line(error)
-    captured = capture(model_path, batch, optimizer, seed, accumulate, autocast, device_type)
+    captured = capture(
+        model_path, batch, optimizer, seed, accumulate, autocast, device_type, shards
+    )
     return CapturedPart(captured, f"the whole model was built first: {why}")
 
 
@@ -64,7 +69,10 @@ def _with_values(
     rest = {("other", n.key): v for n, v in names.others.items() if others}
     every: dict[tuple[str, str], torch.Tensor] = {**held, **constants, **rest}
     fake = {key: value for key, value in every.items() if is_fake(value)}
-    real = {**every, **recording.make(fake)}
+    # A shard's values are copied, so that the whole weight needs no memory.
+    made = recording.make(fake)
+    shards = {key: made[key].clone() for key in made if key[0] == "held" and key[1] in code.shards}
+    real = {**every, **made, **shards}
     return replace(
         captured,
         code=replace(

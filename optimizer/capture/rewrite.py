@@ -2,7 +2,8 @@
 
 In the result every node is one operator: parameters, buffers and inputs are placeholders with
 readable names, each trainable parameter has one `update` node, each written buffer one `copy_`
-node, and constants are attributes that every rank keeps for itself. Only updates and copies write
+node, and constants are attributes that every rank keeps for itself. Large weights may be cut into
+shards, each of which is a parameter. Only updates and copies write
 in place. With several micro-batches the graph has as many copies.
 """
 
@@ -19,6 +20,7 @@ from placewire.optimizer.capture.joint import JointGraph
 from placewire.optimizer.capture.layout import Layout
 from placewire.optimizer.capture.micro_batches import unrolled
 from placewire.optimizer.capture.nodes import rename, storage_of
+from placewire.optimizer.capture.shards import Shard, with_shards
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.capture.writers import add_copies, add_updates, merge_ties
 
@@ -34,7 +36,8 @@ class PlaceableGraph:
     """graph: placeholders, get_attr (constants), call_function, and call_module for updates.
 
     parameters, buffers: real values by node name. names: by node name the names of each of these
-    in the exported module, several where parameters are tied. inputs: node name to position.
+    in the exported module, several where parameters are tied. shards: by node name which rows a
+    parameter is, where it is not a whole one. inputs: node name to position.
     writers: node name of each update or copy to the node name of what it writes.
     """
 
@@ -43,16 +46,18 @@ class PlaceableGraph:
     parameters: Mapping[str, torch.Tensor]
     buffers: Mapping[str, torch.Tensor]
     names: Mapping[str, tuple[str, ...]]
+    shards: Mapping[str, Shard]
     inputs: Mapping[str, int]
     writers: Mapping[str, str]
     loss: str
 
 
 def placeable(
-    joint: JointGraph, choice: OptimizerChoice, micro_batches: int, batch_tensors: int
+    joint: JointGraph, choice: OptimizerChoice, micro_batches: int, batch_tensors: int, shards: int
 ) -> PlaceableGraph:
     """Rewrites joint.graph in place. joint: of one micro-batch, which has batch_tensors inputs;
-    input k of micro-batch m gets position m * batch_tensors + k."""
+    input k of micro-batch m gets position m * batch_tensors + k. shards: into how many a large
+    weight is cut. Raises CaptureError."""
     graph = joint.graph
     graph.erase_node(graph.output_node())
     joint = _without_identity_views(joint)
@@ -60,6 +65,8 @@ def placeable(
     for node in graph.find_nodes(op="call_function", target=aten.convolution_backward.default):
         _split_convolution_backward(graph, node)
     joint, names = merge_ties(joint)
+    joint, cut = with_shards(joint, shards, choice)
+    names |= {name: names.get(shard.name, (shard.name,)) for name, shard in cut.items()}
     if micro_batches > 1:
         results = (joint.loss, *joint.gradients.values(), *joint.new_buffers.values())
         read = (*joint.parameters.values(), *joint.buffers.values(), *joint.inputs.values())
@@ -83,6 +90,7 @@ def placeable(
         parameters={node: joint.values[name].detach() for node, name in parameters.items()},
         buffers={node: joint.values[name].detach() for node, name in buffers.items()},
         names={n: names.get(name, (name,)) for n, name in {**parameters, **buffers}.items()},
+        shards={node: cut[name] for node, name in parameters.items() if name in cut},
         inputs=inputs,
         writers=writers,
         loss=joint.loss.name,

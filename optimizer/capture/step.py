@@ -85,18 +85,19 @@ def capture(
     accumulate: int = 1,
     autocast: Autocast | None = None,
     device_type: DeviceType = "cpu",
+    shards: int = 1,
 ) -> CapturedStep:
     """Imports the model, builds it under the seed, and captures its step.
 
     accumulate: the batch is cut into this many equal micro-batches, whose gradients are added
     before the update; the loss is the mean of theirs. autocast: model and loss run under
     torch.autocast. device_type: where the step will run; cuda is the process's current CUDA device,
-    for which torch may have other operators.
+    for which torch may have other operators. shards: into how many a large weight is cut by rows.
     Two processes with the same arguments, torch and sources get the same operators
     (`operators.structure_hash`) and the same initial parameters. Raises CaptureError.
     """
     step = built_step(model_path, batch, seed, device_type)
-    return captured_from(step, model_path, batch, optimizer, seed, accumulate, autocast)
+    return captured_from(step, model_path, batch, optimizer, seed, accumulate, autocast, shards)
 
 
 def built_step(model_path: str, batch: int, seed: int, device_type: DeviceType) -> TrainingStep:
@@ -119,6 +120,7 @@ def captured_from(
     seed: int,
     accumulate: int,
     autocast: Autocast | None,
+    shards: int = 1,
 ) -> CapturedStep:
     """Does what capture() does for a step that is built already, on real or on fake tensors."""
     module = step.model if step.loss is None else ModelWithLoss(step.model, step.loss)
@@ -127,12 +129,13 @@ def captured_from(
     example = split_batch(step.example_inputs, accumulate)[:count]
     joint = joint_graph(module, example, model_path, autocast)
     refuse_what_cannot_run(joint, model_path)
-    code = placeable(joint, optimizer, accumulate, count)
+    code = placeable(joint, optimizer, accumulate, count, shards)
     analysis = analyse(code)
     notes = {
         "model": model_path,
         "batch": batch,
         "accumulate": accumulate,
+        "shards": shards,
         "autocast": autocast,
         "optimizer": optimizer.signature,
         "loss": code.loss,

@@ -35,7 +35,7 @@ def _capture(options: argparse.Namespace) -> int:
     # The graph contains only the shapes of parameters, so none of them gets memory or values.
     captured = capture_part(
         options.model, options.batch, choice, options.seed, options.accumulate, options.autocast,
-        wanted=(), others=False,
+        shards=options.shards, wanted=(), others=False,
     )  # fmt: skip
     if captured.note:
         say(captured.note)

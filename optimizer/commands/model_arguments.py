@@ -32,6 +32,13 @@ def add_model_arguments(
         default=1,
         help="how many micro-batches the batch is cut into; their gradients are added; default: 1",
     )
+    parser.add_argument(
+        "--shards",
+        type=positive,
+        default=1,
+        help="how many shards a large weight is cut into by rows, each with an update and a device "
+        "of its own; default: 1",
+    )
     parser.add_argument("--autocast", choices=["bf16"], help="run model and loss in torch.autocast")
     parser.add_argument(
         "--seed", type=whole, default=0, help="seed of parameters, data and dropout; default: 0"

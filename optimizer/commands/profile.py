@@ -225,7 +225,7 @@ def rough_graph(options: argparse.Namespace) -> OperatorGraph:
     wanted = capture_part(
         options.model, options.batch, parse_optimizer(options.optimizer), options.seed,
         options.accumulate, options.autocast,
-        runs_on(options.device_type), wanted=(), others=False,
+        runs_on(options.device_type), options.shards, wanted=(), others=False,
     ).step.operators  # fmt: skip
     graph = roughly(small, wanted, options.batch)
     notes = {**next(iter(small.values())).notes, **graph.notes}
@@ -248,7 +248,7 @@ def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
     device_type = runs_on(options.device_type)
     captured = capture(
         options.model, options.batch, choice, options.seed, options.accumulate, options.autocast,
-        device_type,
+        device_type, options.shards,
     )  # fmt: skip
     graph = captured.operators
     say(f"capture: {graph.operator_count} operators, {graph.tensor_count} tensors")

@@ -149,6 +149,7 @@ def _question(asked: _Asked) -> Mapping[str, Any]:
         "model": job.model,
         "batch": job.batch,
         "accumulate": job.accumulate,
+        "shards": job.shards,
         "autocast": job.autocast,
         "optimizer": job.optimizer_document,
         "seed": job.seed,
@@ -183,7 +184,7 @@ async def _measure(
     autocast = ["--autocast", job.autocast] if job.autocast else []
     words = [
         *PROFILE_PROGRAM, job.model, "--batch", str(job.batch),
-        "--accumulate", str(job.accumulate), *autocast,
+        "--accumulate", str(job.accumulate), "--shards", str(job.shards), *autocast,
         "--optimizer", json.dumps(job.optimizer_document), "--seed", str(job.seed),
         "--device-type", asked.device_type, "--threads", str(job.threads), "--exchange",
     ]  # fmt: skip

@@ -56,6 +56,7 @@ class Evaluation:
     samples: int = 9
     optimizer: str = "{}"
     accumulate: int = 1
+    shards: int = 1
     autocast: Literal["bf16"] | None = None
     seed: int = 0
 
@@ -71,6 +72,7 @@ async def evaluate(asked: Evaluation, folder: Path, say: Say) -> Path:
     words = [
         *PROFILE_PROGRAM, asked.model, "--batch", str(asked.batch), *autocast,
         "--small-batches", *map(str, asked.small_batches), "--accumulate", str(asked.accumulate),
+        "--shards", str(asked.shards),
         "--optimizer", asked.optimizer, "--seed", str(asked.seed),
         "--device-type", asked.device_type, "--threads", str(asked.threads),
         "--samples", str(asked.samples), "--out", str(rough),
@@ -133,6 +135,7 @@ def _specs(
             model=asked.model,
             batch=asked.batch,
             accumulate=asked.accumulate,
+            shards=asked.shards,
             autocast=asked.autocast,
             optimizer=OptimizerSpec.model_validate(json.loads(asked.optimizer)),
             steps=WARM_UP_STEPS + 1 + asked.samples,

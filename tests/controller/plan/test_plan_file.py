@@ -254,6 +254,18 @@ MISTAKES = {
         "accepted here: name, warmup_steps",
     ),
     "accumulate": (_set("job", "accumulate", to=7), "job.accumulate", "divides job.batch"),
+    "shards with a norm": (
+        _set(
+            "job",
+            to={
+                **plan_document()["job"],
+                "shards": 2,
+                "optimizer": {"name": "adamw", "clip_norm": 1},
+            },
+        ),
+        "job.shards",
+        "leave one of them out",
+    ),
     "autocast": (_set("job", "autocast", to="fp8"), "job.autocast", "'bf16'"),
     "momentum of adamw": (
         _set("job", "optimizer", to={"name": "adamw", "momentum": 0.9}),
@@ -307,6 +319,7 @@ VALUES: dict[tuple[Any, ...], list[Any]] = {
     ("job", "optimizer", "weight_decay"): [float("nan"), -1, "x", True],
     ("job", "optimizer", "clip_norm"): [0, -1, "x", float("inf")],
     ("job", "accumulate"): [0, 1.5, "two"],
+    ("job", "shards"): [0, 1.5, "two"],
     ("job", "optimizer", "momentum"): [-0.5, 1, float("nan")],
     ("job", "env"): [
         {"A": 1}, {"": "x"}, {"A=B": "x"}, {"A": "\0"}, ["A"], {"A B": "x"}, {"A\n": "x"},

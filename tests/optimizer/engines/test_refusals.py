@@ -88,7 +88,7 @@ def test_parameters_tied_by_identity_pass() -> None:
     model.two.weight = model.one.weight
     joint = joint_graph(model, (torch.randn(4, 8),), "models:step")
     refuse_what_cannot_run(joint, "models:step")
-    assert len(placeable(joint, OptimizerChoice(), 1, 1).parameters) == 3
+    assert len(placeable(joint, OptimizerChoice(), 1, 1, 1).parameters) == 3
 
 
 def test_an_lstm_is_captured_as_operators_that_can_be_spread() -> None:

@@ -1,0 +1,171 @@
+"""Weights cut into shards: placed anywhere they train as whole ones, and are saved as such."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from placewire.job.contract.checkpoint import CheckpointSpec, open_folder
+from placewire.job.contract.specification import OptimizerSpec, Saved
+from placewire.job.placed.plain_state import read_checkpoint
+from placewire.job.placed.saved_tensors import SavedTensors
+from placewire.job.placed.tensor_file import TensorFile, TensorFileError, write_tensors
+from placewire.optimizer.capture import shards
+from placewire.optimizer.capture.step import CapturedStep, capture
+from placewire.optimizer.capture.updates import OptimizerChoice
+from tests.job.lazy_training import train
+from tests.job.ranks import run_ranks
+from tests.placements import cluster_of, placement_of, random_devices
+
+MODELS = (
+    "tests.models.hard:training_step", "tests.models.small:gpt2", "tests.models.small:mlp",
+    "placewire.examples.models.mixture:training_step_small",
+)  # fmt: skip
+# Two megabytes and more, so that shards are worth their messages; the first layer is tied.
+LARGE = """
+import torch
+from torch import nn
+from placewire.optimizer.capture.protocol import TrainingStep
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(4096, 256)
+        self.inner = nn.Sequential(nn.Linear(256, 2048), nn.Dropout(0.1), nn.Linear(2048, 256))
+        self.out = nn.Linear(256, 4096, bias=False)
+        self.out.weight = self.words.weight
+
+    def forward(self, words):
+        return self.out(self.inner(self.words(words)))
+
+def training_step(batch, seed):
+    def batches(step):
+        draw = torch.Generator().manual_seed(step)
+        return tuple(torch.randint(4096, (batch,), generator=draw) for _ in range(2))
+    return TrainingStep(Model(), batches(0), batches, nn.CrossEntropyLoss())
+"""
+SAVED_AFTER, STEPS = 2, 4
+
+
+def joined(captured: CapturedStep, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    parts: dict[str, list[tuple[int, torch.Tensor]]] = {}
+    for node, value in values.items():
+        shard = captured.code.shards.get(node)
+        parts.setdefault(captured.code.names[node][0], []).append(
+            (shard.start if shard else 0, value)
+        )
+    return {
+        name: torch.cat([value for _, value in sorted(some, key=lambda one: one[0])])
+        if len(some) > 1
+        else some[0][1]
+        for name, some in parts.items()
+    }
+
+
+def differences(whole: CapturedStep, cut: CapturedStep, devices: int, seed: int) -> list[str]:
+    """What a random placement of the step with shards trains otherwise than one rank without."""
+    one = placement_of(whole.operators, cluster_of(1), dict.fromkeys(whole.operators.ids, "s1/0"))
+    cluster = cluster_of(devices)
+    where = random_devices(cut.operators, cluster, seed)
+    losses, values = train(whole, one)
+    others, parts = train(cut, placement_of(cut.operators, cluster, where, order_seed=seed))
+    found = [] if losses == others else ["loss"]
+    weights, same = joined(whole, values), joined(cut, parts)
+    assert weights.keys() == same.keys()
+    return found + [name for name in weights if not torch.equal(weights[name], same[name])]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("accumulate", "count", "devices"), [(1, 2, 2), (1, 5, 4), (2, 3, 3), (4, 4, 4)]
+)
+def test_shards_anywhere_train_as_whole_weights_on_one_rank(
+    monkeypatch: pytest.MonkeyPatch, model: str, accumulate: int, count: int, devices: int
+) -> None:
+    monkeypatch.setattr(shards, "LEAST_SHARD_BYTES", 256)
+    choice = OptimizerChoice(lr=1e-2)
+    whole = capture(model, 4, choice, 3, accumulate)
+    cut = capture(model, 4, choice, 3, accumulate, shards=count)
+    assert len({shard.name for shard in cut.code.shards.values()}) >= 2
+    for seed in (1, 2):
+        assert differences(whole, cut, devices, seed) == []
+
+
+def test_with_the_rows_of_another_shard_it_trains_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shards, "LEAST_SHARD_BYTES", 256)
+    model, choice = "tests.models.small:mlp", OptimizerChoice(lr=1e-2)
+    whole, right = capture(model, 4, choice, 3), shards._rows_of
+
+    def turned(gradient: object, like: object, parts: dict[str, object]) -> dict[str, object]:
+        names = [*parts]
+        return dict(zip(names, [*right(gradient, like, parts).values()][::-1], strict=True))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(shards, "_rows_of", turned)
+    assert differences(whole, capture(model, 4, choice, 3, shards=2), 2, 1)
+
+
+def test_ranks_save_shards_from_which_others_and_pytorch_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real processes: three save, two go on, one without shards shows what both must be."""
+    (tmp_path / "large.py").write_text(LARGE)
+    monkeypatch.syspath_prepend(tmp_path)
+    model, adamw = "large:training_step", OptimizerSpec(name="adamw", lr=1e-2)
+    choice = OptimizerChoice("adamw", 1e-2)
+    cut = capture(model, 8, choice, 3, 2, shards=3)
+    assert len(cut.code.shards) == 3 + 2 + 2
+    whole = capture(model, 8, choice, 3, 2)
+
+    def run(captured: CapturedStep, devices: int, steps: int, folder: str) -> list[float]:
+        graph, cluster = captured.operators, cluster_of(devices)
+        placement = placement_of(graph, cluster, random_devices(graph, cluster, devices))
+        ranks = run_ranks(
+            placement, tmp_path, kind="placed", model=model, batch=8, seed=3, accumulate=2,
+            shards=captured.operators.notes["shards"], optimizer=adamw, steps=steps,
+            checkpoint=CheckpointSpec(folder=str(tmp_path / folder), every=SAVED_AFTER),
+        )  # fmt: skip
+        assert any(isinstance(event, Saved) for rank in ranks for event in rank.events)
+        (losses,) = (rank.losses for rank in ranks if rank.losses)
+        return losses
+
+    expected = run(whole, 1, STEPS, "whole")
+    assert run(cut, 3, SAVED_AFTER, "cut") == expected[:SAVED_AFTER]
+    assert run(cut, 2, STEPS, "cut") == expected[SAVED_AFTER:]
+    for step in (SAVED_AFTER, STEPS):
+        states = [read_checkpoint(tmp_path / name / f"step-{step:08}") for name in ("whole", "cut")]
+        flat = [dict(flattened(state)) for state in states]
+        assert flat[0].keys() == flat[1].keys()
+        for name, value in flat[0].items():
+            other = flat[1][name]
+            if isinstance(value, torch.Tensor) and isinstance(other, torch.Tensor):
+                assert torch.equal(value, other), name
+            else:
+                assert value == other, name
+
+
+def flattened(tree: object, path: str = "") -> list[tuple[str, object]]:
+    if not isinstance(tree, dict):
+        return [(path, tree)]
+    return [one for key, value in tree.items() for one in flattened(value, f"{path}/{key}")]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "why"),
+    [
+        ({"a[0:2]": torch.ones(2), "a[3:4]": torch.ones(1)}, "row 2 is not"),
+        ({"a[1:2]": torch.ones(1)}, "row 0 is not"),
+        ({"a[0:2]": torch.ones(3)}, "row 0 is not"),
+        ({"a[0:1]": torch.ones(1, 2), "a[1:2]": torch.ones(1, 3)}, "do not fit"),
+    ],
+)
+def test_rows_that_make_no_weight_are_refused(
+    tmp_path: Path, tensors: dict[str, torch.Tensor], why: str
+) -> None:
+    folder = open_folder(tmp_path)
+    write_tensors(folder, "rank0", tensors)
+    with TensorFile(tmp_path / "rank0") as file, pytest.raises(TensorFileError, match=why):
+        SavedTensors([file]).read("a")
