@@ -30,6 +30,9 @@ class _Judged(Protocol):
     """broken: what is wrong with how a run ended; empty where nothing is."""
 
     @property
+    def seed(self) -> int: ...
+
+    @property
     def broken(self) -> object: ...
 
 
@@ -73,12 +76,14 @@ def tables(_: Path | None) -> Iterable[Table]:
 
 
 def _with_progress(runs: Iterable[_Told], seeds: Sized) -> Iterator[_Told]:
-    """Passes the runs on, and says on standard error now and then how many ended, how many of them
-    are broken, and how many minutes the others will take."""
+    """Passes the runs on. Says on standard error what is wrong with a broken one, and now and then
+    how many ended, how many of them are broken, and how many minutes the others will take."""
     began = said = time.monotonic()
     broken = 0
     for number, run in enumerate(runs, 1):
         broken += bool(run.broken)
+        if run.broken:
+            print(f"    seed {run.seed}: {run.broken}", file=sys.stderr, flush=True)
         now = time.monotonic()
         if now - said >= PROGRESS_SECONDS or number == len(seeds):
             left = (now - began) / number * (len(seeds) - number) / 60

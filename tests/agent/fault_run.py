@@ -141,7 +141,7 @@ class FaultRun:
         self._decisions = Decisions()
         self._staged: dict[int, DesiredState] = {}
         self._generation = 0
-        self._highest = 0
+        self._highest = self._highest_saved = 0
         self._messages = 0
         self._late: list[tuple[int, str, Frozen]] = []
         self._controller_lost = False
@@ -160,6 +160,8 @@ class FaultRun:
             self._make_room()
         self._leases.agent_starts(self._running_seconds)
         self._decisions.agent_starts()
+        # What could not be written was told as failed, and may be asked for again.
+        self._highest = self._highest_saved
         try:
             self.keeper = Keeper(
                 self._network, DiskStore(self._disk.root), FACTS, lambda: WAY,  # type: ignore[arg-type]
@@ -321,7 +323,7 @@ class FaultRun:
         self._damaged = self._disturbed = True
         self._decisions.forget()
         self._leases.forget()
-        self._highest = 0
+        self._highest = self._highest_saved = 0
         return True
 
     def _message_meanwhile(self) -> bool:
@@ -551,6 +553,8 @@ class FaultRun:
             self._break(f"{when}: highest generation {self._highest} became "
                         f"{lease.highest_generation}")  # fmt: skip
         self._highest = max(self._highest, lease.highest_generation)
+        if not self.keeper._memory.unsaved:
+            self._highest_saved = self._highest
         if late := self._leases.late(lease, self._running_seconds):
             self._break(f"{when}: {late}")
         if lease.phase in ("idle", "staged", "committed") and not self._disturbed:
