@@ -112,9 +112,9 @@ def test_ranks_save_shards_from_which_others_and_pytorch_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Real processes: three save, two go on, one without shards shows what both must be."""
-    (tmp_path / "large.py").write_text(LARGE)
+    (tmp_path / "model_with_shards.py").write_text(LARGE)
     monkeypatch.syspath_prepend(tmp_path)
-    model, adamw = "large:training_step", OptimizerSpec(name="adamw", lr=1e-2)
+    model, adamw = "model_with_shards:training_step", OptimizerSpec(name="adamw", lr=1e-2)
     choice = OptimizerChoice("adamw", 1e-2)
     cut = capture(model, 8, choice, 3, 2, shards=3)
     assert len(cut.code.shards) == 3 + 2 + 2
