@@ -140,7 +140,11 @@ class LabUnderSoak:
         any now, are whoever configured it to give back."""
         shown = json.loads(self.sh(server, f"ip -j -4 address show dev {nic}") or "[]")
         found = [info for link in shown for info in link.get("addr_info", [])]
-        self._own[server, nic] = [f"{one['local']}/{one['prefixlen']}" for one in found]
+        self._own[server, nic] = [
+            f"{one['local']}/{one['prefixlen']}"
+            + (f" brd {one['broadcast']}" if "broadcast" in one else "")
+            for one in found
+        ]
         space = self.lab.record.controller_namespace
         self.sh(server, f"ip link set {nic} netns {space} name {self._away(server, nic)}")
 
@@ -151,7 +155,7 @@ class LabUnderSoak:
         subprocess.run(self.lab.inside_controller(words), check=False)
         self.sh(server, f"ip link set {nic} up")
         for address in self._own.pop((server, nic), []):
-            self.sh(server, f"ip address add {address} brd + dev {nic}")
+            self.sh(server, f"ip address add {address} dev {nic}")
 
     def _away(self, server: str, nic: str) -> str:
         return f"{server}{nic}"
