@@ -12,11 +12,15 @@ from typing import Any
 from placewire.optimizer.graph.named_output import open_stream
 from placewire.optimizer.graph.rows import GraphError
 
+# Ten times the JSON of a graph of 150,000 operators. A small file that others made can unpack to
+# more than there is memory.
+MOST_BYTES = 1 << 30
 _NO_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
 def read_plain(path: Path) -> bytes:
-    """The file's bytes, without gzip. Raises OSError, and GraphError where its gzip is damaged."""
+    """The file's bytes, without gzip. Raises OSError, and GraphError where its gzip is damaged or
+    it has more than MOST_BYTES."""
     try:
         return _unpacked(path)
     except _NO_GZIP as error:
@@ -34,9 +38,13 @@ def read_json(path: Path) -> Any:
 
 
 def _unpacked(path: Path) -> bytes:
-    data = path.read_bytes()
-    is_gzip = data[:2] == b"\x1f\x8b"
-    return gzip.decompress(data) if is_gzip else data
+    with path.open("rb") as packed:
+        is_gzip = packed.peek(2)[:2] == b"\x1f\x8b"  # It may be a pipe.
+        with gzip.open(packed) if is_gzip else packed as stream:
+            data = stream.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise GraphError(f"{path}: it has more than {MOST_BYTES >> 20} MiB, the most that is read")
+    return data
 
 
 def write_json(path: Path, document: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import socket
 import stat
@@ -11,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from placewire.optimizer.graph import json_file
 from placewire.optimizer.graph.json_file import read_json, replace_file, write_json
+from placewire.optimizer.graph.rows import GraphError
 
 
 def write_within_seconds(file: Path, document: Any, seconds: float = 10.0) -> None:
@@ -124,3 +127,27 @@ def test_a_socket_is_refused_and_stays(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="a socket"):
             write_json(tmp_path / "s", [1])
     assert stat.S_ISSOCK((tmp_path / "s").lstat().st_mode)
+
+
+def test_a_file_that_unpacks_to_more_than_is_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_file, "MOST_BYTES", 1 << 20)
+    for name, size, fits in (("a.json", 1 << 20, True), ("b.json.gz", (1 << 20) + 1, False)):
+        content = b'"' + b"x" * (size - 2) + b'"'
+        file = tmp_path / name
+        file.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+        if fits:
+            assert len(read_json(file)) == size - 2
+        else:
+            with pytest.raises(GraphError, match=r"b\.json\.gz: it has more than 1 MiB"):
+                read_json(file)
+
+
+def test_a_packed_file_is_read_from_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(gzip.compress(b"[1, 2]"),))
+    writer.start()
+    assert read_json(pipe) == [1, 2]
+    writer.join()
