@@ -83,13 +83,16 @@ TensorFileName = Annotated[str, AfterValidator(_tensor_file_name)]
 class Manifest(Frozen):
     """step: how many steps are done, which is also the number of the next step. tensors: type and
     shape of each saved tensor of the model, by name. files: sizes in bytes, by name. param_groups:
-    by the optimizer's name in the checkpoint, its entries as in torch's Optimizer.param_groups."""
+    by the optimizer's name in the checkpoint, its entries as in torch's Optimizer.param_groups.
+    accumulate, shards: None in a former release's."""
 
     version: Literal[2] = 2
     step: int
     structure_hash: str
     model: str
     batch: int
+    accumulate: int | None = None
+    shards: int | None = None
     seed: int
     optimizer: str
     optimizer_settings: str

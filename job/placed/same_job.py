@@ -12,9 +12,9 @@ _NAMED_DIFFERENCES = 3
 def differences_between(saved: Manifest, job: Manifest) -> tuple[str, ...]:
     """Returns why the job cannot go on from the saved one; empty where it can."""
     found = _tensor_differences(saved.tensors, job.tensors)
-    for what in ("optimizer", "batch", "seed"):
+    for what in ("optimizer", "batch", "accumulate", "shards", "seed"):
         before, now = getattr(saved, what), getattr(job, what)
-        if before != now:
+        if before != now and None not in (before, now):
             found.append(f"{what} was {before} and is {now}")
     if not found and saved.structure_hash != job.structure_hash:
         found.append(

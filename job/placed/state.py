@@ -83,6 +83,8 @@ def job_manifest(spec: RankSpec, placement: Placement, captured: CapturedStep) -
         structure_hash=captured.operators.structure_hash,
         model=spec.model or "",
         batch=spec.batch,
+        accumulate=spec.accumulate,
+        shards=spec.shards,
         seed=spec.seed,
         optimizer=captured.optimizer.name,
         optimizer_settings=captured.optimizer.signature,

@@ -13,7 +13,7 @@ its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -76,12 +76,18 @@ class Recording:
     numbers: dict[int, int] = field(default_factory=dict)  # by id() of a value
     owners: dict[int, int] = field(default_factory=dict)
 
-    def make(self, wanted: Mapping[Key, torch.Tensor]) -> dict[Key, torch.Tensor]:
-        """Returns the values of these fake tensors. Raises NotRepeatableError."""
+    def make(
+        self, wanted: Mapping[Key, torch.Tensor], copied: Collection[Key] = ()
+    ) -> dict[Key, torch.Tensor]:
+        """Returns the values of these fake tensors. copied: those that are a part of what the
+        function made, and get memory of their own. Raises NotRepeatableError."""
         places = {name: self.place_of(tensor) for name, tensor in wanted.items()}
-        kept = {place.number for place in places.values()}
-        needed = self._needed({self.memories[number] for number in kept})
-        ends = self._ends(needed, kept)
+        every = {place.number for place in places.values()}
+        kept = {place.number for name, place in places.items() if name not in copied}
+        needed = self._needed({self.memories[number] for number in every})
+        ends = self._ends(needed, every)
+        copies = self._made_at(needed, {name: places[name] for name in copied})
+        made: dict[Key, torch.Tensor] = {}
         # After the last random number that is needed, none has to be drawn.
         drawn = max((p for p in needed if self.operations[p].is_random), default=-1)
         values: dict[int, torch.Tensor] = {}
@@ -96,11 +102,17 @@ class Recording:
                         _repeat(operation, values)
                         for number in ends.get(position, ()):
                             values.pop(number, None)
+                        for name in copies.get(position, ()):
+                            made[name] = _resolved(places[name], values).clone()
+                        for number in {places[name].number for name in copies.get(position, ())}:
+                            if number not in kept:
+                                del values[number]
                     elif position < drawn and operation.is_random and not operation.own_generator:
                         (place, *others), options = operation.arguments
                         scratch = torch.empty_strided(place.shape, place.stride, dtype=place.dtype)
                         operation.target(scratch, *others, **options)
-            return {name: _resolved(place, values) for name, place in places.items()}
+            rest = {name: place for name, place in places.items() if name not in made}
+            return {**made, **{name: _resolved(place, values) for name, place in rest.items()}}
         finally:
             torch.set_rng_state(before)
 
@@ -140,6 +152,17 @@ class Recording:
                 draws_later |= operation.is_random
                 depends |= operation.reads
         return needed
+
+    def _made_at(self, needed: set[int], places: Mapping[Key, _Value]) -> dict[int, list[Key]]:
+        """Returns by position the names whose memory no needed operation writes or reads later."""
+        last: dict[int, int] = {}
+        for position in sorted(needed):
+            operation = self.operations[position]
+            last |= dict.fromkeys(operation.reads | operation.writes, position)
+        found: dict[int, list[Key]] = {}
+        for name, place in places.items():
+            found.setdefault(last[self.memories[place.number]], []).append(name)
+        return found
 
     def _ends(self, needed: set[int], kept: set[int]) -> dict[int, list[int]]:
         """Returns by position the numbers that nothing needs after that operation."""

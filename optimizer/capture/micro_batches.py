@@ -1,9 +1,9 @@
 """Unrolls gradient accumulation: repeats the graph of one micro-batch for each micro-batch.
 
 What depends on parameters and constants alone stays single, but for weights that are joined from
-shards. A micro-batch reads the buffers that
-the one before wrote. Gradients are added in the order of the micro-batches, as in `.grad`; the loss
-is the mean of the micro-batches' losses. Micro-batches can thus overlap on different devices.
+shards, and what is computed from these. A micro-batch reads the buffers that the one before wrote.
+Gradients are added in the order of the micro-batches, as in `.grad`; the loss is the mean of the
+micro-batches' losses. Micro-batches can thus overlap on different devices.
 """
 
 from __future__ import annotations

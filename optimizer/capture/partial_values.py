@@ -69,10 +69,9 @@ def _with_values(
     rest = {("other", n.key): v for n, v in names.others.items() if others}
     every: dict[tuple[str, str], torch.Tensor] = {**held, **constants, **rest}
     fake = {key: value for key, value in every.items() if is_fake(value)}
-    # A shard's values are copied, so that the whole weight needs no memory.
-    made = recording.make(fake)
-    shards = {key: made[key].clone() for key in made if key[0] == "held" and key[1] in code.shards}
-    real = {**every, **made, **shards}
+    # The whole weight of a shard needs no memory for longer than it takes to make it.
+    shards = [key for key in fake if key[0] == "held" and key[1] in code.shards]
+    real = {**every, **recording.make(fake, copied=shards)}
     return replace(
         captured,
         code=replace(

@@ -3,8 +3,8 @@
 In the result every node is one operator: parameters, buffers and inputs are placeholders with
 readable names, each trainable parameter has one `update` node, each written buffer one `copy_`
 node, and constants are attributes that every rank keeps for itself. Large weights may be cut into
-shards, each of which is a parameter. Only updates and copies write
-in place. With several micro-batches the graph has as many copies.
+shards, each of which is a parameter. Only updates and copies write in place. With several
+micro-batches the graph has as many copies.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ as in ZeRO (Rajbhandari et al. 2020, section 5.3) and FSDP.
 Whoever reads the weight joins its shards first, in each micro-batch anew, so that a device that
 runs a whole micro-batch gets the rows of each shard once. The gradient of a shard is the gradient's
 rows. All results are those of the whole weight, to the last bit: the fused optimizers treat all
-elements alike but those beyond the last whole vector of a tensor, and shards are whole vectors.
+elements alike but those beyond the last whole vector of a tensor, and only the last shard has them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from itertools import pairwise
 import torch
 from torch import fx
 
-from placewire.optimizer.capture.deferred import is_fake
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.joint import JointGraph
-from placewire.optimizer.capture.nodes import MODULE, PER_MICRO_BATCH, in_layout_of
+from placewire.optimizer.capture.nodes import MODULE, PER_MICRO_BATCH
 from placewire.optimizer.capture.updates import OptimizerChoice
 
 aten = torch.ops.aten
@@ -62,6 +61,10 @@ def with_shards(
         for name, node in joint.parameters.items()
         if name in joint.gradients and len(rows := _cuts(node.meta["val"], count)) > 2
     }
+    for name in [*cuts]:
+        # What a checkpoint calls a shard must be no other value's name.
+        if any(f"{name}{shard.suffix}" in joint.values for shard in _shards(name, cuts[name])):
+            del cuts[name]
     if not cuts:
         return joint, {}
     if choice.clip_norm is not None:
@@ -81,36 +84,40 @@ def with_shards(
         parameters |= _placeholders(node, parts)
         _join(node, [parameters[part] for part in parts], first_operator)
         whole = gradients.pop(name)
-        gradients |= _rows_of(whole, node.meta["val"], parts)
-        values |= {part: _rows(joint.values[name], shard) for part, shard in parts.items()}
+        gradients |= _rows_of(whole, parts)
+        held = joint.values[name].detach()
+        values |= {part: held[shard.start : shard.end] for part, shard in parts.items()}
         joint.graph.erase_node(node)
     found = replace(joint, parameters=parameters, values=values, gradients=gradients)
     return found, shards
 
 
 def _cuts(value: torch.Tensor, count: int) -> list[int]:
-    """Where the shards begin, and the number of rows; [0, rows] for a tensor that stays whole."""
+    """The rows where shards begin, then the number of rows; [0, rows] for one that stays whole."""
     rows = value.shape[0] if value.dim() else 1
     whole = [0, rows]
-    if not value.is_floating_point() or not value.is_contiguous() or not value.numel():
+    if not value.is_floating_point() or not value.numel() or not _is_plain(value):
         return whole
     step = _VECTOR_ELEMENTS // math.gcd(_VECTOR_ELEMENTS, value.numel() // rows)
     count = min(count, value.nbytes // LEAST_SHARD_BYTES, rows // step)
-    if count < 2 or rows % step:
+    if count < 2:
         return whole
     return [round(k * rows / count / step) * step for k in range(count)] + [rows]
+
+
+def _is_plain(value: torch.Tensor) -> bool:
+    """Whether joined rows have the tensor's strides, those of dimensions of extent 1 included."""
+    stride = 1
+    for extent, found in zip(reversed(value.shape), reversed(value.stride()), strict=True):
+        if found != stride:
+            return False
+        stride *= extent
+    return True
 
 
 def _shards(name: str, cuts: list[int]) -> Iterator[Shard]:
     for start, end in pairwise(cuts):
         yield Shard(name, start, end, cuts[-1])
-
-
-def _rows(value: torch.Tensor, shard: Shard) -> torch.Tensor:
-    """A copy, so that the whole weight needs no memory; of a tensor without values a view, whose
-    values can be made afterwards."""
-    rows = value.detach()[shard.start : shard.end]
-    return rows if is_fake(rows) else rows.clone()
 
 
 def _placeholders(node: fx.Node, parts: Mapping[str, Shard]) -> dict[str, fx.Node]:
@@ -135,11 +142,8 @@ def _join(node: fx.Node, parts: list[fx.Node], before: fx.Node) -> None:
     node.replace_all_uses_with(whole)
 
 
-def _rows_of(
-    gradient: fx.Node, like: torch.Tensor, parts: Mapping[str, Shard]
-) -> dict[str, fx.Node]:
+def _rows_of(gradient: fx.Node, parts: Mapping[str, Shard]) -> dict[str, fx.Node]:
     """The rows of the gradient that each shard's update reads, at the end of the graph."""
-    gradient = in_layout_of(gradient, like)
     rows: dict[str, fx.Node] = {}
     for name, shard in parts.items():
         bounds = (0, shard.start, shard.end)

@@ -47,10 +47,10 @@ def parts_of(graph: OperatorGraph, work: FloatArray) -> IntArray:
     Inputs of one part meet in much work, as a batch and its targets do in the backward half; those
     of different parts only in sums.
     """
-    reached = _inputs_reached(graph)
-    inputs = max((held.bit_length() for held in reached), default=0)
+    inputs = graph.types.count(INPUT)
     if not 2 <= inputs <= _MOST_INPUTS:
         return np.full(graph.operator_count, -1, dtype=np.int64)
+    reached = _inputs_reached(graph)
     seconds: dict[int, float] = {}
     for held, value in zip(reached, work.tolist(), strict=True):
         seconds[held] = seconds.get(held, 0.0) + value
@@ -116,8 +116,11 @@ def _spread(problem: Problem, part: IntArray, devices: IntArray) -> IntArray:
     part = _of_units(unit, part)
     inside = part >= 0
     count = int(part.max(initial=-1)) + 1
+    # What a device cannot run goes elsewhere below, and counts here as on others.
+    finite = np.isfinite(problem.seconds)
+    known = np.where(finite, problem.seconds, units.mean_seconds(problem)[:, None])
     seconds = np.stack(
-        [np.bincount(part[inside], column[inside], count) for column in problem.seconds.T[devices]]
+        [np.bincount(part[inside], column[inside], count) for column in known.T[devices]]
     )
     home, ends = np.empty(count, dtype=np.int64), np.zeros(len(devices))
     for k in np.argsort(-seconds.min(axis=0), kind="stable").tolist():
@@ -130,7 +133,8 @@ def _spread(problem: Problem, part: IntArray, devices: IntArray) -> IntArray:
     of_unit = np.empty(len(able), dtype=np.int64)
     of_unit[unit] = device
     lost = ~able[np.arange(len(able)), of_unit] & able.any(axis=1)
-    of_unit[lost] = able[lost].argmax(axis=1)
+    preferred = np.concatenate([devices, np.setdiff1d(np.arange(able.shape[1]), devices)])
+    of_unit[lost] = preferred[able[lost][:, preferred].argmax(axis=1)]
     spread: IntArray = of_unit[unit]
     return spread
 
@@ -148,8 +152,8 @@ def _of_units(unit: IntArray, part: IntArray) -> IntArray:
 
 def _spread_shared(problem: Problem, unit: IntArray, device: IntArray, devices: IntArray) -> None:
     """Gives the operators with device -1 one, whole units. Weights go, the largest first, to the
-    device whose NICs have least to send for their rate; the rest to what reads it, or else to what
-    it reads."""
+    device that holds least of them for the rate of its server's NICs; the rest to what reads it, or
+    else to what it reads."""
     graph, shared = problem.graph, device < 0
     held = units.unit_sums(unit, np.where(shared, graph.weight_bytes, 0))
     server = problem.cluster.server_of_device[devices]

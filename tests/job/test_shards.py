@@ -100,9 +100,9 @@ def test_with_the_rows_of_another_shard_it_trains_otherwise(
     model, choice = "tests.models.small:mlp", OptimizerChoice(lr=1e-2)
     whole, right = capture(model, 4, choice, 3), shards._rows_of
 
-    def turned(gradient: object, like: object, parts: dict[str, object]) -> dict[str, object]:
-        names = [*parts]
-        return dict(zip(names, [*right(gradient, like, parts).values()][::-1], strict=True))  # type: ignore[arg-type]
+    def turned(gradient: object, parts: dict[str, object]) -> dict[str, object]:
+        found = [*right(gradient, parts).values()]  # type: ignore[arg-type]
+        return dict(zip(parts, reversed(found), strict=True))
 
     monkeypatch.setattr(shards, "_rows_of", turned)
     assert differences(whole, capture(model, 4, choice, 3, shards=2), 2, 1)
@@ -153,19 +153,51 @@ def flattened(tree: object, path: str = "") -> list[tuple[str, object]]:
     return [one for key, value in tree.items() for one in flattened(value, f"{path}/{key}")]
 
 
+ONE, TWO = torch.ones(1, 3), torch.ones(2, 3)
+
+
 @pytest.mark.parametrize(
     ("tensors", "why"),
     [
-        ({"a[0:2]": torch.ones(2), "a[3:4]": torch.ones(1)}, "row 2 is not"),
-        ({"a[1:2]": torch.ones(1)}, "row 0 is not"),
-        ({"a[0:2]": torch.ones(3)}, "row 0 is not"),
-        ({"a[0:1]": torch.ones(1, 2), "a[1:2]": torch.ones(1, 3)}, "do not fit"),
+        ({"model.a[0:2]": TWO, "model.a[3:4]": ONE}, "row 2 is not"),
+        ({"model.a[1:2]": ONE}, "row 0 is not"),
+        ({"model.a[0:2]": ONE}, "row 0 is not"),
+        ({"model.a[0:2]": TWO}, "has 4 rows, and 2 of them are there"),
+        ({"model.a[0:1]": ONE, "model.a[1:2]": torch.ones(1, 2)}, "do not fit"),
+        ({"model.a[0:2]": TWO, "model.a[2:4]": TWO.double()}, "do not fit"),
+        ({"model.a[0:2]": TWO, "model.a[2:4]": torch.tensor(1.0)}, "do not fit"),
+        ({"model.a": torch.ones(4, 3), "model.a[0:2]": TWO}, "whole and by rows"),
     ],
 )
 def test_rows_that_make_no_weight_are_refused(
     tmp_path: Path, tensors: dict[str, torch.Tensor], why: str
 ) -> None:
-    folder = open_folder(tmp_path)
-    write_tensors(folder, "rank0", tensors)
-    with TensorFile(tmp_path / "rank0") as file, pytest.raises(TensorFileError, match=why):
-        SavedTensors([file]).read("a")
+    with pytest.raises(TensorFileError, match=why):
+        read_all(tmp_path, tensors, {"model.a": "float32[4, 3]"})
+
+
+def test_state_is_joined_as_its_weight_is(tmp_path: Path) -> None:
+    described, state = {"model.a": "float32[4, 3]"}, "optimizer.state.a"
+    steps = {f"{state}.step[{rows}]": torch.tensor(7.0) for rows in ("0:2", "2:4")}
+    averages = {f"{state}.exp_avg[0:2]": TWO, f"{state}.exp_avg[2:4]": TWO * 2}
+    found = read_all(tmp_path, {**steps, **averages}, described)
+    assert found.keys() == {f"{state}.step", f"{state}.exp_avg"} and found[f"{state}.step"] == 7
+    assert torch.equal(found[f"{state}.exp_avg"], torch.cat([TWO, TWO * 2]))
+    del averages[f"{state}.exp_avg[2:4]"]
+    with pytest.raises(TensorFileError, match="has 4 rows, and 2 of them are there"):
+        read_all(tmp_path, averages, described)
+
+
+def test_a_weight_may_have_a_name_like_that_of_rows(tmp_path: Path) -> None:
+    name = "model.w[0:2]"
+    assert read_all(tmp_path, {name: ONE}, {name: "float32[1, 3]"}).keys() == {name}
+
+
+def read_all(
+    folder: Path, tensors: dict[str, torch.Tensor], described: dict[str, str]
+) -> dict[str, torch.Tensor]:
+    (folder / "rank0").unlink(missing_ok=True)
+    write_tensors(open_folder(folder), "rank0", tensors)
+    with TensorFile(folder / "rank0") as file:
+        saved = SavedTensors([file], described)
+        return {name: saved.read(name) for name in saved}

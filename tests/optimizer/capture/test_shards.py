@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
-from placewire.optimizer.capture import shards
+from placewire.optimizer.capture import deferred, shards
 from placewire.optimizer.capture.errors import CaptureError
+from placewire.optimizer.capture.memory import held_bytes
 from placewire.optimizer.capture.partial_values import capture_part
 from placewire.optimizer.capture.protocol import TrainingStep
 from placewire.optimizer.capture.step import CapturedStep, capture, captured_from
@@ -95,21 +99,23 @@ def test_large_trained_weights_are_cut_where_vectors_end() -> None:
     rows: dict[str, list[tuple[int, int]]] = {}
     for shard in cut.shards.values():
         rows.setdefault(shard.name, []).append((shard.start, shard.end))
-    assert rows == {"large": [(0, 10), (10, 20), (20, 30)], "even": [(0, 24), (24, 40), (40, 64)]}
-    assert {cut.names[node] for node in cut.shards} == {("large",), ("even",)}
+    assert rows == {
+        "large": [(0, 10), (10, 20), (20, 30)], "odd": [(0, 8), (8, 24), (24, 31)],
+        "even": [(0, 24), (24, 40), (40, 64)],
+    }  # fmt: skip
+    assert {cut.names[node] for node in cut.shards} == {("large",), ("even",), ("odd",)}
 
 
-def test_a_shard_keeps_no_memory_of_the_whole_weight() -> None:
-    code = captured_weights(2).code
-    for node in code.shards:
-        assert code.parameters[node].untyped_storage().nbytes() == code.parameters[node].nbytes
+def test_shards_take_the_memory_of_the_weights_that_they_are_of() -> None:
+    whole, cut = (StraightStep(captured_weights(count)) for count in (1, 3))
+    more_steps = 4 * (9 - 3)  # each update counts them, as a float32
+    assert held_bytes(cut.module) == held_bytes(whole.module) + more_steps
 
 
 def test_what_is_smaller_than_two_shards_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "LEAST_SHARD_BYTES", 3000)
-    assert [shard.name for shard in captured_weights(9).code.shards.values()] == ["large"] * 2 + [
-        "even"
-    ] * 2
+    names = [shard.name for shard in captured_weights(9).code.shards.values()]
+    assert names == ["large", "large", "even", "even"]
 
 
 def test_a_rank_makes_its_shards_alone() -> None:
@@ -124,6 +130,58 @@ def test_a_rank_makes_its_shards_alone() -> None:
         assert value.untyped_storage().nbytes() == value.nbytes
 
 
+EQUAL = """
+import torch
+from torch import nn
+from placewire.optimizer.capture.protocol import TrainingStep
+
+def training_step(batch, seed):
+    def batches(step):
+        return (torch.randn(batch, 64, generator=torch.Generator().manual_seed(step)),) * 2
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(8)))
+    return TrainingStep(model, batches(0), batches, nn.MSELoss())
+"""
+
+
+def test_a_rank_makes_one_whole_weight_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "equal_layers.py").write_text(EQUAL)
+    monkeypatch.syspath_prepend(tmp_path)
+    model = "equal_layers:training_step"
+    code = capture(model, 8, ADAMW, 3, shards=4).code
+    firsts = [node for node, shard in code.shards.items() if shard.start == 0]
+    most, repeat = [0], deferred._repeat
+
+    def counted(operation: Any, values: dict[int, torch.Tensor]) -> None:
+        repeat(operation, values)
+        memory = {v.untyped_storage().data_ptr(): v.untyped_storage() for v in values.values()}
+        most[0] = max(most[0], sum(one.nbytes() for one in memory.values()))
+
+    monkeypatch.setattr(deferred, "_repeat", counted)
+    part = capture_part(model, 8, ADAMW, 3, shards=4, wanted=firsts, others=False).step
+    assert all(torch.equal(part.code.parameters[n], code.parameters[n]) for n in firsts)
+    one_weight = 64 * 64 * 4
+    assert len(firsts) == 8 and one_weight <= most[0] < 3 * one_weight
+
+
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(8, 64))
+        self.register_parameter("w[0:4]", nn.Parameter(torch.randn(4, 64)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x @ self.w.t()).sum() ** 2 + (x @ self.get_parameter("w[0:4]").t()).sum() ** 2
+
+
+def test_a_weight_stays_whole_whose_rows_have_another_weight_s_name() -> None:
+    inputs = (torch.randn(4, 64),)
+    step = TrainingStep(Named(), inputs, lambda number: inputs)
+    cut = captured_from(step, "here:step", 4, ADAMW, 0, 1, None, 2).code
+    assert {shard.name for shard in cut.shards.values()} == {"w[0:4]"}
+
+
 def test_a_norm_of_whole_gradients_needs_whole_weights() -> None:
     with pytest.raises(CaptureError, match=r"job.shards 2 cuts large, and job.optimizer.clip_norm"):
         captured_weights(2, OptimizerChoice(clip_norm=1.0))
@@ -136,5 +194,11 @@ def test_shards_are_operators_with_devices_of_their_own() -> None:
     assert len(parts) == 2 and len({of[name] for name in parts}) == 2
     assert all(of[name] == of[name.replace("parameter", "update")] for name in parts)
     assert graph.notes["shards"] == 2
+    model = "placewire.examples.models.transformer:training_step_small"
+    code = capture(model, 9, ADAMW, 3, 3, shards=2).code
+    joins = [n for n in code.graph.nodes if n.target is torch.ops.aten.cat.default]
+    weights = {shard.name for shard in code.shards.values()}
+    of_shards = [n for n in joins if n.args[0][0].name in code.shards]
+    assert len(of_shards) == 3 * len(weights), "each micro-batch joins each weight for itself"
     held = sum(int(graph.weight_bytes[graph.index_of[name]]) for name in parts)
     assert held == 3 * 30 * 64 * 4, "with both averages of AdamW"

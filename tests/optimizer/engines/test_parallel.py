@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.cluster import Cluster, Device, Nic, Server
 from placewire.optimizer.engines import auto
 from placewire.optimizer.engines.costing import Costing
-from placewire.optimizer.engines.parallel import parallel_starts, parts_of
-from placewire.optimizer.engines.units import unit_of_operator
+from placewire.optimizer.engines.parallel import INPUT, parallel_starts, parts_of
+from placewire.optimizer.engines.solution import Solution
+from placewire.optimizer.engines.units import unit_able, unit_of_operator
 from placewire.optimizer.graph.operator_graph import (
     OperatorGraph,
     OperatorRow,
@@ -162,11 +166,50 @@ def test_the_search_is_never_worse_than_whole_micro_batches_side_by_side() -> No
     assert costing.cost(found).cost <= best * (1 + 1e-9)
 
 
-@settings(max_examples=40, deadline=None)
-@given(problems())
-def test_starts_are_placements_that_keep_groups_together(problem: Problem) -> None:
-    unit = unit_of_operator(problem)
-    for start in parallel_starts(problem):
-        assert set(start.device.tolist()) <= set(range(len(problem.cluster.devices)))
-        for u in set(unit.tolist()):
-            assert len(set(start.device[unit == u].tolist())) == 1
+def test_one_operator_that_a_fast_device_cannot_run_keeps_no_part_from_it() -> None:
+    graph = accumulated(8)
+    seconds = graph.seconds.copy()
+    losses = np.array([kind == "loss" for kind in graph.types])
+    seconds[losses, 1] = np.inf
+    graph = graph.with_seconds({"cpu": seconds[:, 0], "fast": seconds[:, 1]})
+    problem = Problem(graph, servers("cpu", "fast", "fast"))
+    start = list(parallel_starts(problem))[-1]
+    products = np.array([kind == "mm" for kind in graph.types])
+    assert (start.device[products] > 0).mean() > 0.5
+    assert set(start.device[losses].tolist()) == {0}
+
+
+@st.composite
+def with_inputs(draw: st.DrawFn) -> Problem:
+    """Some operators that need nothing are inputs of the step."""
+    problem = draw(problems())
+    graph = problem.graph
+    start, _ = graph.inputs
+    types = [
+        INPUT if start[i] == start[i + 1] and graph.colocation[i] < 0 and draw(st.booleans()) else t
+        for i, t in enumerate(graph.types)
+    ]
+    return replace(problem, graph=replace(graph, types=tuple(types)))
+
+
+def test_starts_are_placements_that_keep_groups_together() -> None:
+    seen = [0]
+
+    @settings(max_examples=150, deadline=None)
+    @given(with_inputs())
+    def kept_together(problem: Problem) -> None:
+        unit, starts = unit_of_operator(problem), list(parallel_starts(problem))
+        seen[0] += len(starts)
+        for start in starts:
+            require_placement(problem, unit, start)
+
+    kept_together()
+    assert seen[0] > 5, "else nothing was looked at"
+
+
+def require_placement(problem: Problem, unit: IntArray, start: Solution) -> None:
+    able = unit_able(problem, unit)
+    assert set(start.device.tolist()) <= set(range(len(problem.cluster.devices)))
+    for u in set(unit.tolist()):
+        (device,) = set(start.device[unit == u].tolist())
+        assert able[u, device] or not able[u].any()
