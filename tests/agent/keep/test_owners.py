@@ -289,3 +289,26 @@ def test_a_nic_that_somebody_took_out_of_our_bridge_for_another_use_is_left_to_t
     for _ in range(3):
         agent.wait(LONGEST_RETRY_SECONDS)
     assert is_whole(agent)
+
+
+def test_a_state_that_is_staged_again_writes_down_what_a_nic_holds_that_its_owner_had_back(
+    agent: MemoryAgent,
+) -> None:
+    lease_ends(agent)
+    server = agent.server
+    del server.bridges["pw-nic0"]
+    server.switch_follows()
+    server.links["nic0"].without_root()
+    server.links["nic0"].addresses = [base_address("nic0")]
+    server.main_routes = [base_route("nic0")]
+    give_address(agent)
+    agent.keeper.notice()
+    agent.wait(5)
+    assert any(STORAGE in note for note in agent.keeper.drift.notes), "it is its owner's"
+    take_address(agent)
+    assert agent.keeper.stage(desired_state(1), 30).succeeded
+    assert is_whole(agent)
+    agent.restart()
+    assert agent.keeper.destroy(PLAN).succeeded
+    assert server.links["nic0"].addresses == [base_address("nic0")]
+    assert server.main_routes == [base_route("nic0")]
