@@ -22,6 +22,7 @@ from placewire.agent.contract.entries import (
     Sysctl,
 )
 from placewire.agent.contract.state import ForeignEntry, ObservedState, TakenOver
+from placewire.agent.reconcile.command_words import identity_of_address
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effective import drifted_nics
 from placewire.agent.reconcile.effects import EffectError, UnreadableError
@@ -396,7 +397,8 @@ class MemoryNetwork:
         assert link is not None
         _require(held.mac in ("", link.mac), f"NIC {nic} is another one now")
         there = list(self._server.main_routes)
-        missing = [a for a in held.addresses if a not in link.address_commands]
+        have = {identity_of_address(a) for a in link.address_commands}
+        missing = [a for a in held.addresses if identity_of_address(a) not in have]
         return [
             (f"link {nic}", lambda: self._server.set_up(nic, self._stays_up(held))),
             *([(f"qdisc of {nic}", link.without_root)] if self._is_left(nic) else []),
