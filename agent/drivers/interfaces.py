@@ -261,6 +261,11 @@ class InterfaceView:
             and name not in _DATAPATH_INTERFACES
         )
 
+    def nic(self, name: str) -> NicFacts | None:
+        """One of them, as if it were no port of a bridge of Open vSwitch's; None where it is
+        gone."""
+        return self._facts(name, {}) if name in self._links else None
+
     def _facts(self, name: str, bridge_of_interface: Mapping[str, str]) -> NicFacts:
         link = self._links[name]
         master = link.get("master")

@@ -8,12 +8,14 @@ from placewire.agent.drivers.announce import announce
 from placewire.agent.drivers.as_effect_error import as_effect_error
 from placewire.agent.drivers.command import run
 from placewire.agent.drivers.interfaces import InterfaceView
+from placewire.agent.drivers.on_bridges import require_nothing
 from placewire.agent.drivers.on_nics import what_stands_on
 from placewire.agent.drivers.routes import read_routes
 from placewire.agent.drivers.traffic_control import read_on_left
 from placewire.agent.reconcile.command_words import identity_of_address
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.foreign import goes_with_move
 from placewire.agent.reconcile.ledger import came_since
 from placewire.agent.reconcile.route_identity import identities, identity
 from placewire.agent.reconcile.steps import NicStep
@@ -62,10 +64,13 @@ def _remove_left_queues(nic: str) -> list[str]:
 
 
 def _to_bridge(step: NicStep) -> list[list[str]]:
-    """The commands; the bridge has the addresses already. Routes are deleted by name, because a
+    """The commands; the bridge has the addresses already. Raises EffectError where something of
+    others that has come onto the NIC would go with them. Routes are deleted by name, because a
     gateway route stays when its address goes. They are appended (also when they come back): another
     program may have made a route in the place of one meanwhile, and `add` would fail for ever."""
     nic, held = step.held.nic, step.held
+    if held.addresses and (facts := InterfaceView().nic(nic)) is not None:
+        require_nothing(goes_with_move(held, facts))
     there = read_routes()
     moving, known = identities(held.routes), identities(there)
     return [

@@ -26,7 +26,7 @@ from placewire.agent.reconcile.command_words import identity_of_address
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effective import drifted_nics
 from placewire.agent.reconcile.effects import EffectError, UnreadableError
-from placewire.agent.reconcile.foreign import goes_with_address
+from placewire.agent.reconcile.foreign import goes_with_address, goes_with_move
 from placewire.agent.reconcile.ledger import came_since
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 from placewire.agent.reconcile.unmarkable import Unmarked
@@ -382,6 +382,9 @@ class MemoryNetwork:
 
     def _to_bridge(self, step: NicStep) -> list[tuple[str, Callable[[], None]]]:
         nic, held = step.held.nic, step.held
+        for facts in self._server._nics():
+            if facts.name == nic:
+                _require_nothing([*goes_with_move(held, facts)])
         there = list(self._server.main_routes)
         moved = [over_bridge(route, nic, step.bridge) for route in held.routes]
         return [
