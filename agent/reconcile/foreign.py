@@ -227,8 +227,8 @@ def goes_with_address(
 
 
 def goes_with_move(held: TakenOver, nic: NicFacts) -> Iterator[ForeignEntry]:
-    """What of others on the NIC the kernel removes where the addresses of `held` leave it: addresses
-    of the same subnet that came later, and with the last IPv4 address all routes and neighbours."""
+    """What of others on the NIC the kernel removes where the addresses of `held` leave it: those of
+    the same subnet that came later, and with the last IPv4 address all routes and neighbours."""
     there = [address for address in nic.addresses if ":" not in address]
     moved = [a for a in there if a in {address.split()[0] for address in held.addresses}]
     for at, address in enumerate(there):

@@ -312,3 +312,36 @@ def test_a_state_that_is_staged_again_writes_down_what_a_nic_holds_that_its_owne
     assert agent.keeper.destroy(PLAN).succeeded
     assert server.links["nic0"].addresses == [base_address("nic0")]
     assert server.main_routes == [base_route("nic0")]
+
+
+@pytest.mark.parametrize("at_start", [False, True], ids=["healing", "the agent's start"])
+@pytest.mark.parametrize("removed", ["bridge", "port"])
+def test_a_nic_that_somebody_took_out_of_our_bridge_and_gave_another_address_gets_its_own_back(
+    agent: MemoryAgent, removed: str, *, at_start: bool
+) -> None:
+    """Nobody has given it what it held; the agent does, and cuts off nothing of theirs."""
+    lease_ends(agent)
+    server = agent.server
+    if removed == "bridge":
+        del server.bridges["pw-nic0"]
+    else:
+        del server.bridges["pw-nic0"].ports["nic0"]
+    server.switch_follows()
+    give_address(agent)
+    for _ in range(2):
+        if at_start:
+            agent.restart()
+        else:
+            agent.keeper.notice()
+            agent.wait(5)
+        assert set(server.links["nic0"].addresses) == {base_address("nic0"), STORAGE}
+        assert server.main_routes == [base_route("nic0")] and "pw-nic0" not in server.links
+        assert agent.network.harmed == []
+    assert at_start or any(STORAGE in note for note in agent.keeper.drift.notes)
+    take_address(agent)
+    for _ in range(3):
+        agent.wait(LONGEST_RETRY_SECONDS)
+    assert is_whole(agent)
+    assert agent.keeper.destroy(PLAN).succeeded
+    assert server.links["nic0"].addresses == [base_address("nic0")]
+    assert server.main_routes == [base_route("nic0")]
