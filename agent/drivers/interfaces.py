@@ -30,6 +30,7 @@ from placewire.agent.drivers.routes import (
     read_routes,
 )
 from placewire.agent.drivers.traffic_control import HTB_HANDLE
+from placewire.agent.reconcile.command_words import identity_of_address
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.foreign import MOST_NAMED
 from placewire.agent.reconcile.route_identity import destination_of, identities, identity
@@ -260,6 +261,11 @@ class InterfaceView:
             and name not in _DATAPATH_INTERFACES
         )
 
+    def nic(self, name: str) -> NicFacts | None:
+        """One of them, as if it were no port of a bridge of Open vSwitch's; None where it is
+        gone."""
+        return self._facts(name, {}) if name in self._links else None
+
     def _facts(self, name: str, bridge_of_interface: Mapping[str, str]) -> NicFacts:
         link = self._links[name]
         master = link.get("master")
@@ -396,9 +402,4 @@ def remove_left_by_switch(bridges: Sequence[str]) -> None:
 
 def identity_of(entry: Mapping[str, Any]) -> list[str]:
     """The words that name an address to `ip address del`. entry: as `ip -j address` shows it."""
-    return identity_of_command(_address_command(entry))
-
-
-def identity_of_command(address_command: str) -> list[str]:
-    words = address_command.split()
-    return words[:3] if len(words) > 1 and words[1] == "peer" else words[:1]
+    return list(identity_of_address(_address_command(entry)))

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from placewire.agent.drivers.announce import announce
 from placewire.agent.drivers.as_effect_error import as_effect_error
 from placewire.agent.drivers.command import run
-from placewire.agent.drivers.interfaces import InterfaceView, identity_of_command
+from placewire.agent.drivers.interfaces import InterfaceView
+from placewire.agent.drivers.on_bridges import require_nothing
 from placewire.agent.drivers.on_nics import what_stands_on
 from placewire.agent.drivers.routes import read_routes
 from placewire.agent.drivers.traffic_control import read_on_left
+from placewire.agent.reconcile.command_words import identity_of_address
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.foreign import goes_with_move
 from placewire.agent.reconcile.ledger import came_since
 from placewire.agent.reconcile.route_identity import identities, identity
 from placewire.agent.reconcile.steps import NicStep
@@ -61,15 +64,18 @@ def _remove_left_queues(nic: str) -> list[str]:
 
 
 def _to_bridge(step: NicStep) -> list[list[str]]:
-    """The commands; the bridge has the addresses already. Routes are deleted by name, because a
+    """The commands; the bridge has the addresses already. Raises EffectError where something of
+    others that has come onto the NIC would go with them. Routes are deleted by name, because a
     gateway route stays when its address goes. They are appended (also when they come back): another
     program may have made a route in the place of one meanwhile, and `add` would fail for ever."""
     nic, held = step.held.nic, step.held
+    if held.addresses and (facts := InterfaceView().nic(nic)) is not None:
+        require_nothing(goes_with_move(held, facts))
     there = read_routes()
     moving, known = identities(held.routes), identities(there)
     return [
         *[["ip", "route", "del", *line.split()] for line in there if identity(line) in moving],
-        *[["ip", "address", "del", *identity_of_command(a), "dev", nic] for a in held.addresses],
+        *[["ip", "address", "del", *identity_of_address(a), "dev", nic] for a in held.addresses],
         *[
             ["ip", "route", "append", *moved.split()]
             for route in held.routes
@@ -88,10 +94,10 @@ def _back(step: NicStep) -> list[list[str]]:
             f"NIC {nic} is another one now, with MAC {view.mac(nic)}: it is not given what "
             f"{held.mac} held"
         )
-    have = view.address_commands(nic)
+    have = {identity_of_address(a) for a in view.address_commands(nic)}
     up = held.was_up or bool(came_since(held, what_stands_on(view, nic)))
     there = identities(read_routes())
-    missing = [a for a in held.addresses if a not in have]
+    missing = [a for a in held.addresses if identity_of_address(a) not in have]
     return [
         ["ip", "link", "set", nic, "up" if up else "down"],
         *([] if held.was_promiscuous else [["ip", "link", "set", nic, "promisc", "off"]]),

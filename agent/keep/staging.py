@@ -30,13 +30,15 @@ def stage(context: Context, desired: DesiredState, lease_seconds: float) -> Outc
         return _refused(context, error, "repair that, then stage again")
     if found := find_refusals(context, desired, observed, memory.kept.ledger):
         return Outcome(refusals=found)
-    if kind == "new":
-        try:
-            with memory.lock:
-                ledger = extended(desired, observed, memory.kept.ledger)
-                memory.save(leases.begin_stage(memory.kept, desired, ledger))
-        except EffectError as error:
-            return _refused(context, error, "make room, then stage again")
+    try:
+        with memory.lock:
+            kept, ledger = memory.kept, extended(desired, observed, memory.kept.ledger)
+            if kind == "new":
+                memory.save(leases.begin_stage(kept, desired, ledger))
+            elif ledger != kept.ledger:  # A NIC that its owner had back meanwhile is taken again.
+                memory.save(kept.model_copy(update={"ledger": ledger}))
+    except EffectError as error:
+        return _refused(context, error, "make room, then stage again")
     context.retry.begin()
     try:
         done = apply_whole(context, desired, memory.kept.ledger, "stage", observed)

@@ -19,13 +19,14 @@ from placewire.agent.contract.state import (
     Refusal,
     refuse,
 )
-from placewire.agent.reconcile.ledger import has_back, hosts, is_of, with_replaced_owed
+from placewire.agent.reconcile.ledger import came_since, has_back, hosts, is_of, with_replaced_owed
 from placewire.agent.reconcile.validate import ServerFacts, WayToController, refusals_to_take
 
 
 class Admitted(NamedTuple):
     """state: the part of a state that can be made now. refused: why the NICs of the rest are not
-    taken. ledger: without those NICs, which are as they were; what replaced NICs held is owed."""
+    taken. ledger: without those of these NICs that are as they were; the others get back what they
+    held. What replaced NICs held is owed."""
 
     state: DesiredState
     refused: tuple[Refusal, ...]
@@ -45,7 +46,7 @@ def admitted(
     refused: dict[str, tuple[Refusal, ...]] = {}
     for bridge in desired.bridges:
         nic = there.get(bridge.nic)
-        if nic is None or not _is_its_owners(nic, bridge, observed, ledger):
+        if nic is None or not _is_its_owners(nic, bridge, desired, observed, ledger):
             continue
         # Without a cable, the NIC is of as much use to us as to its owner.
         nics = (nic.model_copy(update={"carrier": None}), *_without(observed, nic.name))
@@ -54,10 +55,15 @@ def admitted(
         found = refusals_to_take(bridge, desired, seen, owed, facts, way())
         if found:
             refused[nic.name] = tuple(_said(nic.name, one) for one in found)
+    forgotten = {
+        taken.nic
+        for taken in ledger.nics
+        if taken.nic in refused and has_back(taken, there[taken.nic])
+    }
     return Admitted(
         without_nics(desired, refused),
         tuple(one for found in refused.values() for one in found),
-        ledger.model_copy(update={"nics": tuple(t for t in ledger.nics if t.nic not in refused)}),
+        ledger.model_copy(update={"nics": tuple(t for t in ledger.nics if t.nic not in forgotten)}),
     )
 
 
@@ -83,14 +89,22 @@ def without_nics(desired: DesiredState, nics: Collection[str]) -> DesiredState:
     )
 
 
-def _is_its_owners(nic: NicFacts, bridge: Bridge, observed: ObservedState, ledger: Ledger) -> bool:
+def _is_its_owners(
+    nic: NicFacts, bridge: Bridge, desired: DesiredState, observed: ObservedState, ledger: Ledger
+) -> bool:
     """Whether nothing of ours is on the NIC: no bridge of ours has it, and the ledger does not, or
-    a change that would have taken it ended before it touched the NIC."""
+    a change that would have taken it ended before it touched the NIC, or somebody who took it out
+    of our bridge has given it another address."""
     ours = {one.name: one.nic for one in observed.bridges}
+    if ours.get(bridge.name) == nic.name:
+        return False
     taken = next((taken for taken in ledger.nics if taken.nic == nic.name), None)
     if taken is None:
-        return ours.get(bridge.name) != nic.name
-    return bridge.name not in ours and has_back(taken, nic)
+        return True
+    given = {f"address {a.address}" for a in desired.addresses if a.interface == bridge.name}
+    came = (one for one in came_since(taken, nic.standing) if one.startswith("address "))
+    is_back = bridge.name not in ours and has_back(taken, nic)
+    return is_back or any(one not in given for one in came)
 
 
 def _with_debts(nic: NicFacts, ledger: Ledger) -> Ledger:

@@ -38,6 +38,13 @@ def is_an_address(text: str) -> bool:
     return _OF_A_NIC.fullmatch(text) is not None
 
 
+def identity_of_address(command: str) -> tuple[str, ...]:
+    """The words of an address, as `ip address add` accepts it, that name it to the kernel: an
+    interface has no second one of these, whatever its broadcast address, label or flags are."""
+    words = tuple(command.split())
+    return words[:3] if len(words) > 1 and words[1] == "peer" else words[:1]
+
+
 def interfaces_of(route: str) -> set[str]:
     """The interfaces that the route leads through."""
     return {name for word, name in pairwise(route.split()) if word == "dev"}

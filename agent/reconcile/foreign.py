@@ -15,6 +15,9 @@ interface the kernel removes everybody's routes and neighbours there. Queues sta
 beneath them.
 The lease says `failed` and what is in the way, and the agent tries again until that is gone.
 
+The same holds for what others have put on a NIC since it was taken over: where an address of ours
+that somebody set there again would leave it, and theirs would go with that, it stays on the NIC.
+
 The same holds where others have made something in the place of an entry of ours: a flow of its
 match and priority (an add would overwrite theirs), a rule of its priority, a route of its table, a
 filter among our preferences, an address that we would give, a queueing discipline or queue where
@@ -25,11 +28,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from ipaddress import IPv4Interface
 from typing import NamedTuple, TypeGuard
 
 from placewire.agent.contract.entries import Address, Bridge, Classifier, Entry, Queue, Rule, Shaper
-from placewire.agent.contract.state import ForeignEntry, Ledger, ObservedState, Refusal, refuse
+from placewire.agent.contract.state import (
+    ForeignEntry,
+    Ledger,
+    NicFacts,
+    ObservedState,
+    Refusal,
+    TakenOver,
+    refuse,
+)
 from placewire.agent.reconcile.route_identity import identities, identity
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 
@@ -66,8 +78,10 @@ def hold_back(
     wanted = [step.after for step in steps if isinstance(step, EntryStep)]
     nics = {entry.nic for entry in wanted if isinstance(entry, Shaper) and entry.nic in shaped}
     taken = _taken_places(steps, observed)
+    moving = {at: found for at, step in enumerate(steps) if (found := _cut_off(step, observed))}
     found = [
         *_removals_refused(would_go),
+        *(refusal for entries in moving.values() for refusal in entries),
         *(
             refuse(
                 f"NIC {nic}",
@@ -87,7 +101,8 @@ def hold_back(
     blocked = [step for step, _ in taken]
     harmless = tuple(
         step
-        for step in steps
+        for step in (_routes_alone(step) if at in moving else step for at, step in enumerate(steps))
+        if step is not None
         if step not in blocked and not staying.harmed_by(step) and not _reshapes(step, nics)
     )
     return harmless, tuple(dict.fromkeys(found))
@@ -209,6 +224,81 @@ def goes_with_address(
             and IPv4Interface(held).network == network
         ):
             yield entry
+
+
+def goes_with_move(held: TakenOver, nic: NicFacts) -> Iterator[ForeignEntry]:
+    """What of others on the NIC the kernel removes where the addresses of `held` leave it: those of
+    the same subnet that came later, and with the last IPv4 address all routes and neighbours."""
+    there = [address for address in nic.addresses if ":" not in address]
+    moved = [a for a in there if a in {address.split()[0] for address in held.addresses}]
+    for at, address in enumerate(there):
+        if address not in moved and any(
+            _same_subnet(former, address) for former in there[:at] if former in moved
+        ):
+            yield ForeignEntry(
+                collection="addresses",
+                key=f"{nic.name} {address}",
+                text=f"address {address}",
+                on=nic.name,
+                remedy=f"ip address del {address} dev {nic.name}",
+            )
+    if not moved or len(moved) < len(there):
+        return
+    own = identities(held.routes)
+    for route in nic.routes:
+        if identity(route) not in own and not any(_is_made_with(a, route) for a in moved):
+            yield ForeignEntry(
+                collection=OTHER_ROUTES,
+                key=route,
+                text=f"route {route}",
+                on=nic.name,
+                remedy=f"ip route del {route}",
+            )
+    for entry in nic.lost_with_addresses:
+        kind, _, words = entry.partition(" ")
+        yield ForeignEntry(
+            collection=NEIGHBOURS,
+            key=f"{nic.name} {entry}",
+            text=f"entry `{entry}`",
+            on=nic.name,
+            remedy=f"ip {kind} del {words}",
+        )
+
+
+def _same_subnet(one: str, other: str) -> bool:
+    return IPv4Interface(one).network == IPv4Interface(other).network
+
+
+def _is_made_with(address: str, route: str) -> bool:
+    """Whether it is the subnet's own route of this address, whoever made it."""
+    own = IPv4Interface(address)
+    return identity(route).place.destination == str(own.network) and (
+        identity(route).source == str(own.ip)
+    )
+
+
+def _cut_off(step: Step, observed: ObservedState) -> tuple[Refusal, ...]:
+    """Why the addresses that the step moves to a bridge stay on their NIC."""
+    if not isinstance(step, NicStep) or step.direction != "to bridge":
+        return ()
+    nic = next((nic for nic in observed.nics if nic.name == step.held.nic), None)
+    found = list(goes_with_move(step.held, nic)) if nic is not None else []
+    addresses = ", ".join(address.split()[0] for address in step.held.addresses)
+    return tuple(
+        refuse(
+            f"NIC {step.held.nic}",
+            f"moving {addresses} to {step.bridge} would take away {entry.text}, which is not ours",
+            f"take that off {step.held.nic} first ({entry.remedy}), then ask again",
+        )
+        for entry in found[:MOST_NAMED]
+    )
+
+
+def _routes_alone(step: Step) -> Step | None:
+    """The move of a NIC's routes without its addresses; None: there are none."""
+    if not isinstance(step, NicStep) or not step.held.routes:
+        return None
+    return replace(step, held=step.held.model_copy(update={"addresses": ()}))
 
 
 def _routes_from(

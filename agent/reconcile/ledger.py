@@ -28,6 +28,7 @@ from placewire.agent.contract.state import (
     TakenOver,
     refuse,
 )
+from placewire.agent.reconcile.command_words import identity_of_address
 from placewire.agent.reconcile.route_identity import identities, identity
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 
@@ -135,9 +136,11 @@ def settled(
 
 
 def has_back(taken: TakenOver, nic: NicFacts) -> bool:
-    """Whether the NIC has all that it held before it was taken over, and nothing of ours."""
+    """Whether the NIC has all that it held before it was taken over, and nothing of ours. An
+    address that another program has set there since, with another broadcast address or label for
+    example, is its owner's, and the kernel takes no second one."""
     return (
-        set(taken.addresses) <= set(nic.address_commands)
+        _named(taken.addresses) <= _named(nic.address_commands)
         and identities(taken.routes) <= identities(nic.routes)
         and (taken.was_up == nic.up or bool(stays_up_for(taken, nic)))
         # A killed ovs-vswitchd leaves its NICs promiscuous.
@@ -145,6 +148,10 @@ def has_back(taken: TakenOver, nic: NicFacts) -> bool:
         # A NIC with a queueing discipline of its own is never taken over, so this one is ours.
         and not nic.left_by_switch
     )
+
+
+def _named(addresses: Iterable[str]) -> set[tuple[str, ...]]:
+    return set(map(identity_of_address, addresses))
 
 
 def stays_up_for(taken: TakenOver, nic: NicFacts) -> tuple[str, ...]:

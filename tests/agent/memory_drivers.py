@@ -22,10 +22,11 @@ from placewire.agent.contract.entries import (
     Sysctl,
 )
 from placewire.agent.contract.state import ForeignEntry, ObservedState, TakenOver
+from placewire.agent.reconcile.command_words import identity_of_address
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effective import drifted_nics
 from placewire.agent.reconcile.effects import EffectError, UnreadableError
-from placewire.agent.reconcile.foreign import goes_with_address
+from placewire.agent.reconcile.foreign import goes_with_address, goes_with_move
 from placewire.agent.reconcile.ledger import came_since
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 from placewire.agent.reconcile.unmarkable import Unmarked
@@ -381,6 +382,9 @@ class MemoryNetwork:
 
     def _to_bridge(self, step: NicStep) -> list[tuple[str, Callable[[], None]]]:
         nic, held = step.held.nic, step.held
+        for facts in self._server._nics():
+            if facts.name == nic:
+                _require_nothing([*goes_with_move(held, facts)])
         there = list(self._server.main_routes)
         moved = [over_bridge(route, nic, step.bridge) for route in held.routes]
         return [
@@ -396,7 +400,8 @@ class MemoryNetwork:
         assert link is not None
         _require(held.mac in ("", link.mac), f"NIC {nic} is another one now")
         there = list(self._server.main_routes)
-        missing = [a for a in held.addresses if a not in link.address_commands]
+        have = {identity_of_address(a) for a in link.address_commands}
+        missing = [a for a in held.addresses if identity_of_address(a) not in have]
         return [
             (f"link {nic}", lambda: self._server.set_up(nic, self._stays_up(held))),
             *([(f"qdisc of {nic}", link.without_root)] if self._is_left(nic) else []),

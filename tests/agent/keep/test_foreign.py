@@ -17,13 +17,14 @@ from placewire.agent.store import DiskStore
 from tests.agent.faults import Fault, NoFaults, Place
 from tests.agent.foreign_things import IN_OUR_PLACE, THINGS, Thing
 from tests.agent.memory_drivers import MemoryNetwork
-from tests.agent.memory_server import MANAGEMENT, MemoryServer
+from tests.agent.memory_server import MANAGEMENT, MemoryServer, base_route
 from tests.agent.states import desired_state
 
 PLAN = "test-plan"
 FACTS = ServerFacts("s1", "netdev", (3, 1), frozenset({MANAGEMENT}))
 WAY = WayToController(frozenset({"10.9.0.1"}))
 ONLY_NIC1 = ("nic1",)
+THEIR_ROUTE = "10.99.0.0/16 via 10.7.0.2 dev nic0"
 each_thing = pytest.mark.parametrize("thing", THINGS.values(), ids=THINGS)
 
 
@@ -328,3 +329,58 @@ def test_a_queue_stays_under_a_discipline_of_others(agent: Agent) -> None:
     assert refusal.where == "nic0 queue 2" and thing.remedy in refusal.remedy
     thing.take_off(agent.server)
     assert agent.keeper.stage(staged_fewer_queues(desired_state(2)), 60).succeeded
+
+
+ADDED_TO_NIC0 = {
+    "an address of our subnet": ("address 10.7.0.77/24", "ip address del 10.7.0.77/24 dev nic0"),
+    "a route": (f"route {THEIR_ROUTE}", f"ip route del {THEIR_ROUTE}"),
+}
+
+
+@pytest.mark.parametrize("what", ADDED_TO_NIC0)
+def test_what_others_put_on_a_nic_beside_its_own_address_is_not_taken_away_with_that(
+    agent: Agent, what: str
+) -> None:
+    """The network service sets the NIC's address there again; the agent would move it to the bridge
+    once more, and the kernel removes the rest."""
+    agent.holds()
+    text, command = ADDED_TO_NIC0[what]
+    server, link = agent.server, agent.server.links["nic0"]
+    server.configure("nic0")
+    if what == "a route":
+        server.their_routes.append(THEIR_ROUTE)
+    else:
+        link.addresses.append("10.7.0.77/24")
+        link.theirs.add("10.7.0.77/24")
+    made, rule = server.foreign_objects(), next(entry for entry in server.rules if entry[1])
+    server.rules.remove(rule)
+    agent.now += PERIOD_SECONDS
+    agent.keeper.notice()
+    agent.keeper.tick()
+    assert server.foreign_objects() == made and agent.network.harmed == []
+    (note,) = agent.keeper.drift.notes
+    assert note.startswith("NIC nic0: moving 10.7.0.1/24 to pw-nic0") and text in note
+    assert f"({command})" in note
+    assert rule in server.rules, "the rest is put back"
+    assert server.main_routes == [base_route("pw-nic0")], "its route, too"
+    refused = agent.keeper.stage(desired_state(2), 60)
+    assert [text.split()[1] in r.what for r in refused.refusals] == [True]
+    assert refused.changes == ()
+    if what == "a route":
+        server.their_routes.remove(THEIR_ROUTE)
+    else:
+        server.remove_address("nic0", "10.7.0.77/24")
+    for _ in range(2):
+        agent.now += PERIOD_SECONDS
+        agent.keeper.notice()
+        agent.keeper.tick()
+    assert link.addresses == [] and agent.keeper.drift.notes == ()
+
+
+def test_what_comes_onto_a_nic_while_it_is_taken_over_is_not_taken_away(agent: Agent) -> None:
+    agent.meddler.before = "add bridges"
+    agent.meddler.does = lambda: agent.server.their_routes.append(THEIR_ROUTE)
+    report = agent.keeper.stage(desired_state(1), 60)
+    assert not report.succeeded and THEIR_ROUTE in report.refusals[0].what
+    assert agent.server.their_routes == [THEIR_ROUTE] and agent.network.harmed == []
+    assert agent.server.links["nic0"].addresses == ["10.7.0.1/24"] and agent.keeper.lease.is_idle

@@ -289,3 +289,59 @@ def test_a_nic_that_somebody_took_out_of_our_bridge_for_another_use_is_left_to_t
     for _ in range(3):
         agent.wait(LONGEST_RETRY_SECONDS)
     assert is_whole(agent)
+
+
+def test_a_state_that_is_staged_again_writes_down_what_a_nic_holds_that_its_owner_had_back(
+    agent: MemoryAgent,
+) -> None:
+    lease_ends(agent)
+    server = agent.server
+    del server.bridges["pw-nic0"]
+    server.switch_follows()
+    server.links["nic0"].without_root()
+    server.links["nic0"].addresses = [base_address("nic0")]
+    server.main_routes = [base_route("nic0")]
+    give_address(agent)
+    agent.keeper.notice()
+    agent.wait(5)
+    assert any(STORAGE in note for note in agent.keeper.drift.notes), "it is its owner's"
+    take_address(agent)
+    assert agent.keeper.stage(desired_state(1), 30).succeeded
+    assert is_whole(agent)
+    agent.restart()
+    assert agent.keeper.destroy(PLAN).succeeded
+    assert server.links["nic0"].addresses == [base_address("nic0")]
+    assert server.main_routes == [base_route("nic0")]
+
+
+@pytest.mark.parametrize("at_start", [False, True], ids=["healing", "the agent's start"])
+@pytest.mark.parametrize("removed", ["bridge", "port"])
+def test_a_nic_that_somebody_took_out_of_our_bridge_and_gave_another_address_gets_its_own_back(
+    agent: MemoryAgent, removed: str, *, at_start: bool
+) -> None:
+    """Nobody has given it what it held; the agent does, and cuts off nothing of theirs."""
+    lease_ends(agent)
+    server = agent.server
+    if removed == "bridge":
+        del server.bridges["pw-nic0"]
+    else:
+        del server.bridges["pw-nic0"].ports["nic0"]
+    server.switch_follows()
+    give_address(agent)
+    for _ in range(2):
+        if at_start:
+            agent.restart()
+        else:
+            agent.keeper.notice()
+            agent.wait(5)
+        assert set(server.links["nic0"].addresses) == {base_address("nic0"), STORAGE}
+        assert server.main_routes == [base_route("nic0")] and "pw-nic0" not in server.links
+        assert agent.network.harmed == []
+    assert at_start or any(STORAGE in note for note in agent.keeper.drift.notes)
+    take_address(agent)
+    for _ in range(3):
+        agent.wait(LONGEST_RETRY_SECONDS)
+    assert is_whole(agent)
+    assert agent.keeper.destroy(PLAN).succeeded
+    assert server.links["nic0"].addresses == [base_address("nic0")]
+    assert server.main_routes == [base_route("nic0")]

@@ -193,3 +193,22 @@ def destroy_on_a_full_disk(config: AgentConfig) -> ApplyReport:
         server, Full(Path(config.state_dir)), server_facts(config, server), way_of(config)
     )
     return full.destroy(keeping.PLAN)
+
+
+@pytest.mark.parametrize("end", ["lease over", "NIC away"])
+def test_an_address_that_somebody_has_set_again_otherwise_keeps_nothing_from_being_undone(
+    server: ServerUnderTest, end: str
+) -> None:
+    """By hand it has no broadcast address, and the kernel takes no second one."""
+    mac = server.sh("cat /sys/class/net/nic0/address").strip()
+    assert server.inside(keeping.stage, server.config, desired_state(1), 0.0).succeeded
+    if end == "NIC away":
+        take_away(server, "made anew")
+        assert not server.inside(keeping.resume, server.config).succeeded
+        bring_back(server, "made anew", mac)
+    server.sh("ip address add 10.7.0.1/24 dev nic0")
+    server.inside(tick if end == "NIC away" else keeping.resume, server.config)
+    lease = server.inside(keeping.observe, server.config).lease
+    assert lease.is_idle and not lease.owed
+    assert "inet 10.7.0.1/24 scope global nic0" in server.sh("ip address show nic0"), "theirs"
+    assert "172.16.0.0/16 via 10.7.0.2 dev nic0" in server.sh("ip route"), "and the rest is back"

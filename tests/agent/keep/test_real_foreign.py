@@ -290,3 +290,28 @@ def test_a_route_that_came_into_the_place_of_ours_is_not_replaced(server: Server
     with pytest.raises(AssertionError, match=r"EffectError: .*File exists"):
         server.inside(Server(server.config).apply, [EntryStep(changed, route)], "plan")
     assert server.snapshot() == during
+
+
+def test_what_others_put_on_a_nic_beside_its_own_address_is_not_taken_away_with_that(
+    server: ServerUnderTest,
+) -> None:
+    before = server.snapshot()
+    assert server.inside(keeping.stage, server.config, desired_state(1)).succeeded
+    server.inside(keeping.commit, server.config, 1)
+    route, again = "10.99.0.0/16 via 10.7.0.2 dev nic0", "ip address add 10.7.0.1/24 dev nic0"
+    server.sh(f"{again}; ip address add 10.7.0.77/24 dev nic0; ip route add {route}")
+    server.sh("ip neigh add 10.7.0.9 lladdr 02:00:00:00:00:09 dev nic0 nud permanent")
+    for command in (
+        "ip address del 10.7.0.77/24 dev nic0",
+        f"ip route del {route}",
+        "ip neigh del 10.7.0.9 dev nic0",
+    ):
+        during = server.snapshot()
+        (told,) = server.inside(keeping.resume, server.config).refusals
+        assert "NIC nic0: moving 10.7.0.1/24 to pw-nic0" in told.what and command in told.what
+        assert server.snapshot() == during
+        assert "10.7.0.9" in server.sh("ip neigh show dev nic0 nud permanent")
+        server.sh(command)
+    assert server.inside(keeping.resume, server.config).succeeded
+    assert server.inside(keeping.destroy, server.config).succeeded
+    assert server.snapshot() == before
