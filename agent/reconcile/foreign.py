@@ -78,7 +78,7 @@ def hold_back(
     wanted = [step.after for step in steps if isinstance(step, EntryStep)]
     nics = {entry.nic for entry in wanted if isinstance(entry, Shaper) and entry.nic in shaped}
     taken = _taken_places(steps, observed)
-    moving = {at: found for at, step in enumerate(steps) if (found := _cut_off(step, observed))}
+    moving = {at: why for at, step in enumerate(steps) if (why := _cut_off(step, observed))}
     found = [
         *_removals_refused(would_go),
         *(refusal for entries in moving.values() for refusal in entries),
