@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -23,6 +24,18 @@ from placewire.agent.drivers.ovsdb_references import References, columns_of, ref
 from placewire.agent.reconcile.effects import EffectError
 
 parse_quickly()
+
+
+class _Uuids:
+    """What the IDL takes of the module uuid. Python's uuid1 asks libuuid, which keeps a file open
+    for each thread that has ever asked, also when the thread has ended."""
+
+    UUID = uuid.UUID
+    uuid1 = staticmethod(uuid.uuid4)
+    uuid4 = staticmethod(uuid.uuid4)
+
+
+idl.uuid = _Uuids
 
 # Only the columns that are used, because Python makes rows of all that comes.
 COLUMNS = {

@@ -16,8 +16,9 @@ from placewire.agent.contract.config import AgentConfig
 from placewire.agent.drivers import database_events
 from placewire.agent.drivers.flow_events import FlowsUnwatchedError, follow_flows
 from placewire.agent.drivers.kernel_events import KernelEvents, messages
+from placewire.agent.drivers.ovsdb_connection import connected
 from placewire.agent.watching import Watching
-from tests.agent.server_under_test import wait_for
+from tests.agent.server_under_test import ServerUnderTest, wait_for
 from tests.agent.states import desired_state
 
 
@@ -222,3 +223,26 @@ def test_it_is_listened_while_something_is_in_force_and_never_in_the_way(
     asyncio.run(run())
     assert noticed.times, "that there is no switch is told"
     wait_for(lambda: not listening(), "the end of the thread")
+
+
+def descriptors_left(config: AgentConfig) -> int:
+    """How many more are open after some threads have read the database, one after the other."""
+
+    def read() -> None:
+        with connected(config.ovsdb_remote):
+            pass
+
+    def count() -> int:
+        return len([*Path("/proc/self/fd").iterdir()])
+
+    before = count()
+    for _ in range(3):
+        thread = threading.Thread(target=read)
+        thread.start()
+        thread.join()
+    return count() - before
+
+
+@pytest.mark.network
+def test_a_thread_that_read_the_database_leaves_no_descriptor(server: ServerUnderTest) -> None:
+    assert server.inside(descriptors_left, server.config) == 0
