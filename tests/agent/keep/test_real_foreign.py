@@ -315,3 +315,24 @@ def test_what_others_put_on_a_nic_beside_its_own_address_is_not_taken_away_with_
     assert server.inside(keeping.resume, server.config).succeeded
     assert server.inside(keeping.destroy, server.config).succeeded
     assert server.snapshot() == before
+
+
+@pytest.mark.parametrize("how", ["del-br pw-nic0", "del-port nic0"])
+def test_a_nic_that_somebody_took_out_of_our_bridge_for_another_address_is_left_to_them(
+    server: ServerUnderTest, how: str
+) -> None:
+    before = server.snapshot()
+    assert server.inside(keeping.stage, server.config, desired_state(1)).succeeded
+    server.inside(keeping.commit, server.config, 1)
+    server.vsctl(how)
+    server.sh("ip address add 192.168.5.1/24 dev nic0")
+    for _ in range(2):
+        (told,) = server.inside(keeping.resume, server.config).refusals
+        assert "192.168.5.1/24" in told.what
+        there = server.sh("ip address show nic0")
+        assert "192.168.5.1/24" in there and "10.7.0.1/24" in there
+        assert server.vsctl("list-br").split() == ["pw-nic1"]
+    server.sh("ip address del 192.168.5.1/24 dev nic0")
+    assert server.inside(keeping.resume, server.config).succeeded
+    assert server.inside(keeping.destroy, server.config).succeeded
+    assert server.snapshot() == before
