@@ -15,7 +15,7 @@ from placewire.optimizer.graph.rows import GraphError
 # Ten times the JSON of a graph of 150,000 operators. A small file that others made can unpack to
 # more than there is memory.
 MOST_BYTES = 1 << 30
-# Ten times those of such a graph. A value takes up to a hundred times the memory that its text takes.
+# Ten times those of such a graph. A value takes up to a hundred times the memory of its text.
 MOST_VALUES = 30_000_000
 _NO_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
 
