@@ -723,7 +723,7 @@ def test_a_larger_send_buffer_of_others_is_not_made_smaller(
 def test_only_our_own_send_buffer_is_put_back(tmp_path: Path, now: str, told: list[str]) -> None:
     program = tmp_path / "sysctl"
     program.write_text(
-        f'#!/bin/sh\nif test "$1" = --values; then echo {now}; else echo "$2" >>{tmp_path}/told; fi\n'
+        f'#!/bin/sh\ntest "$1" != --values || exec echo {now}\necho "$2" >>{tmp_path}/told\n'
     )
     program.chmod(0o755)
     words = _task("Put back the send buffer")["ansible.builtin.command"]["argv"]
