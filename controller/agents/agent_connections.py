@@ -49,6 +49,10 @@ _MOST_REPLY_VALUES = 500_000
 _MOST_VALUES = 50_000
 # After this time an agent has given up sending its message.
 READ_SECONDS = 10.0
+# So long after a renewal no other one is made for the name: each takes a line of a file, and time
+# in which no agent is heard. An agent asks once in 15 days; where it could not keep what it got, it
+# asks again an hour later, or when it dials anew.
+_RENEWAL_PAUSE_SECONDS = 600.0
 _APART = "give each server its own: `controller authority deny`, then `controller enrol` for both"
 
 
@@ -68,6 +72,7 @@ class AgentConnections:
         self.conversations: dict[str, Conversation] = {}
         self.arrival, self.clock = asyncio.Event(), ListeningClock()
         self._closing = False
+        self._renewed: dict[str, float] = {}
 
     def application(self) -> web.Application:
         application = web.Application(client_max_size=_LARGEST_REPLY_BYTES)
@@ -176,12 +181,17 @@ class AgentConnections:
         bearer, asked = await self._received(request, CertificateRequest)
         if self._authority.revocations.copied(bearer.serial) is not None:
             raise self._refused(request, "two servers hold its certificate", bearer.name, _APART)
+        renewed, now = self._renewed.get(bearer.name), time.monotonic()
+        if renewed is not None and now - renewed < _RENEWAL_PAUSE_SECONDS:
+            what = f"renewed its certificate within the last {_RENEWAL_PAUSE_SECONDS:g} s"
+            raise self._refused(request, what, bearer.name, "keep that one, or ask again later")
         pem, lifetime = asked.request_pem, AGENT_LIFETIME_SECONDS
         try:
             chain = self._authority.sign(pem, bearer.name, lifetime_seconds=lifetime, renews=bearer)
         except UsageError as error:
             remedy = "install the same release on the server and on the controller"
             raise self._refused(request, error.what, error.where, remedy) from error
+        self._renewed[bearer.name] = now
         return _response(CertificateAnswer(chain_pem=chain.decode()))
 
     def _admitted(self, request: web.Request) -> Bearer:

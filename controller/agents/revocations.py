@@ -7,9 +7,9 @@ import json
 import math
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,15 @@ class _Issued:
     expires: float
 
 
+@dataclass(frozen=True)
+class _Denied:
+    """What denied.json has. file: which version of the file that is; None: there is none."""
+
+    file: tuple[int, int, int] | None = None
+    serials: frozenset[str] = frozenset()
+    since: Mapping[str, float] = field(default_factory=dict)
+
+
 class Revocations:
     """Keeps three files beside the authority. Whoever reads one of them in order to write another
     holds the lock (`locked`).
@@ -53,6 +62,7 @@ class Revocations:
         self._directory = directory
         self._issued, self._denied = directory / "issued.jsonl", directory / "denied.json"
         self._copied = directory / "copied.json"
+        self._known = _Denied()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -84,8 +94,8 @@ class Revocations:
         with self.locked():
             now, denied = time.time(), self._read_denied()
             mine = {one.serial for one in self._rows() if one.name == name and one.expires > now}
-            serials = sorted({*denied["serials"], *mine})
-            _write(self._denied, {"serials": serials, "since": {**denied["since"], name: now}})
+            serials = sorted({*denied.serials, *mine})
+            _write(self._denied, {"serials": serials, "since": {**denied.since, name: now}})
         return len(mine)
 
     def note_copied(self, serials: Collection[str], first: str, second: str) -> None:
@@ -105,16 +115,26 @@ class Revocations:
 
     def is_denied(self, bearer: Bearer) -> bool:
         before = bearer.issued_unix + _SECOND < self.denied_before(bearer.name)
-        return before or bearer.serial in self._read_denied()["serials"]
+        return before or bearer.serial in self._read_denied().serials
 
     def denied_before(self, name: str) -> float:
         """The time (Unix seconds) before which every certificate of this name is denied. It lies
         ahead where this machine's clock was ahead when the name was denied."""
-        since: float = self._read_denied()["since"].get(name, 0.0)
-        return since
+        return self._read_denied().since.get(name, 0.0)
 
-    def _read_denied(self) -> Any:
-        return _read(self._denied, {"serials": [], "since": {}})
+    def _read_denied(self) -> _Denied:
+        """Asked at every message of every agent: the file, which can be long, is read again only
+        where another process has replaced it."""
+        try:
+            found = self._denied.stat()
+        except FileNotFoundError:
+            return _Denied()
+        file = (found.st_ino, found.st_mtime_ns, found.st_size)
+        if self._known.file != file:
+            document = _read(self._denied, {"serials": [], "since": {}})
+            # Where it was replaced just now, the next look reads it again.
+            self._known = _Denied(file, frozenset(document["serials"]), document["since"])
+        return self._known
 
     def _rows(self) -> Iterator[_Issued]:
         try:

@@ -307,9 +307,30 @@ class Journal:
         )
 
     def decisions(self) -> tuple[Decision, ...]:
-        """All decisions, oldest first."""
+        """All decisions, oldest first. Each table is read once: one look for each decision takes a
+        time that grows with the square of them, in which no agent is heard."""
+        # First: what another process adds meanwhile is then left out, and no decision lacks a part.
         rows = self._file.read("SELECT id, plan_name, plan_digest FROM decisions ORDER BY id")
-        return tuple(self._decision(*row) for row in rows)
+        generations: dict[int, dict[str, int]] = {}
+        for one, server, generation in self._file.read(
+            "SELECT decision, server, generation FROM generations ORDER BY rowid"
+        ):
+            generations.setdefault(one, {})[server] = generation
+        phases: dict[int, list[Phase]] = {}
+        for one, *phase in self._file.read(
+            "SELECT decision, phase, unix_seconds, detail FROM phases ORDER BY rowid"
+        ):
+            phases.setdefault(one, []).append(Phase(*phase))
+        return tuple(
+            Decision(
+                id=one,
+                plan_name=plan_name,
+                plan_digest=plan_digest,
+                generations=generations.get(one, {}),
+                phases=tuple(phases.get(one, ())),
+            )
+            for one, plan_name, plan_digest in rows
+        )
 
     def record_run(self, plan_name: str, report: str) -> None:
         """report: the run's report as JSON."""
@@ -332,20 +353,4 @@ class Journal:
         self._file.database.execute(
             "INSERT INTO phases (decision, phase, unix_seconds, detail) VALUES (?, ?, ?, ?)",
             (decision, phase, time.time(), detail),
-        )
-
-    def _decision(self, decision: int, plan_name: str, plan_digest: str) -> Decision:
-        generations = self._file.read(
-            "SELECT server, generation FROM generations WHERE decision = ?", decision
-        )
-        phases = self._file.read(
-            "SELECT phase, unix_seconds, detail FROM phases WHERE decision = ? ORDER BY rowid",
-            decision,
-        )
-        return Decision(
-            id=decision,
-            plan_name=plan_name,
-            plan_digest=plan_digest,
-            generations=dict(generations),
-            phases=tuple(Phase(*phase) for phase in phases),
         )

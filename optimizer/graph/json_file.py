@@ -15,6 +15,8 @@ from placewire.optimizer.graph.rows import GraphError
 # Ten times the JSON of a graph of 150,000 operators. A small file that others made can unpack to
 # more than there is memory.
 MOST_BYTES = 1 << 30
+# Ten times those of such a graph. A value takes up to a hundred times the memory of its text.
+MOST_VALUES = 30_000_000
 _NO_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
@@ -28,9 +30,18 @@ def read_plain(path: Path) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """Raises OSError, and GraphError naming the file where it holds no JSON document."""
+    """Raises OSError, and GraphError naming the file where it holds no JSON document, or one of
+    more than MOST_BYTES or MOST_VALUES."""
     try:
-        return json.loads(_unpacked(path))
+        data = _unpacked(path)
+        # No fewer than it has, counted without reading it: a value follows a comma or a bracket.
+        if (values := 1 + sum(data.count(mark) for mark in (b",", b"[", b"{"))) > MOST_VALUES:
+            raise GraphError(
+                f"{path}: it has up to {values} JSON values; at most {MOST_VALUES} are read"
+            )
+        return json.loads(data)
+    except GraphError:
+        raise
     except (ValueError, *_NO_GZIP) as error:
         raise GraphError(f"{path}: no JSON document: {error}") from error
     except RecursionError:

@@ -24,6 +24,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 import placewire.controller.agents.enrolment_listener
+import placewire.controller.agents.revocations
 import placewire.controller.agents.tls_listener
 from placewire.agent.connection.controller_connection import ControllerConnection, tls_context
 from placewire.agent.connection.enrol import EnrolmentError, enrol
@@ -39,7 +40,7 @@ from placewire.controller.agents.boot_clock import boot_seconds
 from placewire.controller.agents.enrolment import Enrolment, EnrolmentRefusedError
 from placewire.controller.agents.enrolment_listener import listening
 from placewire.controller.agents.refused_connections import RefusedConnections
-from placewire.controller.agents.revocations import Bearer
+from placewire.controller.agents.revocations import Bearer, Revocations
 from placewire.controller.cli import main, parser
 from placewire.controller.errors import UsageError
 from tests.controller.plans import capabilities
@@ -261,6 +262,50 @@ def test_a_torn_line_and_an_unnoted_certificate_are_denied_over(site: Site) -> N
     assert site.authority.revocations.is_denied(long_ago)
     assert not site.authority.revocations.is_denied(Bearer("s2", "12345", time.time() - 60))
     assert not site.authority.revocations.is_denied(Bearer("s1", "6789", time.time()))
+
+
+def test_a_long_list_of_denied_certificates_is_read_once(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every message of every agent asks for it."""
+    reads: list[object] = []
+    read = placewire.controller.agents.revocations._read
+    monkeypatch.setattr(
+        placewire.controller.agents.revocations,
+        "_read",
+        lambda *of: reads.append(of) or read(*of),  # type: ignore[func-returns-value]
+    )
+    old, another = (Bearer(name, "12345", time.time() - 60) for name in ("s1", "s2"))
+    revocations = site.authority.revocations
+    assert not revocations.is_denied(old)
+    Revocations(site.folder / "ca").deny("s1")
+    reads.clear()
+    for _ in range(100):
+        assert revocations.is_denied(old) and not revocations.is_denied(another)
+    assert len(reads) == 1
+    Revocations(site.folder / "ca").deny("s2")
+    assert revocations.is_denied(another), "another process denied it"
+
+
+async def test_who_renews_again_at_once_gets_no_second_certificate(site: Site) -> None:
+    """Each takes a line of the authority's record, which is never shortened."""
+    config = site.config("s1")
+    file, key = Path(config.certificate_file), new_key("s1")
+    chain = site.authority.sign(key.request_pem, "s1", lifetime_seconds=250).decode()
+    Path(config.authority_file).write_bytes(site.authority.certificate_file.read_bytes())
+    keep(file, key.key_pem, chain, like=site.folder)
+    asked = CertificateRequest(request_pem=new_key("s1").request_pem).model_dump_json()
+    record = site.folder / "ca" / "issued.jsonl"
+    before = len(record.read_bytes().splitlines())
+    url, statuses = f"https://127.0.0.1:{site.link_port}/v1/certificate", []
+    async with Agents.listening("127.0.0.1", site.link_port, site.authority):
+        connector = aiohttp.TCPConnector(ssl=tls_context(config))
+        async with aiohttp.ClientSession(connector=connector) as http:
+            for _ in range(5):
+                async with http.post(url, data=asked, server_hostname="controller") as answer:
+                    statuses.append(answer.status)
+    assert statuses == [200, 403, 403, 403, 403]
+    assert len(record.read_bytes().splitlines()) == before + 1
 
 
 def test_a_denied_certificate_renews_nothing(site: Site) -> None:

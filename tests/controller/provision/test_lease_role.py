@@ -83,6 +83,20 @@ def test_a_damaged_state_is_no_idle_one(tmp_path: Path) -> None:
     assert done.returncode != 0 and "--from-marks" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(
+    ("emptied", "said"),
+    [((STATE_FILE,), "NICs nic0 were away"), ((STATE_FILE, COPY_FILE), "is damaged")],
+)
+def test_a_file_that_lost_its_content_is_no_idle_state(
+    tmp_path: Path, emptied: tuple[str, ...], said: str
+) -> None:
+    DiskStore(tmp_path / "state").save(OWING)
+    for name in emptied:
+        (tmp_path / "state" / name).write_bytes(b"")
+    done = role_on(tmp_path / "state", tmp_path)
+    assert done.returncode != 0 and said in done.stdout, done.stdout + done.stderr
+
+
 MARKED = """test "$*" = \\
   "--timeout=10 --bare --columns=name find Bridge external_ids:placewire!=\\"\\"" && echo pw-nic0"""
 LINKS = [

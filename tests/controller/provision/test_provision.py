@@ -19,6 +19,7 @@ from unittest.mock import create_autospec
 
 import pytest
 import yaml
+from jinja2 import Environment
 
 from placewire.agent.connection.controller_connection import ControllerConnection
 from placewire.agent.connection.enrol import EnrolmentError, enrol
@@ -691,3 +692,45 @@ def test_the_agent_says_whether_its_certificate_serves(
     have("s1", 3600, of=other)
     with pytest.raises(ValueError, match="not the authority that issued it"):
         require_serving(config, None)
+
+
+def _task(name: str) -> Mapping[str, Any]:
+    return next(task for _, task in tasks() if task["name"] == name)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "sets"),
+    [(212_992, 212_992, True), (212_992, 8_388_608, False), (16_777_216, 16_777_216, False)],
+)
+def test_a_larger_send_buffer_of_others_is_not_made_smaller(
+    before: int, now: int, sets: bool
+) -> None:
+    known = {
+        "placewire_userspace": True,
+        "placewire_added": {"send_buffer_bytes": before},
+        "placewire_found": {"send_buffer_bytes": now},
+        "placewire_sysctl": {"changed": True},
+    }
+    loads = Environment().compile_expression(_task("Load the send buffer's size")["when"])
+    writes = Environment().compile_expression(
+        _task("Set the send buffer of the userspace datapath")["when"]
+    )
+    assert bool(loads(known)) == sets
+    assert bool(writes(known)) == (before < 8_388_608)
+
+
+@pytest.mark.parametrize(("now", "told"), [("8388608", ["212992"]), ("16777216", [])])
+def test_only_our_own_send_buffer_is_put_back(tmp_path: Path, now: str, told: list[str]) -> None:
+    program = tmp_path / "sysctl"
+    program.write_text(
+        f'#!/bin/sh\ntest "$1" != --values || exec echo {now}\necho "$2" >>{tmp_path}/told\n'
+    )
+    program.chmod(0o755)
+    words = _task("Put back the send buffer")["ansible.builtin.command"]["argv"]
+    argv = [re.sub(r"\{\{.*\}\}", "212992", word) for word in words]
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    subprocess.run(argv, env=environment, check=True)
+    file = tmp_path / "told"
+    assert (file.read_text().split() if file.exists() else []) == [
+        f"net.core.wmem_default={size}" for size in told
+    ]

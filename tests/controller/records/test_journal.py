@@ -67,6 +67,21 @@ def test_the_next_generation_is_above_all_that_was_used_or_reported(
             highest[server] = generation
 
 
+def test_a_long_journal_is_read_in_as_many_questions_as_a_short_one(tmp_path: Path) -> None:
+    """Otherwise the time for it grows with the square of its decisions."""
+    asked: list[str] = []
+    with Journal.open(tmp_path) as journal:
+        for generation in range(1, 31):
+            decision = journal.begin("plan", f"{generation}", {"s1": generation, "s2": generation})
+            journal.decide(decision, "committed")
+        journal._file.database.set_trace_callback(asked.append)
+        found = journal.decisions()
+    assert len(asked) == 3
+    assert [one.id for one in found] == [*range(1, 31)]
+    assert all(one.generations == {"s1": one.id, "s2": one.id} for one in found)
+    assert {tuple(phase.name for phase in one.phases) for one in found} == {("staged", "committed")}
+
+
 def test_runs_are_kept_by_plan(tmp_path: Path) -> None:
     with Journal.open(tmp_path) as journal:
         journal.record_run("a", '{"n": 1}')

@@ -151,3 +151,15 @@ def test_a_packed_file_is_read_from_a_pipe(tmp_path: Path) -> None:
     writer.start()
     assert read_json(pipe) == [1, 2]
     writer.join()
+
+
+def test_a_small_file_of_many_values_is_refused_before_they_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_file, "MOST_VALUES", 1000)
+    file = tmp_path / "trace.json.gz"
+    file.write_bytes(gzip.compress(b"[" + b"[]," * 999 + b"[]]"))
+    with pytest.raises(GraphError, match="it has up to 2001 JSON values; at most 1000 are read"):
+        read_json(file)
+    file.write_bytes(gzip.compress(b"[" + b"0," * 900 + b"0]"))
+    assert read_json(file) == [0] * 901
