@@ -57,8 +57,10 @@ CREATE TABLE IF NOT EXISTS removals (
 
 # What others put in these places would be used as the controller's own.
 _AUTHORITY = "ca"
-_NO_LINKS = (_AUTHORITY, LOCK_NAME, *(FILE_NAME + end for end in ("", "-wal", "-shm", "-journal")))
+_ENDS = ("", "-wal", "-shm", "-journal")
+_NO_LINKS = (_AUTHORITY, LOCK_NAME, *(FILE_NAME + end for end in _ENDS))
 _PLACES = (*_NO_LINKS, "cache", "logs", "refused.jsonl", "refused.jsonl.1")
+_FOR_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 _TABLES = ("decisions", "phases", "generations", "states", "runs", "removals")
 
@@ -132,8 +134,25 @@ def _require_ours(path: Path, mine: set[int], *, may_link: bool) -> None:
         raise PermissionError(errno.EPERM, why, str(path))
 
 
+def _keep_from_others(file: Path) -> None:
+    """Whoever can read the journal, or one of the files that SQLite puts beside it with its mode,
+    could hold its locks. In a folder of somebody else, who may run commands too, they stay as they
+    are. Raises OSError."""
+    if file.parent.stat().st_uid != os.geteuid():
+        return
+    with suppress(FileExistsError):
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    # By its path, which nobody else can exchange: to close a file would free SQLite's locks on it.
+    for path in (file.with_name(file.name + end) for end in _ENDS):
+        with suppress(FileNotFoundError):
+            found = path.lstat()
+            if found.st_uid == os.geteuid() and found.st_mode & _FOR_OTHERS:
+                path.chmod(0o600)
+
+
 def opened(file: Path) -> sqlite3.Connection:
-    """Raises sqlite3.Error."""
+    """Raises OSError, sqlite3.Error."""
+    _keep_from_others(file)
     database = sqlite3.connect(file, isolation_level=None, timeout=_WAIT_SECONDS)
     try:
         database.execute("PRAGMA journal_mode = WAL")

@@ -38,7 +38,7 @@ def tasks(folder: Path, tasks_from: str, programs: Mapping[str, str], **added: o
         "environment": {"PATH": f"{there}:{os.environ['PATH']}"},
         "vars": {
             "ansible_python_interpreter": sys.executable, "placewire_added": added,
-            "placewire_settings_removed": {"results": [{"changed": False}]}, "placewire_gone": [],
+            "placewire_had": [], "placewire_gone": [],
         },
         "tasks": [
             {"ansible.builtin.include_role": {"name": "removal", "tasks_from": tasks_from}}

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,19 @@ def test_a_file_that_lost_its_content_is_no_idle_state(
         (tmp_path / "state" / name).write_bytes(b"")
     done = role_on(tmp_path / "state", tmp_path)
     assert done.returncode != 0 and said in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", [STATE_FILE, COPY_FILE])
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/etc/passwd")])
+def test_what_the_agent_s_user_put_in_the_place_of_its_state_is_not_opened(
+    tmp_path: Path, name: str, make: Callable[[Path], None]
+) -> None:
+    """Root would wait for a pipe without end."""
+    DiskStore(tmp_path / "state").save(IDLE)
+    (tmp_path / "state" / name).unlink()
+    make(tmp_path / "state" / name)
+    done = role_on(tmp_path / "state", tmp_path)
+    assert done.returncode != 0 and f"{name} is no file" in done.stdout, done.stdout + done.stderr
 
 
 MARKED = """test "$*" = \\

@@ -325,6 +325,61 @@ def test_a_folder_of_somebody_else_that_others_write_to_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+# Locks that whoever may read a file can take, held until its input ends.
+HOLDING = """
+import fcntl, sys
+files = []
+for name in sys.argv[1:]:
+    try:
+        files.append(open(name, "rb"))
+        fcntl.lockf(files[-1], fcntl.LOCK_SH)
+    except OSError as error:
+        print(error)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="runs a program of another user")
+def test_no_other_user_can_hold_the_journal() -> None:
+    """A former release's journal could be read by all, and so be held by all."""
+    # pytest's own folders are closed to others.
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        folder.chmod(0o755)
+        with Journal.open(folder) as journal:
+            decision = journal.begin("plan", "digest", {"s1": 1})
+            files = sorted(folder.glob("journal.sqlite3*"))
+            assert len(files) == 3 and {path.stat().st_mode & 0o077 for path in files} == {0}
+        (folder / "journal.sqlite3").chmod(0o644)
+        with Journal.open(folder) as journal:
+            journal.decisions()
+            # The interpreter of a virtual environment may be in a folder that is closed to others.
+            with subprocess.Popen(
+                ["/usr/bin/python3", "-c", HOLDING, *map(str, files)], user=65534, group=65534,
+                extra_groups=[], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/",
+            ) as other:  # fmt: skip
+                assert other.stdout is not None and other.stdin is not None
+                while other.stdout.readline() != b"held\n":
+                    assert other.poll() is None
+                journal.decide(decision, "committed")
+                other.stdin.close()
+        with Journal.open(folder) as journal:
+            assert journal.decisions()[0].last_phase == "committed"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
+def test_a_journal_in_somebody_s_folder_can_still_be_read_by_them(tmp_path: Path) -> None:
+    """As with sudo."""
+    os.chown(tmp_path, 65534, 65534)
+    with Journal.open(tmp_path):
+        pass
+    file = tmp_path / "journal.sqlite3"
+    file.chmod(0o644)
+    with Journal.open(tmp_path):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o644
+
+
 PLACES = (
     "ca", "ca/authority.key", "ca/lock", "apply.lock", "journal.sqlite3", "journal.sqlite3-wal",
     "refused.jsonl", "logs",
