@@ -17,6 +17,7 @@ from torch import fx
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.joint import JointGraph
 from placewire.optimizer.capture.nodes import (
+    MICRO_BATCH,
     PER_MICRO_BATCH,
     STORAGE,
     in_layout_of,
@@ -70,7 +71,7 @@ class _Unrolling:
         self.once = self._copy_what_is_common()
         self.once_in_memory = {storage_of(node) for node in self.once}
         self.inputs = {
-            m * batch_tensors + k: self._copied(node, f"input_{k}_m{m}", {})
+            m * batch_tensors + k: self._copied(node, f"input_{k}_m{m}", {}, m)
             for m in range(count)
             for k, node in joint.inputs.items()
         }
@@ -93,9 +94,12 @@ class _Unrolling:
                 name: in_layout_of(here[joint.new_buffers[name]], node.meta["val"])
                 for name, node in written.items()
             }
+            for node in carried.values():
+                node.meta.setdefault(MICRO_BATCH, m)
             share = self.graph.call_function(aten.div.Tensor, (here[joint.loss], self.count))
             with joint.loss.meta["val"].fake_mode:
                 share.meta["val"] = joint.loss.meta["val"] / self.count
+            share.meta[MICRO_BATCH] = m
             rename(share, "loss", f"m{m}")
             losses.append(share)
         loss = sum_of(self.graph, losses)
@@ -143,17 +147,25 @@ class _Unrolling:
             if node in self.input_at:
                 here[node] = self.inputs[m * self.batch_tensors + self.input_at[node]]
             else:
-                here[node] = self._copied(node, f"{node.name}_m{m}", here)
+                here[node] = self._copied(node, f"{node.name}_m{m}", here, m)
             if (place := storage_of(node)) is not None and place not in self.once_in_memory:
                 here[node].meta[STORAGE] = memory.setdefault(place, (place, m))
             for name in self.gradient_names.get(node, ()):
                 self._add_gradient(m, name, here[node])
 
-    def _copied(self, node: fx.Node, name: str, here: Mapping[fx.Node, fx.Node]) -> fx.Node:
+    def _copied(
+        self,
+        node: fx.Node,
+        name: str,
+        here: Mapping[fx.Node, fx.Node],
+        micro_batch: int | None = None,
+    ) -> fx.Node:
         arguments, options = fx.node.map_arg((node.args, node.kwargs), here.__getitem__)
         target = name if node.op == "placeholder" else node.target
         copy = self.graph.create_node(node.op, target, arguments, options, name=name)
         copy.meta = dict(node.meta)
+        if micro_batch is not None:
+            copy.meta[MICRO_BATCH] = micro_batch
         return copy
 
     def _add_gradient(self, m: int, name: str, gradient: fx.Node) -> None:

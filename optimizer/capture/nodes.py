@@ -16,6 +16,9 @@ STORAGE = "storage"
 # Key in node.meta of the part of the model that a node belongs to, like `model.layers.3.attention`;
 # a node of the backward pass belongs to the same part as its forward.
 MODULE = "module"
+# Key in node.meta of the number of the micro-batch that a node works for, from 0; without it where
+# it serves several.
+MICRO_BATCH = "micro-batch"
 # Key in node.meta of an operator that is repeated in each micro-batch, though none of its inputs
 # differs.
 PER_MICRO_BATCH = "per micro-batch"

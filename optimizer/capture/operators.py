@@ -23,6 +23,7 @@ from placewire.optimizer.capture.costs import node_cost
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.layout import Layout
 from placewire.optimizer.capture.nodes import (
+    MICRO_BATCH,
     MODULE,
     is_random,
     is_tuple_item,
@@ -118,6 +119,7 @@ def operator_graph(
             flops=costs[node.name].flops,
             traffic_bytes=costs[node.name].traffic_bytes,
             colocation=groups[node.name],
+            micro_batch=node.meta.get(MICRO_BATCH),
             module=_module(node, placeable, root),
         )
         for node in analysis.nodes

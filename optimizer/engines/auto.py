@@ -14,9 +14,9 @@ from placewire.optimizer.bounds import lower_bound
 from placewire.optimizer.engines import heft, units
 from placewire.optimizer.engines.costing import Costing
 from placewire.optimizer.engines.engine import Engine
+from placewire.optimizer.engines.grids import grid_starts
 from placewire.optimizer.engines.levels import carried
 from placewire.optimizer.engines.packing import packed
-from placewire.optimizer.engines.parallel import parallel_starts
 from placewire.optimizer.engines.reporting import Clock, Reporter
 from placewire.optimizer.engines.scoring import Scored, score
 from placewire.optimizer.engines.search import Search
@@ -109,12 +109,12 @@ def improve(
 
 
 def starting_solutions(problem: Problem) -> list[Solution]:
-    """At least one: by structure, parts side by side, HEFT's and, in case these exceed a memory,
-    packings."""
+    """At least one: by structure, grids of parts and stages, HEFT's and, in case these exceed a
+    memory, packings."""
     rank = units.upward_rank(problem, units.typical_transfer_seconds(problem))
     costing = Costing(problem)
     found = structured_starts(problem, lambda solution: costing.cost(solution).key)
-    found += parallel_starts(problem)
+    found += grid_starts(problem)
     # Where HEFT finds no room, packings and annealing, which has a memory penalty, still may.
     with contextlib.suppress(InfeasibleError):
         found.append(heft.quick(problem))

@@ -42,7 +42,10 @@ def graph_to_json(graph: OperatorGraph) -> dict[str, Any]:
             **{key: int(getattr(graph, key)[i]) for key in rows.COUNTS},
             "colocation": str(graph.colocation[i]) if graph.colocation[i] >= 0 else "",
         }
-        operators.append(row | {key: value for key, value in optional.items() if value})
+        row |= {key: value for key, value in optional.items() if value}
+        if graph.micro_batch[i] >= 0:
+            row["micro_batch"] = int(graph.micro_batch[i])
+        operators.append(row)
     return {
         "version": GRAPH_VERSION,
         "name": graph.name,

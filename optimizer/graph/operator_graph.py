@@ -47,6 +47,8 @@ class OperatorGraph:
     flops, traffic_bytes  int64[n] each: floating-point operations; memory read and written. Times
                           are modelled from them where nothing was measured; 0 where unknown
     colocation            int64[n] operators of one number share a device; -1: free
+    micro_batch           int64[n] the micro-batch that an operator works for, from 0; -1 where it
+                          serves several, or the step has only one; not in `structure_hash`
     tensor_producer       int64[m]
     tensor_bytes          int64[m]
     consumers_start       int64[m + 1], consumers int64[...]: CSR, the distinct consumers of tensor
@@ -65,6 +67,7 @@ class OperatorGraph:
     flops: IntArray
     traffic_bytes: IntArray
     colocation: IntArray
+    micro_batch: IntArray
     tensor_producer: IntArray
     tensor_bytes: IntArray
     consumers_start: IntArray
@@ -78,7 +81,7 @@ class OperatorGraph:
             twice = Counter(self.ids).most_common(1)[0][0]
             raise GraphError(f"operator id {twice!r} occurs twice; ids must be unique")
         self._refuse_half_surrogates()
-        shapes = {**dict.fromkeys(COUNTS, (n,)), "colocation": (n,)}
+        shapes = dict.fromkeys((*COUNTS, "colocation", "micro_batch"), (n,))
         for name, expected in {**shapes, "seconds": (n, len(self.device_types))}.items():
             if (found := getattr(self, name).shape) != expected:
                 raise GraphError(f"{name} has shape {found}, expected {expected}")
@@ -264,6 +267,9 @@ def build_graph(
         flops=integers([row.flops for row in operators]),
         traffic_bytes=integers([row.traffic_bytes for row in operators]),
         colocation=integers(colocation),
+        micro_batch=integers(
+            [-1 if row.micro_batch is None else row.micro_batch for row in operators]
+        ),
         tensor_producer=integers([index[t.producer] for t in tensors]),
         tensor_bytes=integers([t.bytes for t in tensors]),
         consumers_start=integers(start),

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 # The most bytes of one graph: sums of more could overflow 64 bits.
 MOST_BYTES = 2**62
 _MOST_SECONDS = 1e9
+MOST_MICRO_BATCHES = 1 << 20
 
 Row = TypeVar("Row")
 
@@ -29,6 +30,7 @@ class OperatorRow:
     flops: int = 0
     traffic_bytes: int = 0
     colocation: str | None = None
+    micro_batch: int | None = None
     module: str = ""
 
     @property
@@ -60,6 +62,10 @@ def operator_row(row: Any) -> OperatorRow:
         _text(row["colocation"], "colocation")
     for key in COUNTS:
         _bytes(row.get(key, 0), key)
+    if (number := row.get("micro_batch")) is not None:
+        is_whole = isinstance(number, int) and not isinstance(number, bool)
+        if not is_whole or not 0 <= number < MOST_MICRO_BATCHES:
+            raise _wrong("micro_batch", number, f"a whole number below {MOST_MICRO_BATCHES}")
     if not isinstance(row["seconds"], dict):
         raise _wrong("seconds", row["seconds"], "an object: a time for each device type")
     for device_type, value in row["seconds"].items():

@@ -20,9 +20,10 @@ Reduced = tuple[Problem, Undo]
 def contract(problem: Problem, group_of: IntArray, colocation: IntArray | None = None) -> Reduced:
     """Makes one operator of each group; group_of int64[n] holds any labels.
 
-    Seconds, weights and activations add up; workspace is the largest. A tensor that leaves its
-    group stays a tensor of its own, so that distinct tensors between two groups add up and each is
-    sent once; a tensor that does not leave disappears. colocation int64[n] replaces the graph's
+    Seconds, weights and activations add up; workspace is the largest; a group whose operators work
+    for several micro-batches is of none. A tensor that leaves its group stays a tensor of its own,
+    so that distinct tensors between two groups add up and each is sent once; a tensor that does not
+    leave disappears. colocation int64[n] replaces the graph's
     keys if given; no group may hold two keys of several operators each. Raises GraphError where the
     groups make a cycle.
     """
@@ -43,6 +44,9 @@ def contract(problem: Problem, group_of: IntArray, colocation: IntArray | None =
 
     workspace = np.zeros(count, dtype=np.int64)
     np.maximum.at(workspace, group, graph.workspace_bytes)
+    least, most = graph.micro_batch[first], graph.micro_batch[first]
+    np.minimum.at(least, group, graph.micro_batch)
+    np.maximum.at(most, group, graph.micro_batch)
     producers, sizes, starts, consumers = _tensors_between(graph, group, count)
     small = replace(
         graph,
@@ -51,6 +55,7 @@ def contract(problem: Problem, group_of: IntArray, colocation: IntArray | None =
         seconds=seconds, weight_bytes=summed(graph.weight_bytes),
         activation_bytes=summed(graph.activation_bytes), workspace_bytes=workspace,
         flops=summed(graph.flops), traffic_bytes=summed(graph.traffic_bytes), colocation=keys,
+        micro_batch=np.where(least == most, most, -1),
         tensor_producer=producers, tensor_bytes=sizes, consumers_start=starts, consumers=consumers,
     )  # fmt: skip
     return replace(problem, graph=small), _undo(graph, group)

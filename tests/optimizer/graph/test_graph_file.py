@@ -78,6 +78,8 @@ def test_a_saved_graph_comes_back(tmp_path, name):
         (("operators", 1, "signature"), [], "operators[1]: signature is []"),
         (("operators", 1, "module"), [], "operators[1]: module is []"),
         (("operators", 1, "colocation"), 0, "operators[1]: colocation is 0, expected a text"),
+        (("operators", 1, "micro_batch"), -1, "micro_batch is -1, expected a whole number below"),
+        (("operators", 1, "micro_batch"), True, "micro_batch is True, expected a whole number"),
         (("operators", 1, "memory"), 0, "operators[1]: unknown key 'memory'"),
         (("operators", 1, "weight_bytes"), -3, "operators[1]: weight_bytes is -3"),
         (("operators", 1, "weight_bytes"), 2**70, "operators[1]: weight_bytes is 1180"),

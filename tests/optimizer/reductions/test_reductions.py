@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -65,6 +66,13 @@ def test_parallel_edges_stay_distinct_tensors_and_one_tensor_is_one():
     small, _ = contract(Problem(made, cluster()), np.array([0, 1, 1]))
     assert sorted(small.graph.tensor_bytes.tolist()) == [5, 7]
     assert small.graph.consumers.tolist() == [1, 1]
+
+
+def test_operators_of_two_micro_batches_are_of_none_once_they_are_one():
+    made = graph(dict.fromkeys("ABCD", 1.0), [("A", ["B"], 8), ("C", ["D"], 8)])
+    made = replace(made, micro_batch=np.array([0, 0, 1, -1]))
+    small, _ = contract(Problem(made, cluster()), np.array([0, 0, 1, 1]))
+    assert small.graph.micro_batch.tolist() == [0, -1]
 
 
 def test_colocated_operators_merge_only_where_no_path_leaves_and_returns():

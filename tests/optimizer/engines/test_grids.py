@@ -1,4 +1,4 @@
-"""Starts that put whole parts of a step, such as micro-batches, side by side."""
+"""Starts that run micro-batches side by side and one after the other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.cluster import Cluster, Device, Nic, Server
 from placewire.optimizer.engines import auto
 from placewire.optimizer.engines.costing import Costing
-from placewire.optimizer.engines.parallel import INPUT, parallel_starts, parts_of
+from placewire.optimizer.engines.grids import grid_starts
+from placewire.optimizer.engines.layering import layers_of
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.engines.units import unit_able, unit_of_operator
 from placewire.optimizer.graph.operator_graph import (
@@ -37,10 +38,11 @@ def accumulated(parts: int, weights: int = 4, shared: bool = True) -> OperatorGr
     tensors: list[TensorRow] = []
 
     def operator(name: str, kind: str, millis: float, weight: int = 0, on: str = "") -> str:
+        _, found, number = name.partition("_m")
         rows.append(
             OperatorRow(
-                name, kind, {"cpu": millis / 1e3, "fast": millis / 3e3},
-                weight_bytes=weight, colocation=on or None,
+                name, kind, {"cpu": millis / 1e3, "fast": millis / 3e3}, weight_bytes=weight,
+                colocation=on or None, micro_batch=int(number) if found and kind != "add" else None,
             )
         )  # fmt: skip
         return name
@@ -58,7 +60,7 @@ def accumulated(parts: int, weights: int = 4, shared: bool = True) -> OperatorGr
         for k in range(weights):
             forward.append(operator(f"f{k}_m{m}", "mm", 5))
             readers[w[k]].append(forward[-1])
-            sends(below, [forward[-1]], 1000)
+            sends(below, [forward[-1], f"b{k}_m{m}"], 1000)
             below = forward[-1]
         if positions:
             readers[positions].append(forward[0])
@@ -100,45 +102,68 @@ def servers(*kinds: str, gigabits: Sequence[float] = ()) -> Cluster:
     )
 
 
-def part_by_name(graph: OperatorGraph) -> dict[str, int]:
-    part = parts_of(graph, graph.seconds[:, 0])
-    return dict(zip(graph.ids, part.tolist(), strict=True))
-
-
-def test_micro_batches_are_parts_and_weights_with_their_sums_are_shared() -> None:
-    part = part_by_name(accumulated(3))
-    for name, number in part.items():
-        own = "_m" in name and not name.startswith("sum")
-        assert number == (int(name.partition("_m")[2]) if own else -1), name
-
-
-def test_one_micro_batch_is_one_part() -> None:
-    assert set(part_by_name(accumulated(1)).values()) == {0, -1}
-
-
-def test_a_graph_without_inputs_has_no_parts() -> None:
-    graph = build_graph([OperatorRow("a", "mm", {"cpu": 1.0})], [])
-    assert parts_of(graph, graph.seconds[:, 0]).tolist() == [-1]
-
-
-def test_a_captured_step_has_as_many_parts_as_micro_batches() -> None:
+def test_a_captured_step_has_a_copy_of_each_operator_in_every_micro_batch() -> None:
     model = "placewire.examples.models.transformer:training_step_small"
-    captured = capture(model, 8, OptimizerChoice(), 0, accumulate=4)
-    graph = captured.operators
-    part = parts_of(graph, np.ones(graph.operator_count))
-    names = np.array(graph.ids)
+    graph = capture(model, 8, OptimizerChoice(), 0, accumulate=4).operators
+    names, part = np.array(graph.ids), graph.micro_batch
     assert int(part.max()) == 3
     for m in range(4):
         inside = names[part == m]
         assert len(inside) == (part == 0).sum() and all(n.endswith(f"_m{m}") for n in inside)
-    assert not any(part[np.array(graph.types) == "update"] >= 0)
+    shared = set(np.array(graph.types)[part < 0].tolist())
+    assert {"parameter", "update", "aten.add.Tensor"} <= shared and "input" not in shared
+
+
+def test_micro_batches_that_read_each_other_s_running_averages_are_apart_nonetheless() -> None:
+    model = "placewire.examples.models.resnet50:training_step_small"
+    graph = capture(model, 4, OptimizerChoice(), 0, accumulate=2).operators
+    norms = ["batch_norm" in kind for kind in graph.types]
+    assert set(graph.micro_batch[norms].tolist()) == {0, 1}
+
+
+def test_a_whole_batch_is_no_micro_batch() -> None:
+    model = "placewire.examples.models.mlp:training_step"
+    graph = capture(model, 4, OptimizerChoice(), 0).operators
+    assert set(graph.micro_batch.tolist()) == {-1}
+
+
+def test_layers_rise_along_the_model_forward_and_backward_alike() -> None:
+    graph = accumulated(3)
+    layer = layers_of(graph, np.arange(graph.operator_count), graph.seconds[:, 0])
+    assert layer is not None
+    at = {name: float(layer[i]) for name, i in graph.index_of.items()}
+    for m in range(3):
+        for half in "fb":
+            depth = [at[f"{half}{k}_m{m}"] for k in range(4)]
+            assert depth in (sorted(depth), sorted(depth, reverse=True)), depth
+        assert at[f"f1_m{m}"] == at["f1_m0"]
+        assert (at["f0_m0"] < at["f3_m0"]) == (at["b0_m0"] < at["b3_m0"])
+
+
+def test_micro_batches_that_are_no_copies_have_no_common_layers() -> None:
+    graph = accumulated(2)
+    types = [
+        "other" if name == "f1_m1" else kind
+        for name, kind in zip(graph.ids, graph.types, strict=True)
+    ]
+    graph = replace(graph, types=tuple(types))
+    assert layers_of(graph, np.arange(graph.operator_count), graph.seconds[:, 0]) is None
+
+
+def data_parallel(problem: Problem) -> list[Solution]:
+    """The starts in which every micro-batch is on one device."""
+    part = problem.graph.micro_batch
+    return [
+        start
+        for start in grid_starts(problem)
+        if all(len(set(start.device[part == m].tolist())) == 1 for m in range(int(part.max()) + 1))
+    ]
 
 
 def test_each_part_is_whole_and_weights_are_spread_by_the_rates_of_nics() -> None:
     graph = accumulated(4, weights=9)
     problem = Problem(graph, servers(*["cpu"] * 3, gigabits=(1.0, 1.0, 4.0)))
-    start = list(parallel_starts(problem))[-1]
-    part = parts_of(graph, graph.seconds[:, 0])
+    start, part = data_parallel(problem)[-1], graph.micro_batch
     homes = [set(start.device[part == m].tolist()) for m in range(4)]
     assert all(len(home) == 1 for home in homes) and set().union(*homes) == {0, 1, 2}
     weights = [int(start.device[graph.index_of[f"w{k}"]]) for k in range(9)]
@@ -151,8 +176,7 @@ def test_each_part_is_whole_and_weights_are_spread_by_the_rates_of_nics() -> Non
 def test_a_device_that_is_three_times_as_fast_gets_three_times_as_many() -> None:
     graph = accumulated(8)
     problem = Problem(graph, servers("cpu", "fast"))
-    (start,) = parallel_starts(problem)
-    part = parts_of(graph, graph.seconds[:, 0])
+    (start,), part = data_parallel(problem), graph.micro_batch
     on_fast = sum(int(start.device[part == m][0]) == 1 for m in range(8))
     assert on_fast == 6
 
@@ -160,7 +184,7 @@ def test_a_device_that_is_three_times_as_fast_gets_three_times_as_many() -> None
 def test_the_search_is_never_worse_than_whole_micro_batches_side_by_side() -> None:
     problem = Problem(accumulated(4), servers(*["cpu"] * 4), sharing="even")
     costing = Costing(problem)
-    best = min(costing.cost(start).cost for start in parallel_starts(problem))
+    best = min(costing.cost(start).cost for start in grid_starts(problem))
     assert best < costing.reference / 2
     found = auto.solve(problem, SolveSettings(moves=200, seed=1))
     assert costing.cost(found).cost <= best * (1 + 1e-9)
@@ -173,32 +197,59 @@ def test_one_operator_that_a_fast_device_cannot_run_keeps_no_part_from_it() -> N
     seconds[losses, 1] = np.inf
     graph = graph.with_seconds({"cpu": seconds[:, 0], "fast": seconds[:, 1]})
     problem = Problem(graph, servers("cpu", "fast", "fast"))
-    start = list(parallel_starts(problem))[-1]
+    start = list(grid_starts(problem))[-1]
     products = np.array([kind == "mm" for kind in graph.types])
     assert (start.device[products] > 0).mean() > 0.5
     assert set(start.device[losses].tolist()) == {0}
 
 
+def test_a_pipeline_has_a_piece_of_the_layers_on_each_device() -> None:
+    graph = accumulated(4)
+    problem = Problem(graph, servers("cpu", "cpu"))
+    pipelines = [s for s in grid_starts(problem) if (s.device[graph.micro_batch == 0] == 1).any()]
+    start = next(s for s in pipelines if (s.device[graph.micro_batch == 0] == 0).any())
+    of = {name: int(start.device[i]) for name, i in graph.index_of.items()}
+    for k in range(4):
+        places = {of[f"{half}{k}_m{m}"] for half in "fb" for m in range(4)}
+        assert places == {of[f"w{k}"]} == {of[f"update{k}"]}
+    assert of["f0_m0"] == of["f1_m0"] != of["f2_m0"] == of["f3_m0"]
+
+
+def test_a_pipeline_over_four_devices_keeps_all_of_them_busy() -> None:
+    """Sixteen micro-batches of 4 stages take 19 turns, where one device takes 64."""
+    graph = accumulated(16)
+    problem = Problem(graph, servers(*["cpu"] * 4), sharing="even")
+    costing = Costing(problem)
+    alone = graph.seconds[:, 0].sum()
+    pipelines = [s for s in grid_starts(problem) if len(set(s.device.tolist())) == 4]
+    best = min(costing.cost(start).cost for start in pipelines)
+    assert alone / 4 < best < alone / 3
+
+
+def test_the_better_half_of_the_layers_is_on_the_faster_device() -> None:
+    graph = accumulated(6, weights=8)
+    problem = Problem(graph, servers("cpu", "fast"))
+    part = graph.micro_batch == 0
+    shares = [(start.device[part] == 1).mean() for start in grid_starts(problem)]
+    assert any(0.6 < share < 0.9 for share in shares), shares
+
+
 @st.composite
-def with_inputs(draw: st.DrawFn) -> Problem:
-    """Some operators that need nothing are inputs of the step."""
+def with_micro_batches(draw: st.DrawFn) -> Problem:
+    """Some operators are said to work for one of three micro-batches."""
     problem = draw(problems())
-    graph = problem.graph
-    start, _ = graph.inputs
-    types = [
-        INPUT if start[i] == start[i + 1] and graph.colocation[i] < 0 and draw(st.booleans()) else t
-        for i, t in enumerate(graph.types)
-    ]
-    return replace(problem, graph=replace(graph, types=tuple(types)))
+    numbers = [draw(st.integers(-1, 2)) for _ in problem.graph.ids]
+    graph = replace(problem.graph, micro_batch=np.array(numbers, dtype=np.int64))
+    return replace(problem, graph=graph)
 
 
 def test_starts_are_placements_that_keep_groups_together() -> None:
     seen = [0]
 
     @settings(max_examples=150, deadline=None)
-    @given(with_inputs())
+    @given(with_micro_batches())
     def kept_together(problem: Problem) -> None:
-        unit, starts = unit_of_operator(problem), list(parallel_starts(problem))
+        unit, starts = unit_of_operator(problem), list(grid_starts(problem))
         seen[0] += len(starts)
         for start in starts:
             require_placement(problem, unit, start)
