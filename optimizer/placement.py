@@ -41,6 +41,18 @@ class Message(Frozen):
     rails: Mapping[str, float]
 
 
+class Variant(Frozen):
+    """A graph of the placed step, cut into some number of micro-batches and shards. step_seconds:
+    the shortest that was found, None where it was not searched."""
+
+    name: str
+    structure_hash: str
+    operators: int
+    step_seconds: float | None
+    bound_seconds: float
+    single_device_seconds: float | None
+
+
 class Placement(Frozen):
     version: Literal[2] = 2
     structure_hash: str
@@ -64,6 +76,8 @@ class Placement(Frozen):
     reduction: str
     seed: int
     wall_seconds: Mapping[str, float]
+    # Those that were compared, this placement's among them; empty where there was only one.
+    variants: tuple[Variant, ...] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -80,6 +94,17 @@ class Placement(Frozen):
                 for message in messages
             ]
         return {**renamed, "version": 2}
+
+    @property
+    def best_single_device_seconds(self) -> float | None:
+        """Of all variants: one device needs no micro-batches."""
+        known = [self.single_device_seconds, *(one.single_device_seconds for one in self.variants)]
+        return min((one for one in known if one is not None), default=None)
+
+    @property
+    def least_bound_seconds(self) -> float:
+        """No placement of any variant is below."""
+        return min([self.bound_seconds, *(one.bound_seconds for one in self.variants)])
 
     @cached_property
     def devices_used(self) -> tuple[str, ...]:

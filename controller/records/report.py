@@ -259,7 +259,7 @@ def of_placed(
             "predicted_step_seconds": placement.step_seconds,
             "bound_seconds": placement.bound_seconds,
             "gap": placement.gap,
-            "single_device_seconds": placement.single_device_seconds,
+            "single_device_seconds": placement.best_single_device_seconds,
             "steps": len(steps),
             "step_seconds": times,
             "measured_step_seconds": typical_step(times),

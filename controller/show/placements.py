@@ -16,7 +16,7 @@ from placewire.optimizer.quantities import format_bytes, format_seconds
 
 def why(placement: Placement) -> list[str]:
     """Explains a placement in sentences: against its bound, against one device, and its traffic."""
-    step, single = placement.step_seconds, placement.single_device_seconds
+    step, single = placement.step_seconds, placement.best_single_device_seconds
     lines = [
         f"predicted step {format_seconds(step)}; no placement can do better than "
         f"{format_seconds(placement.bound_seconds)} (gap {placement.gap:.1%})"

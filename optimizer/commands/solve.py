@@ -26,6 +26,7 @@ from placewire.optimizer.reductions.reduction import REDUCTIONS
 from placewire.visible import visible_json
 
 if TYPE_CHECKING:
+    from placewire.optimizer.graph.operator_graph import OperatorGraph
     from placewire.optimizer.placement import Placement
     from placewire.optimizer.problem import Problem
 
@@ -37,7 +38,13 @@ def parser(prog: str, given: Sequence[str] | None = None) -> argparse.ArgumentPa
         description="A graph and a cluster -> a placement.",
         epilog=f"{EXIT_CODES}. `--engine NAME --help` adds the options of an engine",
     )
-    made.add_argument("graph", type=Path, help="graph file with times, from profile or import")
+    made.add_argument(
+        "graph",
+        type=Path,
+        nargs="+",
+        help="graph file with times, from profile or import; several are variants of one step, cut "
+        "into other numbers of micro-batches and shards, of which the best is taken",
+    )
     add_cluster_arguments(made)
     _add_method_arguments(made)
     _add_search_arguments(made)
@@ -145,18 +152,22 @@ def _solve(options: argparse.Namespace) -> int:
     began = time.monotonic()
     from placewire.optimizer.explain import summary
     from placewire.optimizer.graph.graph_file import load_graph
+    from placewire.optimizer.graph.variants import variant_names
     from placewire.optimizer.placement import save_placement
     from placewire.optimizer.problem import Problem
 
-    graph = load_graph(options.graph)
-    cluster = cluster_of(options, graph)
-    problem = Problem(
-        graph, cluster, model=options.model, backend=options.backend, floor=options.floor
-    )
-    size = f"{graph.operator_count} operators on {len(cluster.devices)} devices"
-    say(f"solving {size} (the first time also compiles)")
+    graphs = {str(file): load_graph(file) for file in options.graph}
+    names = variant_names(graphs)
+    cluster = cluster_of(options, next(iter(graphs.values())))
+    problems = [
+        Problem(graph, cluster, model=options.model, backend=options.backend, floor=options.floor)
+        for graph in graphs.values()
+    ]
+    size = ", ".join(str(graph.operator_count) for graph in graphs.values())
+    where = f"on {len(cluster.devices)} devices"
+    say(f"solving {size} operators {where} (the first time also compiles)")
     read = round(time.monotonic() - began, 4)
-    placement, considered = _placed(problem, options)
+    graph, placement, considered = _placed(names, problems, options)
     stages = {"read": read, **placement.wall_seconds}
     placement = placement.model_copy(update={"wall_seconds": stages})
     if options.out is not None:
@@ -183,9 +194,10 @@ def _file_of(sharing: SharingName, folder: Path) -> Path:
 
 
 def _placed(
-    problem: Problem, options: argparse.Namespace
-) -> tuple[Placement, tuple[Placement, ...]]:
-    """(the answer, the placement of each sharing that was tried)."""
+    names: Sequence[str], problems: Sequence[Problem], options: argparse.Namespace
+) -> tuple[OperatorGraph, Placement, tuple[Placement, ...]]:
+    """(the graph that was taken, the answer, the placement of each sharing that was tried)."""
+    from placewire.optimizer.engines.best_variant import best_variant
     from placewire.optimizer.problem import SolveSettings
 
     settings = SolveSettings(
@@ -196,12 +208,24 @@ def _placed(
         scheduler=options.scheduler,
         options=options_of(ENGINES.load(options.engine), options),
     )
-    how = options.engine, settings, options.reduction, ProgressLines()
-    if options.sharing == "auto":
+    progress, all_sharings = ProgressLines(), options.sharing == "auto"
+    # What is best cut under one sharing is assumed to be so under the others.
+    sharing: SharingName = "job" if all_sharings else options.sharing
+    problems = [replace(problem, sharing=sharing) for problem in problems]
+    choice = best_variant(
+        names, problems, options.engine, settings, options.reduction, progress, say
+    )
+    problem = problems[choice.taken]
+    how = options.engine, choice.left, options.reduction, progress
+    if all_sharings:
         from placewire.optimizer.engines.best_sharing import place_under_best_sharing
 
-        return place_under_best_sharing(problem, get_args(SharingName), *how, tell=say)
-    from placewire.optimizer.engines.place import place
+        placement, considered = place_under_best_sharing(
+            problem, get_args(SharingName), *how, tell=say, starts=choice.starts
+        )
+    else:
+        from placewire.optimizer.engines.place import place
 
-    placement = place(replace(problem, sharing=options.sharing), *how)
-    return placement, (placement,)
+        placement = place(problem, *how, starts=choice.starts)
+        considered = (placement,)
+    return problem.graph, choice.noted(placement), tuple(map(choice.noted, considered))

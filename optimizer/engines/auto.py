@@ -14,9 +14,9 @@ from placewire.optimizer.bounds import lower_bound
 from placewire.optimizer.engines import heft, units
 from placewire.optimizer.engines.costing import Costing
 from placewire.optimizer.engines.engine import Engine
-from placewire.optimizer.engines.grids import grid_starts
 from placewire.optimizer.engines.levels import carried
 from placewire.optimizer.engines.packing import packed
+from placewire.optimizer.engines.piece_search import piece_solutions
 from placewire.optimizer.engines.reporting import Clock, Reporter
 from placewire.optimizer.engines.scoring import Scored, score
 from placewire.optimizer.engines.search import Search
@@ -26,6 +26,9 @@ from placewire.optimizer.engines.structured import structured_starts
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.reductions.contract import Reduced
 
+# The part of the time that whole pieces are searched, where a step has several micro-batches.
+_PIECES_PART = 0.5
+
 # Makes a reduced problem with its undo; None where the reduction is not worth a search.
 Level = Callable[[], Reduced | None]
 
@@ -33,7 +36,8 @@ Level = Callable[[], Reduced | None]
 def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
     """Raises InfeasibleError where no placement within the memories was found."""
     until = time.monotonic() + settings.time_limit_seconds
-    return improve(problem, settings, progress, starting_solutions(problem), until)
+    starts = [*starting_solutions(problem), *_of_pieces(problem, settings, until)]
+    return improve(problem, settings, progress, starts, until)
 
 
 def search(
@@ -49,6 +53,9 @@ def search(
     `starts`, from new starts and from what was found before. Ends when time.monotonic() is `until`
     or the settings' moves are used up; each search gets twice as much as the one before."""
     begun = [*starts, *starting_solutions(problem)]
+    of_pieces = _of_pieces(problem, settings, until, reporter)
+    clock.stage("pieces" if of_pieces else "solve")
+    begun += of_pieces
     cost = Costing(problem).cost
     best_first = min(begun, key=lambda solution: cost(solution).key)
     first = score(problem, best_first, optimise_rates=False)
@@ -77,6 +84,18 @@ def search(
     best = improve(problem, left, reporter.search, begun, until)
     clock.stage("refine" if "solve" in clock.stages else "solve")
     return best
+
+
+def _of_pieces(
+    problem: Problem, settings: SolveSettings, until: float, reporter: Reporter | None = None
+) -> list[Solution]:
+    part = _part(settings, until, _PIECES_PART)
+
+    def on_best(step_seconds: float) -> None:
+        if reporter is not None:
+            reporter.known(incumbent=step_seconds)
+
+    return piece_solutions(problem, part.time_limit_seconds, part.moves, settings.seed, on_best)
 
 
 def _part(settings: SolveSettings, until: float, share: float) -> SolveSettings:
@@ -109,12 +128,10 @@ def improve(
 
 
 def starting_solutions(problem: Problem) -> list[Solution]:
-    """At least one: by structure, grids of parts and stages, HEFT's and, in case these exceed a
-    memory, packings."""
+    """At least one: by structure, HEFT's and, in case these exceed a memory, packings."""
     rank = units.upward_rank(problem, units.typical_transfer_seconds(problem))
     costing = Costing(problem)
     found = structured_starts(problem, lambda solution: costing.cost(solution).key)
-    found += grid_starts(problem)
     # Where HEFT finds no room, packings and annealing, which has a memory penalty, still may.
     with contextlib.suppress(InfeasibleError):
         found.append(heft.quick(problem))

@@ -7,7 +7,6 @@ sharings too, and where it beats their own, their search goes on from it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,8 +14,9 @@ import numpy as np
 
 from placewire.optimizer.engines.place import place
 from placewire.optimizer.engines.refusals import BrokenRuleError
+from placewire.optimizer.engines.reporting import JoinedReports
 from placewire.optimizer.engines.scoring import score
-from placewire.optimizer.engines.solution import TIE, Progress, Report, Solution
+from placewire.optimizer.engines.solution import TIE, Report, Solution
 from placewire.optimizer.names import SharingName
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
@@ -38,18 +38,20 @@ def place_under_best_sharing(
     reduction: str = "auto",
     progress: Report | None = None,
     tell: Callable[[str], None] = lambda line: None,
+    starts: Sequence[Solution] = (),
 ) -> tuple[Placement, tuple[Placement, ...]]:
     """(the best placement, one for each sharing in the given order). Steps that differ by less than
     TIE are equal, and the first sharing wins; the problem's own sharing is ignored.
 
-    The time limit, or the moves, are for all sharings together. A sharing without a placement
+    starts: solutions with which the search under each sharing may begin. The time limit, or the
+    moves, are for all sharings together. A sharing without a placement
     within the memories is left out, and so is an answer that breaks a rule, of which `tell` gets a
     line. Raises ValueError where no sharing is given; where none has a placement, BrokenRuleError
     if an answer broke a rule, else InfeasibleError.
     """
     if not sharings:
         raise ValueError("name at least one sharing")
-    run = _Searches(problem, engine, _Offset(progress), tell)
+    run = _Searches(problem, engine, JoinedReports(progress), tell)
     searches = engine == "auto" and len(sharings) > 1
     crossing, proof = (_CROSSING_PART, _PROOF_PART) if searches else (0.0, 0.0)
     if searches:
@@ -59,7 +61,7 @@ def place_under_best_sharing(
     failed: InfeasibleError | None = None
     for sharing in dict.fromkeys(sharings):
         try:
-            placement = run.search(sharing, part, reduction)
+            placement = run.search(sharing, part, reduction, starts)
         except InfeasibleError as error:
             failed = error
             continue
@@ -87,7 +89,7 @@ class _Searches:
 
     problem: Problem
     engine: str
-    report: _Offset
+    report: JoinedReports
     tell: Callable[[str], None]
     broken: list[BrokenRuleError] = field(default_factory=list)
 
@@ -151,24 +153,3 @@ def solution_of(problem: Problem, placement: Placement) -> Solution:
     priority = np.empty(graph.operator_count)
     priority[np.lexsort((listed, timeline.start))] = -np.arange(graph.operator_count)
     return Solution(device, priority, None)
-
-
-class _Offset:
-    """Joins the reports of several searches: time and moves go on, the incumbent never rises."""
-
-    def __init__(self, progress: Report | None) -> None:
-        self._progress, self._began = progress, time.monotonic()
-        self._incumbent, self._moves, self._earlier = float("inf"), 0, 0
-
-    def next(self) -> Report | None:
-        self._earlier += self._moves
-        self._moves = 0
-        return None if self._progress is None else self._say
-
-    def _say(self, progress: Progress) -> None:
-        assert self._progress is not None
-        self._moves = progress.moves
-        self._incumbent = min(self._incumbent, progress.incumbent_seconds)
-        bound = min(progress.bound_seconds, self._incumbent)
-        elapsed = time.monotonic() - self._began
-        self._progress(Progress(elapsed, self._incumbent, bound, self._earlier + progress.moves))

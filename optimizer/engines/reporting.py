@@ -90,3 +90,25 @@ class Reporter:
             with self._lock:
                 if time.monotonic() - self._said > _SILENCE_SECONDS:
                     self._report()
+
+
+class JoinedReports:
+    """Joins the reports of several searches: time and moves go on, the incumbent never rises."""
+
+    def __init__(self, progress: Report | None) -> None:
+        self._progress, self._began = progress, time.monotonic()
+        self._incumbent, self._moves, self._earlier = float("inf"), 0, 0
+
+    def next(self) -> Report | None:
+        """What the next search reports to."""
+        self._earlier += self._moves
+        self._moves = 0
+        return None if self._progress is None else self._say
+
+    def _say(self, progress: Progress) -> None:
+        assert self._progress is not None
+        self._moves = progress.moves
+        self._incumbent = min(self._incumbent, progress.incumbent_seconds)
+        bound = min(progress.bound_seconds, self._incumbent)
+        elapsed = time.monotonic() - self._began
+        self._progress(Progress(elapsed, self._incumbent, bound, self._earlier + progress.moves))

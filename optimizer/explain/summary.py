@@ -41,7 +41,7 @@ def graph_lines(graph: OperatorGraph) -> list[str]:
 
 def verdict(placement: Placement) -> str:
     """Whether it is worth it to distribute the step, in one sentence."""
-    step, alone = placement.step_seconds, placement.single_device_seconds
+    step, alone = placement.step_seconds, placement.best_single_device_seconds
     if len(placement.devices_used) <= 1 and placement.engine == "single":
         words = f"one device, as asked, takes {format_step(step)}"
     elif len(placement.devices_used) <= 1:
@@ -52,7 +52,10 @@ def verdict(placement: Placement) -> str:
         words = f"do not distribute this so: the best single device takes {format_step(alone)}"
     else:
         words = f"{alone / step:.2f} times as fast as one device ({format_step(alone)})"
-    return f"{words}; no placement can be below {format_step(placement.bound_seconds)}"
+    below = format_step(placement.least_bound_seconds)
+    if len(placement.variants) > 1:
+        return f"{words}; no placement of these variants can be below {below}"
+    return f"{words}; no placement can be below {below}"
 
 
 def placement_lines(placement: Placement) -> list[str]:
@@ -76,7 +79,7 @@ def placement_lines(placement: Placement) -> list[str]:
         lines.append(f"  {idle} of {len(placement.cluster.device_names)} devices run nothing")
     if len(used) > _MOST_ROWS:
         lines.append(f"  … and {len(used) - _MOST_ROWS} more devices")
-    return lines + _pair_lines(placement)
+    return lines + _pair_lines(placement) + variant_lines(placement)
 
 
 def considered_lines(considered: Sequence[Placement], taken: Placement) -> list[str]:
@@ -90,6 +93,23 @@ def considered_lines(considered: Sequence[Placement], taken: Placement) -> list[
             for one in sorted(considered, key=lambda one: one.step_seconds)
         ),
     ]
+
+
+def variant_lines(placement: Placement) -> list[str]:
+    """The variants that were compared, in the order given."""
+    if not placement.variants:
+        return []
+    lines = [f"  {'variant':<28} {'operators':>9} {'one device':>11} {'bound':>11} {'step':>11}"]
+    for one in placement.variants:
+        alone, step = one.single_device_seconds, one.step_seconds
+        lines.append(
+            f"  {one.name:<28} {one.operators:>9} "
+            f"{'does not fit' if alone is None else format_step(alone):>11} "
+            f"{format_step(one.bound_seconds):>11} "
+            f"{'not searched' if step is None else format_step(step):>11}"
+            + (", taken" if one.structure_hash == placement.structure_hash else "")
+        )
+    return lines
 
 
 def wrapped(text: str, indent: str = "  ") -> list[str]:

@@ -15,8 +15,9 @@ from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.cluster import Cluster, Device, Nic, Server
 from placewire.optimizer.engines import auto
 from placewire.optimizer.engines.costing import Costing
-from placewire.optimizer.engines.grids import grid_starts
+from placewire.optimizer.engines.grids import grid_layouts
 from placewire.optimizer.engines.layering import layers_of
+from placewire.optimizer.engines.pieces import Pieces
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.engines.units import unit_able, unit_of_operator
 from placewire.optimizer.graph.operator_graph import (
@@ -148,6 +149,13 @@ def test_micro_batches_that_are_no_copies_have_no_common_layers() -> None:
     ]
     graph = replace(graph, types=tuple(types))
     assert layers_of(graph, np.arange(graph.operator_count), graph.seconds[:, 0]) is None
+
+
+def grid_starts(problem: Problem) -> list[Solution]:
+    pieces = Pieces(problem)
+    if pieces.micro_batches < 2:
+        return []
+    return [pieces.solution(layout) for layout in grid_layouts(pieces)]
 
 
 def data_parallel(problem: Problem) -> list[Solution]:

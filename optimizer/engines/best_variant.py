@@ -1,0 +1,148 @@
+"""Finds which variant of a step to place: into how many micro-batches and shards it is cut.
+
+The variants are graphs of one step. Each has a bound and its starts; those that begin near the best
+have a short search, and the best of these is placed. What was not searched lost by its bound, or by
+how it began.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from placewire.optimizer.bounds import lower_bound
+from placewire.optimizer.bounds.memory_limits import refuse_impossible
+from placewire.optimizer.engines.auto import starting_solutions
+from placewire.optimizer.engines.best_sharing import solution_of
+from placewire.optimizer.engines.costing import Costing
+from placewire.optimizer.engines.piece_search import piece_solutions
+from placewire.optimizer.engines.place import place
+from placewire.optimizer.engines.refusals import BrokenRuleError
+from placewire.optimizer.engines.reporting import JoinedReports
+from placewire.optimizer.engines.single import best_single
+from placewire.optimizer.engines.solution import Report, Solution
+from placewire.optimizer.placement import Placement, Variant
+from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
+from placewire.optimizer.quantities import format_step
+
+# The part of the time or moves that the choice takes; the rest is for the search of what it chose.
+_CHOICE_PART = 0.4
+# A variant is searched where its best start is at most so many times the shortest of all, and so
+# many are at most.
+_NEAR, _MOST_SEARCHED = 1.3, 4
+
+
+@dataclass(frozen=True)
+class Choice:
+    """taken: its index. starts: solutions of it. left: the settings with what time or moves are
+    left. variants: all of them; the taken one's step is known only after its search."""
+
+    taken: int
+    starts: tuple[Solution, ...]
+    left: SolveSettings
+    variants: tuple[Variant, ...]
+
+    def noted(self, placement: Placement) -> Placement:
+        """A placement of the taken variant, with all variants."""
+        if not self.variants:
+            return placement
+        own = self.variants[self.taken].model_copy(
+            update={
+                "step_seconds": placement.step_seconds,
+                "bound_seconds": placement.bound_seconds,
+            }
+        )
+        noted = tuple(own if k == self.taken else one for k, one in enumerate(self.variants))
+        return placement.model_copy(update={"variants": noted})
+
+
+@dataclass
+class _Known:
+    """index: among the variants. start_seconds: of its best start, inf where none fits."""
+
+    index: int
+    problem: Problem
+    variant: Variant
+    start_seconds: float
+
+
+def best_variant(
+    names: Sequence[str],
+    problems: Sequence[Problem],
+    engine: str,
+    settings: SolveSettings,
+    reduction: str = "auto",
+    progress: Report | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Choice:
+    """names, problems: at least one; graphs of one step on one cluster. Raises InfeasibleError
+    where no variant has a placement within the memories."""
+    until = time.monotonic() + settings.time_limit_seconds
+    if len(problems) == 1:
+        return Choice(0, (), settings, ())
+    known, why = list[_Known](), list[InfeasibleError]()
+    for k, (name, problem) in enumerate(zip(names, problems, strict=True)):
+        try:
+            known.append(_known(k, name, problem, engine))
+        except InfeasibleError as error:
+            why.append(error)
+            tell(f"{name}: {error}")
+            continue
+        one = known[-1]
+        tell(
+            f"{name}: {problem.graph.operator_count} operators, bound "
+            f"{format_step(one.variant.bound_seconds)}, begins at {format_step(one.start_seconds)}"
+        )
+    if not known:
+        raise why[0]
+    known.sort(key=lambda one: (one.start_seconds, one.index))
+    near = [one for one in known if one.start_seconds <= known[0].start_seconds * _NEAR]
+    near = near[:_MOST_SEARCHED] or known[:_MOST_SEARCHED]
+    part = settings.part(_CHOICE_PART / len(near))
+    begun = until - settings.time_limit_seconds
+    spent = _CHOICE_PART * settings.time_limit_seconds - (time.monotonic() - begun)
+    part = replace(part, time_limit_seconds=max(spent, 0.0) / len(near), certify=0.0)
+    best: tuple[float, _Known, Placement | None] = (float("inf"), near[0], None)
+    report = JoinedReports(progress)
+    for one in near if len(near) > 1 else ():
+        if one.variant.bound_seconds >= best[0]:
+            continue
+        tell(f"{one.variant.name}: searched for {part.time_limit_seconds:.0f} s")
+        try:
+            found = place(one.problem, engine, part, reduction, report.next())
+        except (InfeasibleError, BrokenRuleError) as error:
+            tell(f"{one.variant.name}: {error}")
+            continue
+        one.variant = one.variant.model_copy(update={"step_seconds": found.step_seconds})
+        if found.step_seconds < best[0]:
+            best = found.step_seconds, one, found
+    _, taken, placement = best
+    tell(f"taken: {taken.variant.name}")
+    starts = () if placement is None else (solution_of(taken.problem, placement),)
+    used = _CHOICE_PART if len(near) > 1 else 0.0
+    left = replace(settings.part(1.0 - used), time_limit_seconds=max(until - time.monotonic(), 0.0))
+    by_index = sorted(known, key=lambda one: one.index)
+    return Choice(by_index.index(taken), starts, left, tuple(one.variant for one in by_index))
+
+
+def _known(index: int, name: str, problem: Problem, engine: str) -> _Known:
+    """Raises InfeasibleError where no placement can fit."""
+    if engine != "single":
+        refuse_impossible(problem)
+    alone = best_single(problem)
+    seconds = alone[1] if alone is not None else float("inf")
+    if engine == "auto":
+        costing = Costing(problem)
+        begun = [*starting_solutions(problem), *piece_solutions(problem)]
+        found = (costing.cost(start) for start in begun)
+        seconds = min(seconds, *(one.cost for one in found if one.excess == 0.0))
+    variant = Variant(
+        name=name,
+        structure_hash=problem.graph.structure_hash,
+        operators=problem.graph.operator_count,
+        step_seconds=None,
+        bound_seconds=lower_bound(problem).seconds,
+        single_device_seconds=None if alone is None else alone[1],
+    )
+    return _Known(index, problem, variant, seconds)

@@ -1,0 +1,138 @@
+"""Simulated annealing of whole pieces: the first search where a step has several micro-batches.
+
+One move changes the devices of a range of pieces in all micro-batches, or in some, or how urgent
+later micro-batches are. Each state is simulated as a whole.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from placewire.optimizer.engines.costing import Found
+from placewire.optimizer.engines.grids import grid_layouts
+from placewire.optimizer.engines.pieces import Layout, Pieces
+from placewire.optimizer.engines.solution import Solution
+from placewire.optimizer.problem import Problem
+
+CHAINS = 2
+# So many of the best grids are searched, for this part of the time, before the best of them is.
+_GRIDS, _GRIDS_PART = 4, 0.5
+# The temperature at the begin, as a part of the step.
+_HOT = 0.003
+# Most states are looked at where there is a budget of moves, of which each counts for so many.
+_MOVES_PER_STATE = 10
+
+
+@dataclass(frozen=True)
+class _State:
+    layout: Layout
+    found: Found
+
+    @property
+    def key(self) -> tuple[float, float]:
+        return self.found.key
+
+
+def piece_solutions(
+    problem: Problem,
+    seconds: float = 0.0,
+    moves: int | None = None,
+    seed: int = 0,
+    on_best: Callable[[float], None] = lambda step_seconds: None,
+) -> list[Solution]:
+    """The best found from the grids in so many seconds, or moves, and the best grids; [] where the
+    step has one micro-batch, or the cluster one device. on_best: called with shorter steps."""
+    if problem.graph.micro_batch.max(initial=-1) < 1 or len(problem.cluster.devices) < 2:
+        return []
+    begun = time.monotonic()
+    pieces = Pieces(problem)
+    if pieces.micro_batches < 2:
+        return []
+    grids = [_State(layout, pieces.cost(layout)) for layout in grid_layouts(pieces)]
+    grids.sort(key=lambda state: state.key)
+    first = grids[0]
+    if first.found.excess == 0.0:
+        on_best(first.found.cost)
+    states = None if moves is None else max(1, moves // (_MOVES_PER_STATE * (_GRIDS + 1)))
+    left = max(seconds - (time.monotonic() - begun), 0.0)
+    short = left * _GRIDS_PART * CHAINS / _GRIDS
+
+    def walk(start: _State, number: int, limit: float) -> _State:
+        return _annealed(pieces, start, seed * 1_009 + number, limit, states)
+
+    with ThreadPoolExecutor(CHAINS) as pool:
+        few = grids[:_GRIDS]
+        ends = list(pool.map(walk, few, range(len(few)), [short] * len(few)))
+        best = min([first, *ends], key=lambda state: state.key)
+        long = max(seconds - (time.monotonic() - begun), 0.0)
+        again = range(_GRIDS, _GRIDS + CHAINS)
+        ends = list(pool.map(walk, [best] * CHAINS, again, [long] * CHAINS))
+    best = min([best, *ends], key=lambda state: state.key)
+    if best.found.excess == 0.0:
+        on_best(best.found.cost)
+    kept = [best, *grids[:_GRIDS]]
+    return [state.found.solution for state in kept]
+
+
+def _annealed(
+    pieces: Pieces, start: _State, seed: int, seconds: float, states: int | None
+) -> _State:
+    """The best state of a walk from `start`; states: how many to look at, None: as many as there is
+    time for."""
+    chance = np.random.default_rng(seed)
+    begun, looked = time.monotonic(), 0
+    now = best = start
+    while True:
+        done = (
+            looked / states
+            if states is not None
+            else (time.monotonic() - begun) / max(seconds, 1e-9)
+        )
+        if done >= 1.0:
+            return best
+        looked += 1
+        layout = _moved(pieces, now.layout, start.layout, chance)
+        tried = _State(layout, pieces.cost(layout))
+        heat = _HOT * (1.0 - done) * now.found.cost
+        worse = tried.found.cost - now.found.cost
+        less = tried.found.excess <= now.found.excess
+        if less and worse <= heat * -math.log(1.0 - chance.random()):
+            now = tried
+        if tried.key < best.key:
+            best = tried
+
+
+def _moved(pieces: Pieces, layout: Layout, start: Layout, chance: np.random.Generator) -> Layout:
+    """start: a layout whose rows of devices moves may use."""
+    kind = int(chance.integers(10))
+    if kind == 0:
+        factor = float(2.0 ** chance.uniform(-2.0, 2.0))
+        return replace(layout, lateness=min(max(layout.lateness, 1e-4) * factor, 4.0))
+    home = layout.home.copy()
+    count, micro_batches = home.shape
+    a = int(chance.integers(count))
+    wide = 1 if chance.random() < 0.5 else int(chance.integers(1, max(2, count // 4)))
+    some = slice(a, min(count, a + wide))
+    if kind <= 4:  # a boundary between two stages moves
+        beside = a - 1 if chance.random() < 0.5 else some.stop
+        home[some] = home[min(max(beside, 0), count - 1)]
+    elif kind <= 6:  # as another piece is now, or was in the grid
+        source = home if kind == 5 else start.home
+        home[some] = source[int(chance.integers(count))]
+    elif kind == 7:  # all micro-batches meet: activations travel, weights stay
+        home[some] = int(chance.integers(len(pieces.devices)))
+    else:  # what one micro-batch has there, or all that are with it
+        m = int(chance.integers(micro_batches))
+        device = int(chance.integers(len(pieces.devices)))
+        if chance.random() < 0.7:
+            with_it = home[some] == home[some, m : m + 1]
+            home[some] = np.where(with_it, device, home[some])
+        else:
+            home[some, m] = device
+    return replace(layout, home=home)

@@ -1,0 +1,119 @@
+"""Pieces of a step: a few neighbouring layers, forward and backward, with their weights.
+
+The copies of a piece in the micro-batches may run on devices of their own. So a decision has a
+device for each piece in each micro-batch, hundreds of numbers where the step has tens of thousands
+of operators.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.engines import units
+from placewire.optimizer.engines.costing import Costing, Found
+from placewire.optimizer.engines.layering import layers_of
+from placewire.optimizer.engines.solution import Solution
+from placewire.optimizer.kernels.annealing.whole_pieces import PieceTables, expanded
+from placewire.optimizer.problem import Problem
+
+# The most pieces; the layers between two cuts have this part of the step's work and weights.
+_MOST_PIECES = 48
+
+
+@dataclass(frozen=True)
+class Layout:
+    """home int64[pieces, micro-batches]: devices. turn int64[micro-batches]: which one comes first
+    on its devices. lateness: by what part of the longest path a later turn makes less urgent."""
+
+    home: IntArray
+    turn: IntArray
+    lateness: float
+
+
+class Pieces:
+    """The pieces of a problem whose graph has several micro-batches. work float64[pieces, D]: mean
+    seconds of a piece in one micro-batch, by device; bounds float64[pieces]: the part of the step's
+    work up to each piece's middle."""
+
+    def __init__(self, problem: Problem) -> None:
+        graph = problem.graph
+        self.problem, self.costing = problem, Costing(problem)
+        unit = units.unit_of_operator(problem)
+        self.micro_batch = _of_units(unit, graph.micro_batch)
+        self.micro_batches = int(self.micro_batch.max(initial=-1)) + 1
+        mean = units.mean_seconds(problem)
+        layer = layers_of(graph, unit, mean)
+        piece = np.zeros(len(unit), dtype=np.int64)
+        if layer is not None:
+            piece = _pieces(layer, mean, graph.weight_bytes)
+        self.count = int(piece.max(initial=-1)) + 1
+        known = np.where(np.isfinite(problem.seconds), problem.seconds, mean[:, None])
+        inside = self.micro_batch >= 0
+        self.work = np.stack(
+            [np.bincount(piece[inside], column[inside], self.count) for column in known.T], axis=1
+        ) / max(self.micro_batches, 1)  # fmt: skip
+        total = np.bincount(piece, mean, self.count)
+        self.middle = (np.cumsum(total) - total / 2) / max(float(total.sum()), 1e-300)
+        self.devices = _fastest(problem)
+        self.rank = units.upward_rank(problem, units.typical_transfer_seconds(problem))
+        self.longest = float(self.rank.max(initial=0.0))
+        self.tables = self._tables(unit, piece)
+
+    def _tables(self, unit: IntArray, piece: IntArray) -> PieceTables:
+        problem, graph = self.problem, self.problem.graph
+        shared = self.micro_batch < 0
+        held = units.unit_sums(unit, np.where(shared, graph.weight_bytes, 0))
+        heavy = np.argsort(-held, kind="stable").astype(np.int64)
+        _, first = np.unique(unit, return_index=True)
+        server = problem.cluster.server_of_device
+        rate = np.maximum(problem.usable_nic_rates.sum(axis=1), 1.0)[server]
+        order = graph.topological_order
+        return PieceTables(
+            piece, self.micro_batch, unit, first.astype(np.int64), heavy[held[heavy] > 0], held,
+            units.unit_able(problem, unit), order[shared[order]], np.ascontiguousarray(rate),
+            self.devices,
+        )  # fmt: skip
+
+    def solution(self, layout: Layout) -> Solution:
+        home = np.ascontiguousarray(layout.home, dtype=np.int64)
+        device = expanded(self.costing.tables, self.tables, home)
+        inside = self.micro_batch >= 0
+        later = np.where(inside, 1 + layout.turn[self.micro_batch], 0)
+        return Solution(device, self.rank - later * (layout.lateness * self.longest), None)
+
+    def cost(self, layout: Layout) -> Found:
+        return self.costing.cost(self.solution(layout))
+
+
+def _of_units(unit: IntArray, micro_batch: IntArray) -> IntArray:
+    """int64[n]: the micro-batch of each operator's unit; -1 where its operators are of several."""
+    count = int(unit.max(initial=-1)) + 1
+    least, most = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, dtype=np.int64)
+    inside = micro_batch >= 0
+    np.minimum.at(least, unit[inside], micro_batch[inside])
+    np.maximum.at(most, unit[inside], micro_batch[inside])
+    of_unit: IntArray = np.where(least == most, most, -1)[unit]
+    return of_unit
+
+
+def _pieces(layer: FloatArray, work: FloatArray, weight_bytes: IntArray) -> IntArray:
+    """int64[n]: numbers along the layers. Work and weights count alike, so that an embedding, which
+    has weights and no work, is a piece of its own."""
+    share = work / max(float(work.sum()), 1e-300)
+    share = share + weight_bytes / max(float(weight_bytes.sum()), 1.0)
+    level, at = np.unique(layer, return_inverse=True)
+    of_level = np.bincount(at, share, len(level))
+    middle = (np.cumsum(of_level) - of_level / 2) / max(float(of_level.sum()), 1e-300)
+    number = np.minimum((middle * _MOST_PIECES).astype(np.int64), _MOST_PIECES - 1)
+    _, piece = np.unique(number[at], return_inverse=True)
+    return piece.astype(np.int64)
+
+
+def _fastest(problem: Problem) -> IntArray:
+    """int64[D]: devices that run everything before those that do not, then by speed."""
+    finite = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0)
+    lacking = (~np.isfinite(problem.seconds)).sum(axis=0)
+    return np.lexsort((finite.sum(axis=0), lacking)).astype(np.int64)

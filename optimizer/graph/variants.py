@@ -1,0 +1,37 @@
+"""Names the graphs of one step that is cut into several numbers of micro-batches and shards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
+
+# What a capture notes of a step, and what must not differ between its variants.
+_SAME = ("model", "batch", "autocast", "optimizer")
+
+
+def variant_names(graphs: Mapping[str, OperatorGraph]) -> list[str]:
+    """A name for each graph, by what its capture noted, or else where it came from. graphs: by
+    where each came from, such as a file. Raises GraphError where they are of different steps."""
+    (where, first), *others = graphs.items()
+    for other, graph in others:
+        for what in _SAME:
+            a, b = first.notes.get(what), graph.notes.get(what)
+            if a != b:
+                raise GraphError(
+                    f"{where} and {other} are no variants of one step: {what} is {a!r} and {b!r}"
+                )
+        if missing := set(first.device_types) ^ set(graph.device_types):
+            raise GraphError(
+                f"{where} and {other}: only one of them has times for device type {min(missing)!r}"
+            )
+    names = [_name(where, graph) for where, graph in graphs.items()]
+    return names if len(set(names)) == len(names) else list(graphs)
+
+
+def _name(where: str, graph: OperatorGraph) -> str:
+    count, shards = graph.notes.get("accumulate"), graph.notes.get("shards")
+    if not isinstance(count, int) or not isinstance(shards, int):
+        return where
+    parts = f"{count} micro-batch{'es' if count > 1 else ''}"
+    return parts if shards == 1 else f"{parts}, {shards} shards"
