@@ -58,6 +58,7 @@ def _of_kind(job: PlacedJob | ReplayJob, graph_file: Path) -> dict[str, Any]:
     if isinstance(job, ReplayJob):
         return {"graph_file": str(graph_file), "time_scale": job.time_scale}
     asked = job.checkpoint
+    assert job.accumulate != "auto" and job.shards != "auto", "decided with the placement"
     return {
         "model": job.model,
         "batch": job.batch,

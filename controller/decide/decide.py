@@ -23,7 +23,7 @@ from placewire.controller.decide.measured.optimizer_process import (
     Say,
     run_relayed,
 )
-from placewire.controller.decide.measured.profiles import profiled_graph
+from placewire.controller.decide.variants import Variant, variants_of
 from placewire.controller.errors import PlanError
 from placewire.controller.launch.launcher import Launcher
 from placewire.controller.plan.job import PlacedJob, ReplayJob
@@ -45,16 +45,22 @@ class PlacementDecision:
     shortest predicted step. one_rail: the best placement over a single rail, unshaped, for
     comparison.
 
-    graph_file: the operator graph that ranks are given. scored_file: the graph that the placement
-    was found for. They differ for a replay only, whose ranks slow the user's graph down themselves.
+    variant: of the step, which the placement is of.
     """
 
-    graph_file: Path
-    scored_file: Path
+    variant: Variant
     placement_file: Path
     placement: Placement
     considered: tuple[Placement, ...]
     one_rail: Placement | None = None
+
+    @property
+    def graph_file(self) -> Path:
+        return self.variant.graph_file
+
+    @property
+    def scored_file(self) -> Path:
+        return self.variant.scored_file
 
     @property
     def allocation(self) -> Placement:
@@ -86,29 +92,41 @@ async def decide(
     plan = with_setup_latency(plan, cache, say)
     cluster, limit, job = plan.payload_cluster, plan.solve.time_limit_seconds, plan.job
     if isinstance(job, ReplayJob):
-        graph_file, scored_file = await asyncio.to_thread(_replay_graphs, job, plan_file, cache)
+        variants = [await asyncio.to_thread(_replayed, job, plan_file, cache)]
         cluster = slowed(cluster, job.time_scale)
     else:
         assert isinstance(job, PlacedJob), "a script is not placed"
-        graph_file = await profiled_graph(plan, job, plan_file, launcher, cache, say)
-        scored_file = graph_file
+        variants = await variants_of(plan, job, plan_file, launcher, cache, say)
+    files = [variant.scored_file for variant in variants]
     if plan.network.sharing != "auto":
-        file = await _solve(plan, scored_file, cluster, plan.network.sharing, limit, cache, say)
+        file = await _solve(plan, files, cluster, plan.network.sharing, limit, cache, say)
         placement = load_placement(file)
-        return PlacementDecision(graph_file, scored_file, file, placement, (placement,))
+        taken = await _taken(variants, placement)
+        return PlacementDecision(taken, file, placement, (placement,))
     alone = _over_one_rail(cluster) if plan.solve.engine != "single" else None
     searched = limit if alone is None else limit * (1 - _ONE_NIC_PART)
-    file = await _solve(plan, scored_file, cluster, "auto", searched, cache, say)
-    one_rail = None
-    if alone is not None:
-        limit -= searched
-        one_rail = await _solve(plan, scored_file, alone, WITHOUT_SHAPING, limit, cache, say)
+    file = await _solve(plan, files, cluster, "auto", searched, cache, say)
     each = [_each_folder(file) / f"{sharing}.json" for sharing in get_args(SharingName)]
     considered = tuple(load_placement(one) for one in each if one.is_file())
-    taken = load_placement(file).sharing
-    placement = next(one for one in considered if one.sharing == taken)
-    compared = None if one_rail is None else load_placement(one_rail)
-    return PlacementDecision(graph_file, scored_file, file, placement, considered, compared)
+    sharing = load_placement(file).sharing
+    placement = next(one for one in considered if one.sharing == sharing)
+    taken = await _taken(variants, placement)
+    compared = None
+    if alone is not None:
+        limit -= searched
+        scored = [taken.scored_file]
+        one_rail = await _solve(plan, scored, alone, WITHOUT_SHAPING, limit, cache, say)
+        compared = load_placement(one_rail)
+    return PlacementDecision(taken, file, placement, considered, compared)
+
+
+async def _taken(variants: list[Variant], placement: Placement) -> Variant:
+    """The variant that the placement is of."""
+    for variant in variants:
+        document = await asyncio.to_thread(read_json, variant.scored_file)
+        if document["structure_hash"] == placement.structure_hash:
+            return variant
+    raise AssertionError("the placement is of none of the graphs that were given")
 
 
 def slowed(cluster: Cluster, factor: float) -> Cluster:
@@ -135,8 +153,8 @@ def _over_one_rail(cluster: Cluster) -> Cluster | None:
     return cluster.model_copy(update={"servers": servers})
 
 
-def _replay_graphs(job: ReplayJob, plan_file: Path, cache: Path) -> tuple[Path, Path]:
-    """(the user's graph file, the file of that graph with its operators slowed by time_scale)"""
+def _replayed(job: ReplayJob, plan_file: Path, cache: Path) -> Variant:
+    """The user's graph, and that graph with its operators slowed by time_scale."""
     roots = [Path.cwd(), plan_file.resolve().parent]
     path = next(root / job.graph for root in roots if (root / job.graph).is_file())
     try:
@@ -149,12 +167,12 @@ def _replay_graphs(job: ReplayJob, plan_file: Path, cache: Path) -> tuple[Path, 
     file = cache / f"replay-{digest([slowed.structure_hash, slowed.profile_digest])}.json.gz"
     if not file.is_file():
         save_graph(slowed, file)
-    return path.resolve(), file
+    return Variant(job, path.resolve(), file)
 
 
 async def _solve(
     plan: Plan,
-    graph_file: Path,
+    graph_files: list[Path],
     cluster: Cluster,
     sharing: Literal["auto", SharingName],
     limit_seconds: float,
@@ -162,9 +180,9 @@ async def _solve(
     say: Say,
 ) -> Path:
     """The placement's file. Under `auto`, a folder beside it has a placement per sharing."""
-    graph_digest = hashlib.sha256(graph_file.read_bytes()).hexdigest()
+    graph_digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in graph_files]
     question = [
-        graph_digest, cluster.digest, sharing, plan.backend, plan.network.floor,
+        graph_digests, cluster.digest, sharing, plan.backend, plan.network.floor,
         plan.solve.model_dump(), limit_seconds, optimizer_digest(),
     ]  # fmt: skip
     file = cache / f"placement-{digest(question)}.json"
@@ -173,14 +191,14 @@ async def _solve(
         return file
     async with made_by_one(file, lambda: say(f"solve: {sharing}, another command is at it")):
         if not file.is_file():
-            await _solve_into(file, plan, graph_file, cluster, sharing, limit_seconds, say)
+            await _solve_into(file, plan, graph_files, cluster, sharing, limit_seconds, say)
     return file
 
 
 async def _solve_into(
     file: Path,
     plan: Plan,
-    graph_file: Path,
+    graph_files: list[Path],
     cluster: Cluster,
     sharing: Literal["auto", SharingName],
     limit_seconds: float,
@@ -193,7 +211,7 @@ async def _solve_into(
     staged = file.with_name("staged-" + file.name)
     each = ["--out-each", str(_each_folder(file))] if sharing == "auto" else []
     words = [
-        *OPTIMIZER_PROGRAM, "solve", str(graph_file), "--cluster", str(cluster_file),
+        *OPTIMIZER_PROGRAM, "solve", *map(str, graph_files), "--cluster", str(cluster_file),
         "--engine", plan.solve.engine, "--sharing", sharing, "--backend", plan.backend,
         "--floor", str(plan.network.floor), "--gap", str(plan.solve.gap),
         "--time-limit", str(limit_seconds), "--seed", str(plan.solve.seed),

@@ -110,13 +110,13 @@ def _job_mistakes(job: Job, base: Path) -> Iterator[Mistake]:
         LearningRateSchedule(**job.optimizer_document["schedule"])
     except CaptureError as error:
         yield "job.optimizer.schedule", str(error)
-    if job.batch % job.accumulate:
+    if job.accumulate != "auto" and job.batch % job.accumulate:
         yield (
             "job.accumulate",
             f"{job.batch} samples cannot be cut into {job.accumulate} equal micro-batches; give a "
             "number that divides job.batch",
         )
-    if job.shards > 1 and job.optimizer.clip_norm is not None:
+    if job.shards not in (1, "auto") and job.optimizer.clip_norm is not None:
         yield (
             "job.shards",
             "job.optimizer.clip_norm needs the norm of each whole gradient; leave one of them out",

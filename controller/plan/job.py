@@ -28,6 +28,7 @@ from placewire.controller.plan.values import (
     WeightDecay,
 )
 from placewire.frozen import Frozen
+from placewire.optimizer.capture.variants import Cut, cuts
 from placewire.optimizer.cluster_plan.values import Text
 
 
@@ -152,15 +153,16 @@ class PlacedJob(Frozen):
         "the plan"
     )
     batch: Count = Field(description="the number of examples in a step")
-    accumulate: Count = Field(
+    accumulate: Count | Literal["auto"] = Field(
         1,
         description="the number of equal micro-batches that the batch is cut into; their gradients "
-        "are added up before the one update",
+        "are added up before the one update; `auto`: as many as make the step shortest, out of 1, "
+        "the number of devices, 2, 4, 8 and 16",
     )
-    shards: Count = Field(
+    shards: Count | Literal["auto"] = Field(
         1,
         description="the number of shards that a large weight is cut into by rows; each has an "
-        "update and a device of its own",
+        "update and a device of its own; `auto`: 1, or one for each device",
     )
     autocast: Literal["bf16"] | None = Field(
         None, description="runs model and loss under `torch.autocast`; none: without it"
@@ -177,6 +179,19 @@ class PlacedJob(Frozen):
     python: Python = None
     workdir: Workdir = None
     env: Environment = Field(default_factory=dict)
+
+    def cuts(self, devices: int) -> tuple[Cut, ...]:
+        """Those among which the search decides; one where nothing is `auto`."""
+        return cuts(
+            self.accumulate if self.accumulate == "auto" else [self.accumulate],
+            self.shards if self.shards == "auto" else [self.shards],
+            batch=self.batch,
+            devices=devices,
+            shardable=self.optimizer.clip_norm is None,
+        )
+
+    def cut_as(self, cut: Cut) -> PlacedJob:
+        return self.model_copy(update={"accumulate": cut.accumulate, "shards": cut.shards})
 
     @property
     def optimizer_document(self) -> dict[str, Any]:

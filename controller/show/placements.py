@@ -82,6 +82,25 @@ def placement_table(placement: Placement) -> Table:
     return made
 
 
+def variants_table(placement: Placement) -> Table:
+    made = table(
+        "Variants of the step that were compared",
+        words=("variant",),
+        figures=("operators", "one device", "no step below", "predicted step", ""),
+    )
+    for one in placement.variants:
+        alone, step = one.single_device_seconds, one.step_seconds
+        made.add_row(
+            one.name,
+            str(one.operators),
+            "does not fit" if alone is None else format_seconds(alone),
+            format_seconds(one.bound_seconds),
+            "not searched" if step is None else format_seconds(step),
+            "taken" if one.structure_hash == placement.structure_hash else "",
+        )
+    return made
+
+
 def considered_table(decision: PlacementDecision) -> Table:
     made = table(
         "Sharings considered, each with its own placement",

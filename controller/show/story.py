@@ -98,6 +98,8 @@ class Show:
         where = placements.where_data_is(placement, notes)
         for line in [*placements.why(placement), *where, *placements.beside_tensors(notes)]:
             self.console.print("  " + visible(line))
+        if placement.variants:
+            self.console.print(placements.variants_table(placement))
         if len(decision.compared) > 1:
             self.console.print(placements.considered_table(decision))
         self.console.print()

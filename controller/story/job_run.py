@@ -52,6 +52,7 @@ async def run_job(
     plan, silence_seconds = request.plan, SILENCE_SECONDS
     specs: Sequence[ProgramSpec]
     if isinstance(decision, PlacementDecision):
+        plan = plan.model_copy(update={"job": decision.variant.job})
         specs = rank_specs(plan, decision.placement, decision.placement_file, decision.graph_file)
         silence_seconds = max(silence_seconds, SLOWER_STEPS * decision.placement.step_seconds)
     else:

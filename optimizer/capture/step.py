@@ -31,6 +31,7 @@ from placewire.optimizer.capture.rewrite import PlaceableGraph, placeable
 from placewire.optimizer.capture.sources import source_digests
 from placewire.optimizer.capture.state import StateNames, state_names
 from placewire.optimizer.capture.updates import OptimizerChoice
+from placewire.optimizer.capture.whole_batch import what_needs_the_whole_batch
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 
 
@@ -129,6 +130,7 @@ def captured_from(
     example = split_batch(step.example_inputs, accumulate)[:count]
     joint = joint_graph(module, example, model_path, autocast)
     refuse_what_cannot_run(joint, model_path)
+    whole = what_needs_the_whole_batch(joint)
     code = placeable(joint, optimizer, accumulate, count, shards)
     analysis = analyse(code)
     notes = {
@@ -136,6 +138,7 @@ def captured_from(
         "batch": batch,
         "accumulate": accumulate,
         "shards": shards,
+        "whole_batch": whole,
         "autocast": autocast,
         "optimizer": optimizer.signature,
         "loss": code.loss,

@@ -7,7 +7,11 @@ import sys
 from pathlib import Path
 
 from placewire.optimizer.commands.arguments import EXIT_CODES
-from placewire.optimizer.commands.model_arguments import add_model_arguments, parse_optimizer
+from placewire.optimizer.commands.model_arguments import (
+    add_model_arguments,
+    each_cut,
+    parse_optimizer,
+)
 from placewire.optimizer.commands.outcome import DONE, ended, say
 from placewire.optimizer.graph.graph_file import save_graph
 
@@ -28,6 +32,12 @@ def main(arguments: list[str] | None = None, prog: str = "optimizer capture") ->
 
 
 def _capture(options: argparse.Namespace) -> int:
+    for one in each_cut(options):
+        _capture_one(one)
+    return DONE
+
+
+def _capture_one(options: argparse.Namespace) -> None:
     choice = parse_optimizer(options.optimizer)
     say(f"capturing {options.model}, batch {options.batch}")
     from placewire.optimizer.capture.partial_values import capture_part
@@ -42,8 +52,7 @@ def _capture(options: argparse.Namespace) -> int:
     graph = captured.step.operators
     save_graph(graph, Path(options.out))
     counts = f"{graph.operator_count} operators, {graph.tensor_count} tensors"
-    say(f"{counts}, structure {graph.structure_hash[:12]}")
-    return DONE
+    say(f"{options.out}: {counts}, structure {graph.structure_hash[:12]}")
 
 
 if __name__ == "__main__":

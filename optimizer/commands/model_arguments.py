@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.commands.arguments import positive, whole
@@ -17,8 +19,11 @@ def add_model_arguments(
     parser: argparse.ArgumentParser,
     what: str = "module:function, for example placewire.examples.models.mlp:training_step",
     complete: bool = True,
+    several: bool = True,
 ) -> None:
-    """what: help for the argument `model`. complete: whether --batch and --out are required."""
+    """what: help for the argument `model`. complete: whether --batch and --out are required.
+    several: whether --accumulate and --shards take several numbers."""
+    numbers: dict[str, Any] = {"nargs": "+", "default": [1]} if several else {"default": 1}
     parser.add_argument("model", help=what)
     parser.add_argument("--batch", type=positive, required=complete, help="samples in one step")
     parser.add_argument(
@@ -26,18 +31,22 @@ def add_model_arguments(
         default="{}",
         help='JSON; default: {"name": "adamw", "lr": 0.001, "options": {}}',
     )
+    each = "; of several numbers each gets a graph file" if several else ""
     parser.add_argument(
         "--accumulate",
         type=positive,
-        default=1,
-        help="how many micro-batches the batch is cut into; their gradients are added; default: 1",
+        metavar="N",
+        help="how many micro-batches the batch is cut into; their gradients are added; default: 1"
+        + each,
+        **numbers,
     )
     parser.add_argument(
         "--shards",
         type=positive,
-        default=1,
+        metavar="N",
         help="how many shards a large weight is cut into by rows, each with an update and a device "
-        "of its own; default: 1",
+        "of its own; default: 1" + each,
+        **numbers,
     )
     parser.add_argument("--autocast", choices=["bf16"], help="run model and loss in torch.autocast")
     parser.add_argument(
@@ -46,6 +55,23 @@ def add_model_arguments(
     parser.add_argument(
         "--out", required=complete, help="graph file to write; gzip where it ends in .gz"
     )
+
+
+def each_cut(options: argparse.Namespace) -> Iterator[argparse.Namespace]:
+    """The options of each number of micro-batches and shards, as single numbers. Where there are
+    several, the name of the file `out` ends in both, as in step.4x2.json.gz."""
+    found = [(count, shards) for count in options.accumulate for shards in options.shards]
+    for count, shards in dict.fromkeys(found):
+        given = {**vars(options), "accumulate": count, "shards": shards}
+        if len(found) > 1 and options.out is not None:
+            given["out"] = _marked(Path(options.out), f"{count}x{shards}")
+        yield argparse.Namespace(**given)
+
+
+def _marked(file: Path, mark: str) -> Path:
+    """step.json.gz -> step.4x2.json.gz"""
+    stem, dot, rest = file.name.partition(".")
+    return file.with_name(f"{stem}.{mark}{dot}{rest}")
 
 
 def parse_optimizer(text: str) -> OptimizerChoice:

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING
 
 from placewire.optimizer.capture.allocator import prepare_allocator
 from placewire.optimizer.commands.arguments import EXIT_CODES, positive, seconds
-from placewire.optimizer.commands.model_arguments import add_model_arguments, parse_optimizer
+from placewire.optimizer.commands.model_arguments import (
+    add_model_arguments,
+    each_cut,
+    parse_optimizer,
+)
 from placewire.optimizer.commands.outcome import DONE, ended, say
 from placewire.optimizer.commands.outputs import refuse_overwriting
 from placewire.optimizer.graph.graph_file import load_graph, save_graph
@@ -27,8 +31,9 @@ if TYPE_CHECKING:
     from placewire.optimizer.profile.measure import Profile
 
 _DESCRIPTION = """\
-Times for an operator graph, in one of four ways.
+Times for an operator graph, in one of five ways.
   MODEL (module:function) --batch N --out FILE     capture it, and measure it on this machine
+  MODEL --batch N --device NAME … --out FILE       capture it, and model its times
   MODEL --batch N --small-batches … --out FILE     estimate times from steps of smaller batches
   GRAPH (a graph file) --device NAME --out FILE    model times from FLOPs, bytes, launch latency
   GRAPH --recorded TRACE … --out FILE              take the times that ranks recorded
@@ -46,17 +51,36 @@ def main(arguments: list[str] | None = None, prog: str = "optimizer profile") ->
 
 def _profile(options: argparse.Namespace) -> int:
     if options.exchange:
-        exchange(0, own_output(), lambda folder: profiled_graph(_with(options, cache=folder)))
+        (one,) = each_cut(options)
+        exchange(0, own_output(), lambda folder: profiled_graph(_with(one, cache=folder)))
         return DONE
-    if options.recorded:
-        graph = recorded_graph(options)
-    elif _is_graph_file(options):
-        graph = modelled_graph(options)
-    else:
-        graph = rough_graph(options) if options.small_batches else profiled_graph(options)
-    if options.out is not None:
-        save_graph(graph, Path(options.out))
+    for one in each_cut(options):
+        graph = _graph(one)
+        if one.out is not None:
+            save_graph(graph, Path(one.out))
     return DONE
+
+
+def _graph(options: argparse.Namespace) -> OperatorGraph:
+    if options.recorded:
+        return recorded_graph(options)
+    if _is_graph_file(options):
+        return modelled_graph(load_graph(Path(options.model)), options)
+    if options.device:
+        return modelled_graph(_captured(options), options)
+    return rough_graph(options) if options.small_batches else profiled_graph(options)
+
+
+def _captured(options: argparse.Namespace) -> OperatorGraph:
+    """Without times, and without memory for the model's values."""
+    from placewire.optimizer.capture.partial_values import capture_part
+
+    count = f"{options.accumulate} micro-batches, {options.shards} shards"
+    say(f"capture: {options.model}, batch {options.batch}, {count}")
+    return capture_part(
+        options.model, options.batch, parse_optimizer(options.optimizer), options.seed,
+        options.accumulate, options.autocast, shards=options.shards, wanted=(), others=False,
+    ).step.operators  # fmt: skip
 
 
 def _with(options: argparse.Namespace, **changed: object) -> argparse.Namespace:
@@ -124,7 +148,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
         help="instead of --out, for use by another machine: reads known profiles as JSON from "
         "standard input, writes the graph and the new profiles as JSON to standard output",
     )
-    modelled = made.add_argument_group("for a graph file, modelled")
+    modelled = made.add_argument_group("for a graph file or a model, modelled")
     modelled.add_argument(
         "--device",
         action="append",
@@ -151,10 +175,17 @@ def parser(prog: str) -> argparse.ArgumentParser:
 def _refuse_mixed(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Ends the program with code 2 where options do not go together, or some are missing."""
     from_graph = _is_graph_file(options)
-    if options.exchange and (from_graph or options.out is not None or options.small_batches):
+    several = len(options.accumulate) * len(options.shards) > 1
+    if options.exchange and (
+        from_graph or options.out is not None or options.small_batches or several or options.device
+    ):
         parser.error(
-            "--exchange measures a model and answers on standard output: drop --out and "
-            "--small-batches"
+            "--exchange measures a model once and answers on standard output: drop --out, --device "
+            "and --small-batches, and give one number of micro-batches and of shards"
+        )
+    if from_graph and (options.accumulate, options.shards) != ([1], [1]):
+        parser.error(
+            f"{options.model} is a graph file, which is cut already: drop --accumulate and --shards"
         )
     if options.recorded and (not from_graph or options.device or options.out is None):
         parser.error("--recorded is for a graph file, without --device, and needs --out")
@@ -168,22 +199,24 @@ def _refuse_mixed(parser: argparse.ArgumentParser, options: argparse.Namespace) 
         if options.out is None and options.against is None:
             parser.error("give --out, or --against to compare only")
         return
-    if options.device or options.against:
+    if options.against:
         parser.error(
-            f"--device and --against need a graph file, and {options.model} is none: check the "
-            "path, or capture the model first"
+            f"--against needs a graph file, and {options.model} is none: check the path, or "
+            "capture the model first"
         )
+    if options.device and options.small_batches:
+        parser.error("--device models the times that --small-batches measures: give one of them")
     needed = ("batch",) if options.exchange else ("batch", "out")
     missing = [f"--{key}" for key in needed if getattr(options, key) is None]
     if missing:
-        parser.error(f"to measure the model {options.model} give {', '.join(missing)}")
+        how = "model" if options.device else "measure"
+        parser.error(f"to {how} the times of {options.model} give {', '.join(missing)}")
 
 
-def modelled_graph(options: argparse.Namespace) -> OperatorGraph:
+def modelled_graph(graph: OperatorGraph, options: argparse.Namespace) -> OperatorGraph:
     """Prints how far modelled times are off, with --against. Raises GraphError naming the file."""
     from placewire.optimizer.profile.modelled import error_lines, with_modelled_seconds
 
-    graph = load_graph(Path(options.model))
     try:
         result = with_modelled_seconds(graph, options.device)
         if options.against is not None:

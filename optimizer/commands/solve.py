@@ -152,11 +152,11 @@ def _solve(options: argparse.Namespace) -> int:
     began = time.monotonic()
     from placewire.optimizer.explain import summary
     from placewire.optimizer.graph.graph_file import load_graph
-    from placewire.optimizer.graph.variants import variant_names
+    from placewire.optimizer.graph.variants import distinct, variant_names
     from placewire.optimizer.placement import save_placement
     from placewire.optimizer.problem import Problem
 
-    graphs = {str(file): load_graph(file) for file in options.graph}
+    graphs = distinct({str(file): load_graph(file) for file in options.graph}, say)
     names = variant_names(graphs)
     cluster = cluster_of(options, next(iter(graphs.values())))
     problems = [

@@ -25,8 +25,8 @@ CHAINS = 2
 _GRIDS, _GRIDS_PART = 4, 0.5
 # The temperature at the begin, as a part of the step.
 _HOT = 0.003
-# Most states are looked at where there is a budget of moves, of which each counts for so many.
-_MOVES_PER_STATE = 10
+# Of a budget of moves, one state takes so many; a walk looks at no more states than _MOST_STATES.
+_MOVES_PER_STATE, _MOST_STATES = 10, 3_000
 
 
 @dataclass(frozen=True)
@@ -89,11 +89,9 @@ def _annealed(
     begun, looked = time.monotonic(), 0
     now = best = start
     while True:
-        done = (
-            looked / states
-            if states is not None
-            else (time.monotonic() - begun) / max(seconds, 1e-9)
-        )
+        done = looked / (states or _MOST_STATES)
+        if states is None:
+            done = max(done, (time.monotonic() - begun) / max(seconds, 1e-9))
         if done >= 1.0:
             return best
         looked += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
 
@@ -27,6 +27,19 @@ def variant_names(graphs: Mapping[str, OperatorGraph]) -> list[str]:
             )
     names = [_name(where, graph) for where, graph in graphs.items()]
     return names if len(set(names)) == len(names) else list(graphs)
+
+
+def distinct(
+    graphs: Mapping[str, OperatorGraph], tell: Callable[[str], None]
+) -> dict[str, OperatorGraph]:
+    """Without those that are the same as one before, of which `tell` gets a line: weights may be
+    too small to be cut into shards."""
+    found: dict[str, tuple[str, OperatorGraph]] = {}
+    for where, graph in graphs.items():
+        first, _ = found.setdefault(graph.structure_hash, (where, graph))
+        if first != where:
+            tell(f"{where}: left out, because it is the same step as {first}")
+    return dict(found.values())
 
 
 def _name(where: str, graph: OperatorGraph) -> str:

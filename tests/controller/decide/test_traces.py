@@ -14,9 +14,11 @@ from placewire.controller.compile.ranks import rank_specs
 from placewire.controller.decide import traces
 from placewire.controller.decide.decide import PlacementDecision
 from placewire.controller.decide.traces import merge_traces
+from placewire.controller.decide.variants import Variant
 from placewire.controller.errors import PlanError
 from placewire.controller.launch.launcher import NoLauncher
 from placewire.controller.launch.programs import Ended
+from placewire.controller.plan.job import PlacedJob
 from placewire.controller.plan.plan import Plan
 from placewire.optimizer.graph.json_file import read_json, write_json
 from tests.controller.plans import placement, plan, plan_document
@@ -30,7 +32,9 @@ def traced(folder: str) -> Plan:
 
 def decision(of: Plan, folder: Path) -> PlacementDecision:
     made = placement(of, ())
-    return PlacementDecision(folder / "g", folder / "scored", folder / "placement", made, (made,))
+    assert isinstance(of.job, PlacedJob)
+    variant = Variant(of.job, folder / "g", folder / "scored")
+    return PlacementDecision(variant, folder / "placement", made, (made,))
 
 
 def test_every_rank_is_told_folder_and_steps() -> None:
