@@ -29,6 +29,10 @@ COMMANDS = {
     "engines": ("commands.engines", "list the placement methods: their papers, what they take"),
     "reductions": ("commands.reductions", "list the ways to make a graph smaller: their papers"),
     "solve": ("commands.solve", "a graph and a cluster -> a placement"),
+    "advise": (
+        "commands.advise",
+        "one device, DDP, FSDP, pipelines or us: what to take",
+    ),
     "compare": ("published.commands.compare", "methods beside each other: one table, pictures"),
     "explain": ("commands.explain", "why a placement takes as long as it does"),
     "check": ("commands.check", "verify a placement against its graph"),

@@ -27,7 +27,9 @@ def descendants() -> list[int]:
             continue
         try:
             # pid (name) state ppid ...; the name may have spaces and parentheses
-            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            # Any user can give a process a name of any bytes.
+            stat = (entry / "stat").read_text(errors="replace")
+            state, parent = stat.rpartition(")")[2].split()[:2]
         except OSError:
             continue
         if state != "Z":

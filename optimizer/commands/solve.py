@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -18,7 +17,7 @@ from placewire.optimizer.commands.clusters import (
 from placewire.optimizer.commands.method_options import add_method_options, options_of, parsed
 from placewire.optimizer.commands.outcome import DONE, ended, say, tell
 from placewire.optimizer.commands.outputs import refuse_overwriting
-from placewire.optimizer.commands.progress import ProgressLines
+from placewire.optimizer.commands.placing import place_best
 from placewire.optimizer.engines.engine import ENGINES
 from placewire.optimizer.engines.schedulers import OWN, SCHEDULERS
 from placewire.optimizer.names import DEFAULT_FLOOR, DEFAULT_SHARING, Backend, Model, SharingName
@@ -167,7 +166,7 @@ def _solve(options: argparse.Namespace) -> int:
     where = f"on {len(cluster.devices)} devices"
     say(f"solving {size} operators {where} (the first time also compiles)")
     read = round(time.monotonic() - began, 4)
-    graph, placement, considered = _placed(names, problems, options)
+    graph, placement, considered = _answer(names, problems, options)
     stages = {"read": read, **placement.wall_seconds}
     placement = placement.model_copy(update={"wall_seconds": stages})
     if options.out is not None:
@@ -193,11 +192,9 @@ def _file_of(sharing: SharingName, folder: Path) -> Path:
     return folder / f"{sharing}.json"
 
 
-def _placed(
+def _answer(
     names: Sequence[str], problems: Sequence[Problem], options: argparse.Namespace
 ) -> tuple[OperatorGraph, Placement, tuple[Placement, ...]]:
-    """(the graph that was taken, the answer, the placement of each sharing that was tried)."""
-    from placewire.optimizer.engines.best_variant import best_variant
     from placewire.optimizer.problem import SolveSettings
 
     settings = SolveSettings(
@@ -208,24 +205,7 @@ def _placed(
         scheduler=options.scheduler,
         options=options_of(ENGINES.load(options.engine), options),
     )
-    progress, all_sharings = ProgressLines(), options.sharing == "auto"
-    # What is best cut under one sharing is assumed to be so under the others.
-    sharing: SharingName = "job" if all_sharings else options.sharing
-    problems = [replace(problem, sharing=sharing) for problem in problems]
-    choice = best_variant(
-        names, problems, options.engine, settings, options.reduction, progress, say
+    taken, placement, considered = place_best(
+        names, problems, options.engine, options.sharing, settings, options.reduction
     )
-    problem = problems[choice.taken]
-    how = options.engine, choice.left, options.reduction, progress
-    if all_sharings:
-        from placewire.optimizer.engines.best_sharing import place_under_best_sharing
-
-        placement, considered = place_under_best_sharing(
-            problem, get_args(SharingName), *how, tell=say, starts=choice.starts
-        )
-    else:
-        from placewire.optimizer.engines.place import place
-
-        placement = place(problem, *how, starts=choice.starts)
-        considered = (placement,)
-    return problem.graph, choice.noted(placement), tuple(map(choice.noted, considered))
+    return problems[taken].graph, placement, considered

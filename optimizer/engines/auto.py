@@ -54,7 +54,8 @@ def search(
     or the settings' moves are used up; each search gets twice as much as the one before."""
     begun = [*starts, *starting_solutions(problem)]
     of_pieces = _of_pieces(problem, settings, until, reporter)
-    clock.stage("pieces" if of_pieces else "solve")
+    if of_pieces:
+        clock.stage("pieces")
     begun += of_pieces
     cost = Costing(problem).cost
     best_first = min(begun, key=lambda solution: cost(solution).key)

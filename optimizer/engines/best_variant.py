@@ -45,8 +45,6 @@ class Choice:
 
     def noted(self, placement: Placement) -> Placement:
         """A placement of the taken variant, with all variants."""
-        if not self.variants:
-            return placement
         own = self.variants[self.taken].model_copy(
             update={
                 "step_seconds": placement.step_seconds,
@@ -76,11 +74,9 @@ def best_variant(
     progress: Report | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Choice:
-    """names, problems: at least one; graphs of one step on one cluster. Raises InfeasibleError
+    """names, problems: at least two; graphs of one step on one cluster. Raises InfeasibleError
     where no variant has a placement within the memories."""
     until = time.monotonic() + settings.time_limit_seconds
-    if len(problems) == 1:
-        return Choice(0, (), settings, ())
     known, why = list[_Known](), list[InfeasibleError]()
     for k, (name, problem) in enumerate(zip(names, problems, strict=True)):
         try:

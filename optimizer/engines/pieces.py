@@ -35,7 +35,7 @@ class Layout:
 
 class Pieces:
     """The pieces of a problem whose graph has several micro-batches. work float64[pieces, D]: mean
-    seconds of a piece in one micro-batch, by device; bounds float64[pieces]: the part of the step's
+    seconds of a piece in one micro-batch, by device; middle float64[pieces]: the part of the step's
     work up to each piece's middle."""
 
     def __init__(self, problem: Problem) -> None:
@@ -77,9 +77,18 @@ class Pieces:
             self.devices,
         )  # fmt: skip
 
+    @property
+    def piece(self) -> IntArray:
+        """int64[n]"""
+        return self.tables.piece
+
+    def expanded(self, home: IntArray) -> IntArray:
+        """int64[n]: the device of each operator; home int64[pieces, micro-batches]."""
+        home = np.ascontiguousarray(home, dtype=np.int64)
+        return expanded(self.costing.tables, self.tables, home)
+
     def solution(self, layout: Layout) -> Solution:
-        home = np.ascontiguousarray(layout.home, dtype=np.int64)
-        device = expanded(self.costing.tables, self.tables, home)
+        device = self.expanded(layout.home)
         inside = self.micro_batch >= 0
         later = np.where(inside, 1 + layout.turn[self.micro_batch], 0)
         return Solution(device, self.rank - later * (layout.lateness * self.longest), None)

@@ -94,7 +94,6 @@ def graphs(draw: st.DrawFn, largest: int = 9) -> OperatorGraph:
                 activation_bytes=draw(st.sampled_from([0, 2000, 70_000])),
                 workspace_bytes=draw(st.sampled_from([0, 10_000])),
                 colocation=draw(st.sampled_from([None, None, None, "k", "l"])),
-                micro_batch=draw(st.sampled_from([None, None, 0, 1])),
             )
         )
     tensors = []

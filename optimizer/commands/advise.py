@@ -1,0 +1,158 @@
+"""`optimizer advise GRAPH …`: what to train a step with, one device, DDP, FSDP, pipelines or us."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from placewire.optimizer.commands.arguments import EXIT_CODES, seconds, whole
+from placewire.optimizer.commands.clusters import (
+    add_cluster_arguments,
+    cluster_of,
+    refuse_half_a_cluster,
+)
+from placewire.optimizer.commands.outcome import DONE, ended, say, tell
+from placewire.optimizer.commands.placing import place_best
+from placewire.optimizer.quantities import format_bytes, format_step
+from placewire.visible import visible_json
+
+if TYPE_CHECKING:
+    from placewire.optimizer.cluster import Cluster
+    from placewire.optimizer.graph.operator_graph import OperatorGraph
+    from placewire.optimizer.peers.peer import PeerStep
+    from placewire.optimizer.placement import Placement
+
+OURS, ALONE = "placewire", "one device"
+# Steps that differ by less are ties, and the one that is easier to run wins.
+_TIE = 0.02
+_SIMPLE = (ALONE, "ddp", "fsdp")
+
+
+def parser(prog: str) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog=prog,
+        description="What to train a step with: one device, DistributedDataParallel, FSDP, a "
+        "pipeline, or a placement of ours; each simulated on all NICs of the cluster. Touches "
+        "nothing.",
+        epilog=EXIT_CODES,
+    )
+    made.add_argument(
+        "graph",
+        type=Path,
+        nargs="+",
+        help="graph files with times, variants of one step: `optimizer profile MODEL --accumulate "
+        "1 2 4 8 …` writes them; ddp and fsdp need one with a micro-batch for each device",
+    )
+    add_cluster_arguments(made)
+    made.add_argument("--time-limit", type=seconds, default=60.0, help="seconds; default: 60")
+    made.add_argument("--seed", type=whole, default=0, help="seed of the search; default: 0")
+    made.add_argument("--out", type=Path, help="placement file to write; gzip if it ends in .gz")
+    made.add_argument("--json", action="store_true", help="the table and the advice as JSON")
+    return made
+
+
+def main(arguments: list[str], prog: str) -> int:
+    made = parser(prog)
+    options = made.parse_args(arguments)
+    refuse_half_a_cluster(made, options)
+    return ended(_advise, options)
+
+
+def _advise(options: argparse.Namespace) -> int:
+    from placewire.optimizer.graph.graph_file import load_graph
+    from placewire.optimizer.graph.variants import distinct, variant_names
+    from placewire.optimizer.peers.compare import peers_of
+    from placewire.optimizer.placement import save_placement
+    from placewire.optimizer.problem import Problem, SolveSettings
+
+    graphs = distinct({str(file): load_graph(file) for file in options.graph}, say)
+    names = variant_names(graphs)
+    every = list(graphs.values())
+    cluster = cluster_of(options, every[0])
+    rows = peers_of(every, cluster, say)
+    settings = SolveSettings(time_limit_seconds=options.time_limit, seed=options.seed)
+    problems = [Problem(graph, cluster) for graph in every]
+    taken, placement, _ = place_best(names, problems, "auto", "job", settings)
+    rows += _own_rows(every, names, taken, placement, cluster)
+    rows.sort(key=lambda row: row.step_seconds)
+    advice = _advice(rows)
+    if options.out is not None:
+        save_placement(placement, options.out)
+    batch = every[0].notes.get("batch")
+    if options.json:
+        document: dict[str, Any] = {
+            "rows": [asdict(row) for row in rows],
+            "bound_seconds": placement.least_bound_seconds,
+            "advice": advice,
+        }
+        print(visible_json(json.dumps(document)))
+        return DONE
+    tell("\n".join([*_table(rows, batch if isinstance(batch, int) else None), "", advice]))
+    bound = format_step(placement.least_bound_seconds)
+    print(f"no placement of these variants can be below {bound}")
+    if options.out is not None:
+        print(f"written to {options.out}")
+    return DONE
+
+
+def _own_rows(
+    graphs: Sequence[OperatorGraph],
+    names: Sequence[str],
+    taken: int,
+    placement: Placement,
+    cluster: Cluster,
+) -> list[PeerStep]:
+    from placewire.optimizer.engines.single import best_single
+    from placewire.optimizer.explain.summary import timeline_of
+    from placewire.optimizer.peers.peer import peer_step
+    from placewire.optimizer.problem import Problem
+    from placewire.optimizer.simulation.simulate import simulate
+
+    ours = peer_step(OURS, names[taken], *timeline_of(graphs[taken], placement))
+    alone: list[PeerStep] = []
+    for name, graph in zip(names, graphs, strict=True):
+        problem = Problem(graph, cluster, sharing="job")
+        if (found := best_single(problem)) is not None:
+            solution, _ = found
+            timeline = simulate(problem, solution.device, solution.priority)
+            alone.append(peer_step(ALONE, name, problem, timeline))
+    return [ours, *sorted(alone, key=lambda row: row.step_seconds)[:1]]
+
+
+def _table(rows: Sequence[PeerStep], batch: int | None) -> list[str]:
+    lines = [
+        f"{'':<17} {'step':>10} {'samples/s':>9} {'memory':>10} {'a NIC sends':>11}  "
+        f"{'spends its step on':<18} {'how':<20}"
+    ]
+    for row in rows:
+        rate = "" if batch is None else f"{batch / row.step_seconds:.0f}"
+        lines.append(
+            f"{row.name:<17} {format_step(row.step_seconds):>10} {rate:>9} "
+            f"{format_bytes(float(row.memory_bytes)):>10} {format_bytes(row.sent_bytes):>11}  "
+            f"{row.limit:<18} {row.words[:20]:<20}".rstrip()
+        )
+    return lines
+
+
+def _advice(rows: Sequence[PeerStep]) -> str:
+    """rows: the shortest step first."""
+    limit = rows[0].step_seconds * (1 + _TIE)
+    near = [row for row in rows if row.step_seconds <= limit]
+    simple = next((row for name in _SIMPLE for row in near if row.name == name), None)
+    alone = next((row for row in rows if row.name == ALONE), None)
+    if simple is not None and simple.name == ALONE:
+        return f"do not distribute this step: one device takes {format_step(simple.step_seconds)}"
+    gain = "" if alone is None else f", {alone.step_seconds / rows[0].step_seconds:.2f} times"
+    gain += "" if alone is None else " as fast as one device"
+    if simple is not None:
+        return f"{simple.name} is as good as anything here{gain}: take it"
+    best = rows[0]
+    rest = next((row for row in rows if row.name not in (best.name, ALONE)), None)
+    words = f"take {best.name}: {format_step(best.step_seconds)}{gain}"
+    if rest is not None:
+        words += f"; {rest.name} takes {format_step(rest.step_seconds)}"
+    return words

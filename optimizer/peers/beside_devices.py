@@ -1,0 +1,101 @@
+"""Builds a peer's graph, and the cluster where collectives run beside the operators of a device.
+
+Each device has a second one beside it, of the type COMMUNICATION, which runs collectives as a
+stream of their own. What a device and the one beside it hand each other takes no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from placewire.optimizer.cluster import Cluster, Device
+from placewire.optimizer.graph.operator_graph import (
+    OperatorGraph,
+    OperatorRow,
+    TensorRow,
+    build_graph,
+)
+from placewire.optimizer.names import SharingName
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.simulation.simulate import simulate
+from placewire.optimizer.simulation.timeline import Timeline
+
+COMMUNICATION = "communication"
+_MEMORY_BYTES = 1 << 50
+
+
+class PeerGraph:
+    """Rows of operators with their devices; `on` counts the devices of the user's cluster."""
+
+    def __init__(self, graph: OperatorGraph, cluster: Cluster) -> None:
+        self.graph, self.cluster = graph, cluster
+        self.rows: list[OperatorRow] = []
+        self.tensors: list[TensorRow] = []
+        self.home: list[tuple[int, bool]] = []
+
+    def copy(self, i: int, name: str, on: int, part: float = 1.0) -> str:
+        """Adds operator i of the user's graph, or a part of its work, weights and memory."""
+        graph = self.graph
+        self.rows.append(
+            OperatorRow(
+                id=name,
+                type=graph.types[i],
+                seconds={
+                    t: float(s) * part
+                    for t, s in zip(graph.device_types, graph.seconds[i], strict=True)
+                    if np.isfinite(s)
+                },
+                weight_bytes=int(graph.weight_bytes[i] * part),
+                activation_bytes=int(graph.activation_bytes[i] * part),
+                workspace_bytes=int(graph.workspace_bytes[i] * part),
+            )
+        )
+        self.home.append((on, False))
+        return name
+
+    def collective(self, name: str, on: int, *, holds: int = 0) -> str:
+        """Adds a step of a collective, which takes no time but for its messages. holds: bytes that
+        its result takes until the last operator that waits for it has run."""
+        row = OperatorRow(name, COMMUNICATION, {COMMUNICATION: 0.0}, activation_bytes=holds)
+        self.rows.append(row)
+        self.home.append((on, True))
+        return name
+
+    def send(self, producer: str, consumers: Iterable[str], size: int) -> None:
+        if consumers := tuple(consumers):
+            self.tensors.append(TensorRow(producer, consumers, size))
+
+    def then(self, producer: str, consumers: Iterable[str]) -> None:
+        """The consumers wait for the producer, and nothing is sent."""
+        self.send(producer, consumers, 0)
+
+    def simulated(self, sharing: SharingName) -> tuple[Problem, Timeline]:
+        """On each device the ready operator that was added first runs next."""
+        types = (*self.graph.device_types, COMMUNICATION)
+        graph = build_graph(self.rows, self.tensors, device_types=types)
+        place = _places(self.cluster)
+        device = np.array([place[on][beside] for on, beside in self.home], dtype=np.int64)
+        problem = Problem(graph, with_communication(self.cluster), sharing=sharing)
+        added = -np.arange(len(self.rows), dtype=np.float64)
+        return problem, simulate(problem, device, added)
+
+
+def with_communication(cluster: Cluster) -> Cluster:
+    beside = Device(type=COMMUNICATION, memory_bytes=_MEMORY_BYTES)
+    servers = tuple(
+        server.model_copy(update={"devices": server.devices + (beside,) * len(server.devices)})
+        for server in cluster.servers
+    )
+    return cluster.model_copy(update={"servers": servers})
+
+
+def _places(cluster: Cluster) -> list[tuple[int, int]]:
+    """Of each device of the user's cluster its number, and that of the one beside it."""
+    found, at = [], 0
+    for server in cluster.servers:
+        count = len(server.devices)
+        found += [(at + k, at + count + k) for k in range(count)]
+        at += 2 * count
+    return found

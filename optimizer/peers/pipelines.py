@@ -1,0 +1,214 @@
+"""Pipelines: each device has a piece of the layers, and micro-batches pass through all of them.
+
+As torch.distributed.pipelining schedules them: GPipe runs all forward halves, then all backward
+ones (Huang et al. 2019, section 2.3); 1F1B alternates as soon as its pipeline is full (Narayanan et
+al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training", section 3.2); interleaved 1F1B has
+several pieces of layers on each device (Narayanan et al. 2021, "Efficient Large-Scale Language
+Model Training on GPU Clusters", section 2.2.2). Pieces are of about equal work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.cluster import Cluster
+from placewire.optimizer.engines import units
+from placewire.optimizer.engines.pieces import Pieces
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.kernels.annealing.whole_pieces import expanded
+from placewire.optimizer.names import WITHOUT_SHAPING
+from placewire.optimizer.peers.peer import PeerStep, peer_step
+from placewire.optimizer.peers.step_parts import StepParts, step_parts
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.simulation.simulate import simulate
+
+_PIECES_OF_A_DEVICE = (2, 3, 4)
+# A cut is at most this part of a stage's work from where stages would be of equal work; both are
+# tried.
+_OFF_EQUAL = (0.0, 0.3)
+# (forward?, piece of the device's own, micro-batch)
+Slot = tuple[bool, int, int]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """stages: devices. pieces: of the layers that each device has. order: for each device which
+    half of which micro-batch of which of its pieces comes when."""
+
+    name: str
+    stages: int
+    pieces: int
+    order: tuple[tuple[Slot, ...], ...]
+
+
+def pipeline_steps(graph: OperatorGraph, cluster: Cluster) -> list[PeerStep]:
+    """Of every schedule that the step's micro-batches can use; graph: with at least two."""
+    problem = Problem(graph, cluster, sharing=WITHOUT_SHAPING)
+    pieces, parts = Pieces(problem), step_parts(graph)
+    found = []
+    for schedule in schedules(len(cluster.devices), pieces.micro_batches):
+        for off_equal in _OFF_EQUAL:
+            step = _step(problem, pieces, parts, schedule, off_equal)
+            if step is not None:
+                found.append(step)
+    return found
+
+
+def schedules(devices: int, micro_batches: int) -> Iterator[Schedule]:
+    if devices < 2:
+        return
+    yield Schedule("gpipe", devices, 1, tuple(_gpipe(micro_batches) for _ in range(devices)))
+    one = tuple(_alternating(devices, k, micro_batches, 1) for k in range(devices))
+    yield Schedule("1f1b", devices, 1, one)
+    if micro_batches % devices == 0:
+        for pieces in _PIECES_OF_A_DEVICE:
+            rows = tuple(_alternating(devices, k, micro_batches, pieces) for k in range(devices))
+            yield Schedule("interleaved-1f1b", devices, pieces, rows)
+
+
+def _gpipe(micro_batches: int) -> tuple[Slot, ...]:
+    return tuple((half, 0, m) for half in (True, False) for m in range(micro_batches))
+
+
+def _alternating(devices: int, k: int, micro_batches: int, pieces: int) -> tuple[Slot, ...]:
+    """The slots of device k: forward halves until the pipeline is full, then one of each in turns.
+    With several pieces, micro-batches go through them in groups of as many as there are devices."""
+    total = micro_batches * pieces
+    if pieces == 1:
+        ahead = min(devices - k - 1, total)
+    else:
+        ahead = min(2 * (devices - k - 1) + (pieces - 1) * devices, total)
+    group = devices * pieces
+
+    def nth(number: int, *, forward: bool) -> Slot:
+        if pieces == 1:
+            return (forward, 0, number)
+        piece = number % group // devices
+        own = piece if forward else pieces - 1 - piece
+        return (forward, own, number // group * devices + number % devices)
+
+    found = [nth(n, forward=True) for n in range(ahead)]
+    for n in range(total - ahead):
+        found += [nth(ahead + n, forward=True), nth(n, forward=False)]
+    return (*found, *(nth(n, forward=False) for n in range(total - ahead, total)))
+
+
+def _step(
+    problem: Problem, pieces: Pieces, parts: StepParts, schedule: Schedule, off_equal: float
+) -> PeerStep | None:
+    """None where the schedule cannot run, because layers are not in one order."""
+    ranges = schedule.stages * schedule.pieces
+    stage = _stages(problem, parts, ranges, off_equal)
+    device_of = pieces.devices[np.arange(ranges) % schedule.stages]
+    home = np.repeat(device_of[:, None], pieces.micro_batches, axis=1)
+    device = expanded(pieces.costing.tables, pieces.tables._replace(piece=stage), home)
+    order = _orders(problem, pieces, parts, schedule, stage, device)
+    try:
+        timeline = simulate(problem, device, None, order)
+    except ValueError:
+        return None
+    stages = f"{schedule.stages} stages"
+    if schedule.pieces > 1:
+        stages = f"{schedule.stages} x {schedule.pieces} stages"
+    words = f"{stages}, {pieces.micro_batches} micro-batches"
+    return peer_step(schedule.name, words, problem, timeline)
+
+
+def _stages(problem: Problem, parts: StepParts, ranges: int, off_equal: float) -> IntArray:
+    """int64[n]: the backward half of an operator is where its forward half is, and a shared one
+    where the first is that reads it."""
+    graph, part = problem.graph, problem.graph.micro_batch
+    stage = np.zeros(graph.operator_count, dtype=np.int64)
+    order = graph.topological_order
+    mean = units.mean_seconds(problem)
+    for m in range(parts.micro_batches):
+        inside = order[(part[order] == m) & parts.forward[order]]
+        stage[inside] = _cut(graph, inside, mean[inside], ranges, off_equal)
+    for i in order[::-1].tolist():
+        if part[i] >= 0 and parts.forward[i]:
+            same = [c for c in _readers(graph, i) if part[c] == part[i] and parts.forward[c]]
+            stage[i] = min([stage[i], *(stage[c] for c in same)])
+    for i in order.tolist():
+        if part[i] >= 0 and not parts.forward[i]:
+            made = graph.tensor_producer[graph.input_tensors(i)]
+            made = made[part[made] == part[i]]
+            forth, back = made[parts.forward[made]], made[~parts.forward[made]]
+            most = int(stage[back].min(initial=ranges - 1))
+            stage[i] = min(int(stage[forth].max(initial=-1)), most) if len(forth) else most
+    after = set(parts.after.tolist())
+    for i in parts.before[::-1].tolist():
+        stage[i] = min((int(stage[c]) for c in _readers(graph, i) if c not in after), default=0)
+    for i in sorted(after):
+        made = graph.tensor_producer[graph.input_tensors(i)]
+        weights = [int(stage[j]) for j in made if part[j] < 0]
+        stage[i] = weights[0] if weights else ranges - 1
+    return stage
+
+
+def _cut(
+    graph: OperatorGraph, inside: IntArray, work: FloatArray, ranges: int, off_equal: float
+) -> IntArray:
+    """int64[...]: the stage of each operator of a forward half, in the recorded order: near equal
+    work, where the fewest bytes cross, as between two layers."""
+    place = {i: k for k, i in enumerate(inside.tolist())}
+    change = np.zeros(len(inside) + 1)
+    for i, k in place.items():
+        for e in graph.output_tensors(i).tolist():
+            last = max((place.get(c, k) for c in graph.tensor_consumers(e).tolist()), default=k)
+            change[k] += graph.tensor_bytes[e] if last > k else 0
+            change[last] -= graph.tensor_bytes[e] if last > k else 0
+    crossing = np.cumsum(change)[:-1]
+    done = np.cumsum(work) / max(float(work.sum()), 1e-300)
+    cuts = []
+    for k in range(1, ranges):
+        off = np.abs(done - k / ranges)
+        near = off <= off_equal / ranges
+        near[off.argmin()] = True
+        cuts.append(int(np.lexsort((off, np.where(near, crossing, np.inf)))[0]))
+    stage: IntArray = np.searchsorted(np.array(cuts), np.arange(len(inside)), side="left")
+    return stage
+
+
+def _readers(graph: OperatorGraph, i: int) -> Iterator[int]:
+    """Of tensors that are sent: an update waits for the readers of its weight as well."""
+    for e in graph.output_tensors(i).tolist():
+        if graph.tensor_bytes[e] > 0:
+            yield from graph.tensor_consumers(e).tolist()
+
+
+def _orders(
+    problem: Problem,
+    pieces: Pieces,
+    parts: StepParts,
+    schedule: Schedule,
+    stage: IntArray,
+    device: IntArray,
+) -> list[list[int]]:
+    """Shared operators that need no micro-batch run first, sums of gradients with the backward half
+    of the latest micro-batch in them, all others at the end."""
+    graph, before = problem.graph, set(parts.before.tolist())
+    number = {int(d): k for k, d in enumerate(pieces.devices[: schedule.stages])}
+    slots = [{slot: n for n, slot in enumerate(row)} for row in schedule.order]
+    at = np.full(graph.operator_count, -1.0)
+    latest = np.where(graph.micro_batch >= 0, pieces.micro_batch, -1)
+    after = set(parts.after.tolist())
+    for i in graph.topological_order.tolist():
+        row, m = slots[number[int(device[i])]], int(pieces.micro_batch[i])
+        if m >= 0:
+            own = int(stage[i]) // schedule.stages
+            at[i] = row.get((bool(parts.forward[i]), own, m), len(row))
+        elif i in after:
+            at[i] = len(row)
+        elif i not in before:
+            made = graph.tensor_producer[graph.input_tensors(i)]
+            latest[i] = latest[made].max(initial=-1)
+            last = (row.get((False, own, int(latest[i])), -1) for own in range(schedule.pieces))
+            at[i] = max(last)
+    return [
+        sorted(np.flatnonzero(device == d).tolist(), key=lambda i: (at[i], graph.position[i]))
+        for d in range(len(problem.cluster.devices))
+    ]

@@ -1,0 +1,106 @@
+"""Takes a step of several micro-batches apart, as peers need it: which gradients are summed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewire.optimizer.arrays import BoolArray, IntArray
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+
+UPDATE, ADDITION = "update", "aten.add.Tensor"
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """root: the sum over all micro-batches. leaves: by micro-batch the operator whose result is its
+    share. readers: the operators after the sum that read it, its update among them."""
+
+    root: int
+    leaves: tuple[int, ...]
+    bytes: int
+    readers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class StepParts:
+    """forward bool[n]: operators that the loss needs. before: shared operators that need no
+    micro-batch, such as parameters. after: shared ones that need several, but for the additions
+    of gradients; both in the recorded order."""
+
+    graph: OperatorGraph
+    micro_batches: int
+    forward: BoolArray
+    gradients: tuple[Gradient, ...]
+    before: IntArray
+    after: IntArray
+
+
+def step_parts(graph: OperatorGraph) -> StepParts:
+    """graph: with at least two micro-batches. Raises ValueError where it has fewer."""
+    part = graph.micro_batch
+    count = int(part.max(initial=-1)) + 1
+    if count < 2:
+        raise ValueError("the step has only one micro-batch")
+    needs = _needs_micro_batches(graph)
+    additions = _additions(graph, needs)
+    gradients = []
+    inside = set(np.flatnonzero(additions).tolist())
+    for root in sorted(inside, key=lambda i: int(graph.position[i])):
+        readers = [int(c) for e in graph.output_tensors(root) for c in graph.tensor_consumers(e)]
+        if readers and not any(c in inside for c in readers):
+            leaves = _leaves(graph, root, inside, count)
+            size = max(int(graph.tensor_bytes[e]) for e in graph.output_tensors(root))
+            gradients.append(Gradient(root, leaves, size, tuple(readers)))
+    shared = graph.topological_order[part[graph.topological_order] < 0]
+    return StepParts(
+        graph, count, _forward(graph), tuple(gradients), shared[~needs[shared]],
+        shared[needs[shared] & ~additions[shared]],
+    )  # fmt: skip
+
+
+def _needs_micro_batches(graph: OperatorGraph) -> BoolArray:
+    needs = graph.micro_batch >= 0
+    for i in graph.topological_order.tolist():
+        if not needs[i]:
+            made = graph.tensor_producer[graph.input_tensors(i)]
+            needs[i] = bool(needs[made].any())
+    return needs
+
+
+def _additions(graph: OperatorGraph, needs: BoolArray) -> BoolArray:
+    """bool[n]: shared additions whose inputs are all of micro-batches or such additions."""
+    found = np.zeros(graph.operator_count, dtype=np.bool_)
+    for i in graph.topological_order.tolist():
+        if graph.micro_batch[i] < 0 and needs[i] and graph.types[i] == ADDITION:
+            made = graph.tensor_producer[graph.input_tensors(i)]
+            found[i] = bool((found[made] | (graph.micro_batch[made] >= 0)).all())
+    return found
+
+
+def _leaves(graph: OperatorGraph, root: int, additions: set[int], count: int) -> tuple[int, ...]:
+    by_part: dict[int, int] = {}
+    waiting = [root]
+    while waiting:
+        for e in graph.input_tensors(waiting.pop()):
+            i = int(graph.tensor_producer[e])
+            if i in additions:
+                waiting.append(i)
+            else:
+                by_part[int(graph.micro_batch[i])] = i
+    known = next(iter(by_part.values()))
+    return tuple(by_part.get(m, known) for m in range(count))
+
+
+def _forward(graph: OperatorGraph) -> BoolArray:
+    """bool[n]: ancestors of the loss, which the graph's notes name; all where they name none."""
+    loss = graph.index_of.get(str(graph.notes.get("loss")))
+    if loss is None:
+        return np.ones(graph.operator_count, dtype=np.bool_)
+    found = np.zeros(graph.operator_count, dtype=np.bool_)
+    found[loss] = True
+    for i in graph.topological_order[::-1].tolist():
+        if found[i]:
+            found[graph.tensor_producer[graph.input_tensors(i)]] = True
+    return found
