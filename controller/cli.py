@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from placewire.controller.commands import (
+    advise,
     apply,
     authority,
     demo,
@@ -61,6 +62,7 @@ COMMANDS: Mapping[str, Command] = {
     "provision": provision,
     "init": init,
     "doctor": doctor,
+    "advise": advise,
     "preview": preview,
     "apply": apply,
     "status": status,

@@ -27,11 +27,19 @@ class Variant:
 
 
 async def variants_of(
-    plan: Plan, job: PlacedJob, plan_file: Path, launcher: Launcher, cache: Path, say: Say
+    plan: Plan,
+    job: PlacedJob,
+    plan_file: Path,
+    launcher: Launcher,
+    cache: Path,
+    say: Say,
+    *,
+    only_told: bool = False,
 ) -> list[Variant]:
     """At least one, no two of one structure. What cannot be profiled, for lack of memory perhaps,
     is told and left out, unless nothing else is left. Raises what profiled_graph raises, and
-    PlanError where micro-batches would change what is trained and the plan asks for no number."""
+    PlanError where micro-batches would change what is trained and the plan asks for no number;
+    only_told: of which `say` gets a line instead."""
     cuts = job.cuts(len(plan.payload_cluster.devices))
     found: dict[str, Variant] = {}
     failed: PlacewireError | None = None
@@ -51,7 +59,10 @@ async def variants_of(
         document = await asyncio.to_thread(read_json, file)
         whole = document["notes"].get("whole_batch")
         if whole is not None and job.accumulate == "auto":
-            raise PlanError(str(plan_file), [("job.accumulate", _needs_a_word(whole))])
+            if not only_told:
+                raise PlanError(str(plan_file), [("job.accumulate", _needs_a_word(whole))])
+            if not found:
+                say(f"{whole}: micro-batches, like the replicas of ddp and fsdp, train otherwise")
         found.setdefault(document["structure_hash"], Variant(one, file, file))
     if not found:
         assert failed is not None, "a job has at least one cut"

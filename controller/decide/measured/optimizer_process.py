@@ -14,9 +14,10 @@ OPTIMIZER_PROGRAM = ("-m", "placewire.optimizer.cli")
 _INFEASIBLE = 4
 
 
-async def run_relayed(words: Sequence[str], say: Say) -> None:
-    """Runs `python WORDS`; tells `say` each line of its standard error. Cancelling kills it. Raises
-    InfeasiblePlacement where no placement fits, PlacewireError where it fails otherwise."""
+async def run_relayed(words: Sequence[str], say: Say) -> bytes:
+    """Runs `python WORDS`; tells `say` each line of its standard error, and returns its standard
+    output. Cancelling kills it. Raises InfeasiblePlacement where no placement fits, PlacewireError
+    where it fails otherwise."""
     argv = [sys.executable, *words]
     ended = await run_to_end(argv, environment=os.environ, on_line=lambda line: say("  " + line))
     if ended.status == _INFEASIBLE:
@@ -27,3 +28,4 @@ async def run_relayed(words: Sequence[str], say: Say) -> None:
             where=" ".join(words[1:3]),
             remedy="\n  ".join(ended.tail[-12:]),
         )
+    return ended.output
