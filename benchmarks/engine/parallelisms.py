@@ -1,0 +1,136 @@
+"""Item 9: ours beside one device, DDP, FSDP and pipelines, on the same NICs.
+
+Every row has one step in all numbers of micro-batches, and large weights whole or in as many shards
+as there are devices. Peers take their best variant, and we have a minute to find ours.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.engine.measured import CACHE, sources_digest
+from benchmarks.engine.setting import DEVICE, cluster
+from benchmarks.report import ROOT
+from benchmarks.table import Table
+
+SECONDS = 60.0
+GIGABITS = (1.0, 10.0, 20.0, 100.0, 160.0)
+NICS = 3
+MICRO_BATCHES = (1, 2, 4, 8, 16)
+# Model function and batch.
+GRAPHS: Mapping[str, tuple[str, int]] = {
+    "alexnet 512": ("alexnet:training_step", 512),
+    "vgg16 512": ("vgg16:training_step", 512),
+    "resnet50 128": ("resnet50:training_step", 128),
+    "bert 64": ("bert:training_step", 64),
+    "gpt2 64": ("gpt2:training_step", 64),
+    "fnet 64": ("fnet:training_step", 64),
+    "transformer 64": ("transformer:training_step", 64),
+    "deep transformer 32": ("deep_transformer:training_step", 32),
+    "mixture 64": ("mixture:training_step", 64),
+    "two towers 1024": ("two_towers:training_step", 1024),
+}
+LARGER = ("bert 64", "gpt2 64", "resnet50 128", "transformer 64")
+PEERS = ("ddp", "fsdp", "gpipe", "1f1b", "interleaved-1f1b")
+# Restricts the rows, as in "bert 64,gpt2 64" and "20,160", for a run that has not the time for all.
+ONLY_GRAPHS, ONLY_GIGABITS = "PLACEWIRE_BENCH_GRAPHS", "PLACEWIRE_BENCH_GIGABITS"
+
+
+def tables(_: Path | None) -> Iterator[Table]:
+    rates = [float(text) for text in _only(ONLY_GIGABITS, map(str, GIGABITS))]
+    for servers, every in ((4, tuple(GRAPHS)), (8, LARGER), (16, LARGER)):
+        names = [name for name in _only(ONLY_GRAPHS, every) if name in every]
+        rows, ratios = [], []
+        for name, gigabits in itertools.product(names, rates):
+            found = advised(name, servers, gigabits)
+            steps = {row["name"]: row["step_seconds"] for row in found["rows"]}
+            peers = [steps[peer] for peer in PEERS if peer in steps]
+            ratios.append(steps["placewire"] / min([*peers, steps["one device"]]))
+            how = next(row["words"] for row in found["rows"] if row["name"] == "placewire")
+            rows.append(
+                [
+                    f"{name}, {gigabits:g}",
+                    *(_milliseconds(steps.get(n)) for n in ("one device", *PEERS, "placewire")),
+                    _milliseconds(found["bound_seconds"]), f"{ratios[-1]:.2f}", how,
+                ]
+            )  # fmt: skip
+        if rows:
+            best = sum(ratio <= 1.01 for ratio in ratios)
+            yield Table(
+                title=f"9. Ours beside what users would take, {servers} servers x {NICS} NICs",
+                columns=(
+                    "graph batch, Gbit/s a NIC", "one device", *PEERS, "ours", "bound", "ratio",
+                    "ours in",
+                ),
+                rows=rows,
+                notes=(
+                    f"Steps in ms; {SECONDS:g} s, seed 0. Ratio: ours over the best of the others; "
+                    f"at most 1.01 in {best} of {len(rows)} rows. Sums inside the collectives of "
+                    "ddp and fsdp take no time here, and no step overlaps with the next.",
+                ),
+            )  # fmt: skip
+
+
+def _only(variable: str, every: Iterator[str] | Sequence[str]) -> list[str]:
+    asked = os.environ.get(variable)
+    return list(every) if asked is None else asked.split(",")
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e3:.4g}"
+
+
+def advised(name: str, servers: int, gigabits: float) -> dict[str, Any]:
+    """What `optimizer advise --json` says."""
+    kept = CACHE / f"advised-{name}-{servers}-{gigabits:g}.{sources_digest()[:12]}.json"
+    kept = kept.with_name(kept.name.replace(" ", "_"))
+    if not kept.exists():
+        files = variant_files(name, servers)
+        on = CACHE / f"cluster-{servers}-{gigabits:g}.json"
+        on.write_text(cluster(gigabits, servers=servers, nics=NICS).model_dump_json())
+        print(f"  … {name}, {servers} servers, {gigabits:g} Gbit/s", file=sys.stderr, flush=True)
+        kept.write_text(
+            _optimizer(
+                "advise", *map(str, files), "--cluster", str(on), "--time-limit", f"{SECONDS:g}",
+                "--json",
+            )
+        )  # fmt: skip
+    answer: dict[str, Any] = json.loads(kept.read_text())
+    return answer
+
+
+def variant_files(name: str, servers: int) -> list[Path]:
+    """The step in every number of micro-batches that divides its batch, whole and in shards."""
+    model, batch = GRAPHS[name]
+    counts = [count for count in (*MICRO_BATCHES, servers) if batch % count == 0]
+    files = []
+    for count in sorted(set(counts)):
+        for shards in (1, servers) if count > 1 else (1,):
+            mark = f"{count}x{shards}.{sources_digest()[:12]}"
+            file = CACHE / f"{name.replace(' ', '_')}.{mark}.json.gz"
+            if not file.exists():
+                CACHE.mkdir(parents=True, exist_ok=True)
+                _optimizer(
+                    "profile", f"placewire.examples.models.{model}", "--batch", str(batch),
+                    "--accumulate", str(count), "--shards", str(shards), "--device", DEVICE,
+                    "--out", str(file),
+                )  # fmt: skip
+            files.append(file)
+    return files
+
+
+def _optimizer(*words: str) -> str:
+    argv = [sys.executable, "-m", "placewire.optimizer.cli", *words]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, check=False)
+    if done.returncode:
+        raise RuntimeError(
+            f"optimizer {words[0]} ended with {done.returncode}: {done.stderr[-500:]}"
+        )
+    return done.stdout
