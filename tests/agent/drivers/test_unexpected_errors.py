@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.state import TakenOver
-from placewire.agent.drivers import interfaces, nic_moves
+from placewire.agent.drivers import interfaces, nic_moves, ovsdb_connection
 from placewire.agent.drivers.server import Server
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.steps import NicStep
@@ -31,6 +32,20 @@ def test_a_hello_fails_in_order_where_disciplines_cannot_be_read(
     )  # fmt: skip
     with pytest.raises(EffectError, match="reading the server's interfaces"):
         Server(nowhere).observe_what_answers()
+
+
+def test_a_database_that_never_answers_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ovsdb_connection, "TIMEOUT_SECONDS", 0.2)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(f"{tmp_path}/db.sock")
+        listening.listen()
+        with (
+            pytest.raises(EffectError, match="does not say its schema"),
+            ovsdb_connection.connected(f"unix:{tmp_path}/db.sock"),
+        ):
+            pass
 
 
 def test_a_nic_whose_move_fails_keeps_no_other_one_from_moving(
