@@ -30,7 +30,7 @@ from placewire.agent.drivers.routes import (
     read_routes,
 )
 from placewire.agent.drivers.traffic_control import HTB_HANDLE
-from placewire.agent.reconcile.command_words import identity_of_address
+from placewire.agent.reconcile.command_words import identity_of_address, interfaces_of
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.foreign import MOST_NAMED
 from placewire.agent.reconcile.route_identity import destination_of, identities, identity
@@ -53,13 +53,14 @@ class InterfaceView:
     """All interfaces as `ip` shows them, with their queueing disciplines; read once."""
 
     def __init__(self) -> None:
+        # Before the addresses: the route of one that comes in between would pass for a program's.
+        self._routes = read_routes()
         self._links: dict[str, Any] = {
             link["ifname"]: {**link, "link_type": _LINK_TYPES.get(kind, kind)}
             for link in parsed(run([*_SHOW, "-d", "address", "show"]))
             for kind in [link.get("link_type", "")]
         }
         self._disciplines = read_disciplines(self.names_by_index)
-        self._routes = read_routes()
 
     @property
     def names(self) -> Collection[str]:
@@ -170,10 +171,26 @@ class InterfaceView:
             *(f"route {line}" for line in self.local_routes if is_over(line, nic)),
         )
 
-    @property
+    @cached_property
     def all_foreign_routes(self) -> Sequence[str]:
-        """Other programs' IPv4 routes, as `ip route` accepts them."""
-        return [line for line in self._routes if not is_the_kernels(line)]
+        """Other programs' IPv4 routes, as `ip route` accepts them: those that a program must put
+        back once they are gone. The kernel makes one for the subnet of an address, of `proto
+        kernel`. Programs say so, too: Cilium of its routes to other nodes, NetworkManager of a
+        subnet's, which it makes itself (the address then has `noprefixroute`)."""
+        made = {
+            (name, *made_with(entry))
+            for name in self.names
+            for entry in self.address_entries(name)
+            if entry["family"] == "inet" and not entry.get("noprefixroute")
+        }
+        return [
+            line
+            for line in self._routes
+            if not (
+                is_the_kernels(line)
+                and any((name, *identified(line)) in made for name in interfaces_of(line))
+            )
+        ]
 
     def disciplines(self, interface: str) -> tuple[Discipline, ...]:
         """The queueing disciplines that have a handle."""
@@ -198,29 +215,23 @@ class InterfaceView:
 
     def foreign_routes(self, interface: str, also: Collection[str] = ()) -> tuple[str, ...]:
         """Other programs' routes through the interface, as `ip route` accepts them. also: routes
-        that count though they are of `proto kernel`."""
+        that count though the kernel has made them."""
         counted = identities(also)
         return tuple(
             line
             for line in self._routes
-            if is_over(line, interface) and (not is_the_kernels(line) or identity(line) in counted)
+            if is_over(line, interface)
+            and (line in self._foreign_lines or identity(line) in counted)
         )
+
+    @cached_property
+    def _foreign_lines(self) -> frozenset[str]:
+        return frozenset(self.all_foreign_routes)
 
     def foreign_routes_beside(self, interfaces: Collection[str]) -> tuple[str, ...]:
         """Other programs' routes through none of these interfaces, as `ip route` accepts them."""
         lines = self.all_foreign_routes
         return tuple(r for r in lines if not any(is_over(r, name) for name in interfaces))
-
-    def _routes_of_nic(self, nic: str) -> tuple[str, ...]:
-        """Those that a program must put back once they are gone. NetworkManager tells the kernel to
-        make none with an address (`noprefixroute`), and makes the subnet's itself, of `proto
-        kernel`."""
-        entries = [entry for entry in self.address_entries(nic) if entry["family"] == "inet"]
-        if not any(entry.get("noprefixroute") for entry in entries):
-            return self.foreign_routes(nic)
-        made = {made_with(entry) for entry in entries if not entry.get("noprefixroute")}
-        unmade = [line for line in self._routes if identified(line) not in made]
-        return self.foreign_routes(nic, also=unmade)
 
     def _lost_v6(self, nic: str) -> Iterator[str]:
         """None of routers' advertisements, though these too lead to nobody on a bridge's port: the
@@ -270,7 +281,7 @@ class InterfaceView:
         link = self._links[name]
         master = link.get("master")
         bridge = bridge_of_interface.get(name) or (None if master == "ovs-system" else master)
-        root, routes = self._root(name), self._routes_of_nic(name)
+        root, routes = self._root(name), self.foreign_routes(name)
         return NicFacts(
             name=name,
             mac=link.get("address", ""),

@@ -347,14 +347,19 @@ def test_each_thing_on_a_bridge_is_told_with_what_removes_it() -> None:
 
 
 def test_routes_beside_nics_and_bridges_are_read(a_busy_bridge: dict[str, str]) -> None:
+    br_ex = {"ifindex": 9, "ifname": "br-ex", "flags": ["UP"], "mtu": 1500, "address": "",
+             "addr_info": [of_nic0("10.99.0.1")]}  # fmt: skip
+    a_busy_bridge["ip -N -j -d address show"] = json.dumps([*LINKS, br_ex])
     a_busy_bridge["ip -N -o -4 route show table all"] += (
         "10.99.0.0/24 dev br-ex proto 2 scope 253 src 10.99.0.1\n"
         "10.88.0.0/16 via 10.99.0.254 dev br-ex src 10.7.0.1\n"
         "10.89.0.0/16 dev lo scope 253 src 10.7.0.1\n"
+        "10.87.0.0/16 via 10.99.0.253 dev br-ex proto 2 src 10.7.0.1\n"
     )
     assert InterfaceView().foreign_routes_beside({"pw-nic0", "mgmt"}) == (
         "10.89.0.0/16 dev lo scope 253 src 10.7.0.1",
         "10.88.0.0/16 via 10.99.0.254 dev br-ex src 10.7.0.1",
+        "10.87.0.0/16 via 10.99.0.253 dev br-ex proto 2 src 10.7.0.1",
     )
 
 
@@ -449,6 +454,8 @@ def test_a_route_that_the_kernel_does_not_make_by_itself_is_a_nics_own(
     assert nic0(said, [flagged], GATEWAY, SUBNET, LOCAL).routes == (SUBNET, GATEWAY)
     plain = of_nic0("10.7.0.1", metric=100)
     assert nic0(said, [plain], GATEWAY, SUBNET, LOCAL).routes == (GATEWAY,)
+    to_a_node = "10.60.2.0/24 via 10.7.0.2 dev nic0 proto 2"
+    assert nic0(said, [plain], GATEWAY, SUBNET, to_a_node).routes == (GATEWAY, to_a_node)
     # Beside it, those of addresses with which the kernel makes one.
     peer = of_nic0("10.8.0.1", address="10.8.0.2", prefixlen=32)
     made = (
@@ -547,12 +554,15 @@ def test_a_route_of_ours_is_ours_by_its_numbers(said: dict[str, str]) -> None:
 
 
 def test_a_moved_route_of_the_subnet_is_seen_on_the_bridge(said: dict[str, str]) -> None:
+    made = "10.7.0.0/24 dev pw-nic0 proto 2 scope 253 src 10.7.0.1"
     moved = over_bridge(SUBNET, "nic0", "pw-nic0")
-    said["ip -N -o -4 route show table all"] = (
-        f"{moved}\n10.7.0.0/24 dev pw-nic0 proto 2 scope 253 src 10.7.0.1\n"
-    )
-    assert InterfaceView().foreign_routes("pw-nic0") == ()
-    assert InterfaceView().foreign_routes("pw-nic0", also=[moved]) == (moved,)
+    bridge = {"ifindex": 7, "ifname": "pw-nic0", "flags": ["UP"], "mtu": 1500,
+              "address": "", "addr_info": [of_nic0("10.7.0.1")]}  # fmt: skip
+    said["ip -N -j -d address show"] = json.dumps([bridge])
+    said["ip -N -o -4 route show table all"] = f"{moved}\n{made}\n"
+    assert InterfaceView().foreign_routes("pw-nic0") == (moved,)
+    # Where the NIC had the very one that the kernel makes on the bridge.
+    assert InterfaceView().foreign_routes("pw-nic0", also=[made]) == (moved, made)
 
 
 # -- Open vSwitch ----------------------------------------------------------------------------------
