@@ -41,6 +41,8 @@ _SHOW = ("ip", "-N", "-j")
 _GLOBAL = "0"
 # `ip -N` also hides the types of links, which no file names.
 _LINK_TYPES = {"[1]": "ether", "[32]": "infiniband", "[772]": "loopback", "[65534]": "none"}
+# The address of several interfaces: the lowest bit of its first byte is set.
+_GROUP_MAC = re.compile(r"[\da-f][13579bdf]")
 _BLANK = re.compile(r"\s")
 _DATAPATH_INTERFACES = ("ovs-netdev", "ovs-system")
 # Disciplines that take what an interface receives.
@@ -128,8 +130,21 @@ class InterfaceView:
 
     @cached_property
     def permanent_neighbours(self) -> Sequence[Mapping[str, Any]]:
-        """As `ip -j neigh` shows them; the kernel makes none by itself."""
-        return list(parsed(run([*_SHOW, "neigh", "show", "nud", "permanent"]) or "[]"))
+        """Those that a program entered for good, as `ip -j neigh` shows them."""
+        found = parsed(run([*_SHOW, "neigh", "show", "nud", "all"]) or "[]")
+        return [entry for entry in found if self._is_permanent(entry)]
+
+    def _is_permanent(self, entry: Mapping[str, Any]) -> bool:
+        state = entry.get("state", ())
+        if "PERMANENT" in state or "extern_learn" in entry or "managed" in entry:
+            return True
+        # The kernel says NOARP of broadcast and multicast addresses, and of interfaces without ARP.
+        flags = self._links.get(entry.get("dev", ""), {}).get("flags", ())
+        return (
+            "NOARP" in state
+            and not _GROUP_MAC.match(entry.get("lladdr", "01"))
+            and not {"NOARP", "LOOPBACK", "POINTOPOINT"}.intersection(flags)
+        )
 
     @cached_property
     def _nexthops(self) -> Sequence[Mapping[str, Any]]:

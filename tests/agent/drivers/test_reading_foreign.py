@@ -290,9 +290,12 @@ def a_busy_bridge(said: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict
     said["ip -N -j -d address show"] = json.dumps(LINKS)
     said["ip -N -o -4 route show table all"] = ROUTES
     said["ip -N -o -6 route show table all"] = ROUTES_V6
-    said["ip -N -j neigh show nud permanent"] = json.dumps(
-        [{"dst": "10.7.0.9", "dev": "pw-nic0", "lladdr": "02:00:00:00:00:09"},
-         {"dst": "10.9.0.9", "dev": "mgmt", "lladdr": "02:00:00:00:00:19"}]
+    said["ip -N -j neigh show nud all"] = json.dumps(
+        [{"dst": "10.7.0.9", "dev": "pw-nic0", "lladdr": "02:00:00:00:00:09",
+          "state": ["PERMANENT"]},
+         {"dst": "10.7.0.2", "dev": "pw-nic0", "lladdr": "02:00:00:00:00:02", "state": ["STALE"]},
+         {"dst": "10.9.0.9", "dev": "mgmt", "lladdr": "02:00:00:00:00:19",
+          "state": ["PERMANENT"]}]
     )  # fmt: skip
     said["ip -N -j neigh show proxy"] = json.dumps([{"dst": "10.7.0.8", "dev": "pw-nic0"}])
     said["ip -N -j nexthop show"] = json.dumps(
@@ -529,10 +532,18 @@ def test_routes_in_one_place_are_a_fact(said: dict[str, str]) -> None:
 
 
 def test_what_the_kernel_drops_with_the_last_address_is_a_fact(said: dict[str, str]) -> None:
-    said["ip -N -j neigh show nud permanent"] = json.dumps(
-        [{"dst": "10.7.0.9", "dev": "nic0"}, {"dst": "10.7.0.9", "dev": "mgmt"},
-         {"dst": "fd00::9", "dev": "nic0"}]
-    )  # fmt: skip
+    of_all = [
+        ("10.7.0.9", "nic0", "PERMANENT", {}), ("10.7.0.9", "mgmt", "PERMANENT", {}),
+        ("fd00::9", "nic0", "PERMANENT", {}), ("10.7.0.2", "nic0", "REACHABLE", {}),
+        ("10.7.0.3", "nic0", "REACHABLE", {"extern_learn": None}),
+        ("10.7.0.4", "nic0", "INCOMPLETE", {"managed": None}),
+        ("10.7.0.5", "nic0", "NOARP", {"lladdr": "02:00:00:00:00:05"}),
+        ("10.7.0.255", "nic0", "NOARP", {"lladdr": "ff:ff:ff:ff:ff:ff"}),
+        ("224.0.0.22", "nic0", "NOARP", {"lladdr": "01:00:5e:00:00:16"}),
+    ]  # fmt: skip
+    said["ip -N -j neigh show nud all"] = json.dumps(
+        [{"dst": to, "dev": dev, "state": [state], **more} for to, dev, state, more in of_all]
+    )
     said["ip -N -j neigh show proxy"] = json.dumps([{"dst": "10.7.0.8", "dev": "nic0"}])
     said["ip -N -o -4 route show table 255"] = """\
 2 10.7.0.1 dev nic0 proto 2 scope 254 src 10.7.0.1
@@ -540,7 +551,7 @@ def test_what_the_kernel_drops_with_the_last_address_is_a_fact(said: dict[str, s
 2 198.51.100.0/24 dev lo scope 254
 """
     assert nic0(said, [of_nic0("10.7.0.1")]).lost_with_addresses == (
-        "neigh 10.7.0.9 dev nic0",
+        *(f"neigh 10.7.0.{host} dev nic0" for host in (9, 3, 4, 5)),
         "neigh proxy 10.7.0.8 dev nic0",
         "route local 192.0.2.0/24 dev nic0 scope 254",
     )
