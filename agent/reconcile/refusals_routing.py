@@ -7,6 +7,7 @@ from ipaddress import IPv4Interface
 
 from placewire.agent.contract.entries import RULE_PRIORITIES, TABLES, Route, Rule
 from placewire.agent.contract.state import DesiredState, ObservedState, Refusal, refuse
+from placewire.agent.reconcile.foreign import MOST_NAMED, OTHER_RULES
 
 
 def routing_refusals(wanted: DesiredState, observed: ObservedState) -> Iterator[Refusal]:
@@ -18,6 +19,26 @@ def routing_refusals(wanted: DesiredState, observed: ObservedState) -> Iterator[
     }
     for route in wanted.routes:
         yield from _route(route, addresses, foreign.get(("routes", route.key)))
+    yield from _tables_of_others(wanted, observed)
+
+
+def _tables_of_others(wanted: DesiredState, observed: ObservedState) -> Iterator[Refusal]:
+    """Refuses tables that others use: their packets would take our routes, and ours theirs. What
+    comes into a table that is ours already is its owner's risk."""
+    ours = {entry.table for entry in (*observed.routes, *observed.rules)}
+    for table in sorted({entry.table for entry in (*wanted.routes, *wanted.rules)} - ours):
+        found = [
+            entry
+            for entry in observed.foreign
+            if entry.collection in ("routes", OTHER_RULES)
+            and entry.key.startswith(f"table {table} ")
+        ]
+        for entry in found[:MOST_NAMED]:
+            yield refuse(
+                f"table {table}",
+                f"somebody else uses it: {entry.text}",
+                f"move that to another table ({entry.remedy})",
+            )
 
 
 def _rule(rule: Rule, foreign: str | None) -> Iterator[Refusal]:

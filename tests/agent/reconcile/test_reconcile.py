@@ -378,6 +378,8 @@ def test_a_nic_whose_address_others_send_from_is_not_taken_over(over: str) -> No
         ("classifiers", "nic0"),
         ("rules", "18000"),
         ("routes", "table 8000 10.7.0.0/24"),
+        ("routes", "table 8000 0.0.0.0/0"),
+        ("other rules", "table 8001 5: from 10.1.0.0/16 lookup 8001"),
     ],
 )
 def test_foreign_entries_in_our_ranges_collide(collection: str, key: str) -> None:
@@ -387,6 +389,15 @@ def test_foreign_entries_in_our_ranges_collide(collection: str, key: str) -> Non
     elsewhere = foreign.model_copy(update={"key": "elsewhere"})
     observed = BARE.model_copy(update={"foreign": (elsewhere,)})
     assert refusals(desired_state(1), observed, Ledger(), FACTS, WAY) == ()
+
+
+def test_what_came_into_a_table_of_ours_keeps_nothing_from_being_changed() -> None:
+    desired = desired_state(1)
+    theirs = ForeignEntry(collection="routes", key="table 8000 0.0.0.0/0", text="theirs")
+    observed = BARE.model_copy(
+        update={"foreign": (theirs,), "routes": desired.routes, "rules": desired.rules}
+    )
+    assert refusals(desired, observed, Ledger(), FACTS, WAY) == ()
 
 
 def test_our_own_bridge_is_no_obstacle() -> None:
