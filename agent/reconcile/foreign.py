@@ -42,6 +42,7 @@ from placewire.agent.contract.state import (
     TakenOver,
     refuse,
 )
+from placewire.agent.reconcile.dependence import needs
 from placewire.agent.reconcile.route_identity import identities, identity
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 
@@ -100,11 +101,15 @@ def hold_back(
         unopened={s.after.nic for s in steps if _opens_anew(s) and isinstance(s.after, Bridge)},
     )
     blocked = [step for step, _ in taken]
+    unmade = [step.after for step in blocked if isinstance(step.after, Bridge)]
+    elsewhere = {bridge.nic for bridge in unmade}
+    theirs = {bridge.name for bridge in unmade} - {bridge.name for bridge in observed.bridges}
     harmless = tuple(
         step
         for step in (_routes_alone(step) if at in moving else step for at, step in enumerate(steps))
         if step is not None
         if step not in blocked and not staying.harmed_by(step) and not _reshapes(step, nics)
+        if not needs(step, elsewhere, theirs)
     )
     return harmless, tuple(dict.fromkeys(found))
 
