@@ -27,7 +27,7 @@ from placewire.agent.drivers.switch_view import SwitchView
 from placewire.agent.drivers.traffic_control import read_classifiers, read_foreign
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effects import EffectError
-from placewire.agent.reconcile.foreign import DISCIPLINES, ON_BRIDGES, ON_QUEUES
+from placewire.agent.reconcile.foreign import DISCIPLINES, ON_BRIDGES, ON_QUEUES, PORTS
 from placewire.agent.reconcile.ledger import extended, has_back
 from placewire.agent.reconcile.steps import EntryStep, NicStep
 from tests.agent.states import desired_state
@@ -658,6 +658,14 @@ def test_what_others_put_into_the_rows_of_a_bridge_of_ours() -> None:
     }
     assert [queue.queue_id for queue in switch.shapers_and_queues()[1]] == [0]
     assert switch.queue_ids() == {"nic0": {0, 7}} and switch.offloads
+
+
+def test_the_two_ports_of_a_bridge_of_ours_are_ours_without_their_marks() -> None:
+    rows = Rows()
+    for port in rows.rows("Port"):
+        port.external_ids = {}
+    told = [f for f in SwitchView(rows).foreign_on_ours() if f.collection == PORTS]  # type: ignore[arg-type]
+    assert [f.text for f in told] == ["port op0"]
 
 
 def test_the_installed_open_vswitch_says_what_others_may_have_on_a_bridge() -> None:
