@@ -98,7 +98,9 @@ class Server:
         left = view.left_by_switch(sought.bridges, switch.internal_interfaces)
         nics = [bridge.nic for bridge in bridges if bridge.nic]
         live = [bridge.name for bridge in bridges if bridge.name in view.names]
-        flows, foreign_flows = openflow.read_flows(self._run_dir, live)
+        flows, foreign_flows, all_deaf = openflow.read_flows(self._run_dir, live)
+        # A controller of somebody's decides what its bridge forwards.
+        deaf = sorted(set(all_deaf) - switch.controlled)
         classifiers, foreign_filters = traffic_control.read_classifiers(
             nic for nic in nics if nic in view.names
         )
@@ -163,7 +165,11 @@ class Server:
                 bridge.name
                 for bridge in bridges
                 if bridge.name in view.names
-                and (not view.is_up(bridge.name) or ports.misses_frames(bridge, view, sockets))
+                and (
+                    not view.is_up(bridge.name)
+                    or ports.misses_frames(bridge, view, sockets)
+                    or bridge.name in deaf
+                )
             ),
             unopened=unopened,
             bridge_routes=tuple(
@@ -178,7 +184,14 @@ class Server:
                 if ":" not in address
             ),
             routes_elsewhere=view.foreign_routes_beside(known),
-            problems=(*_problems(bridges, view), *(one.sentence for one in unopened)),
+            problems=(
+                *_problems(bridges, view),
+                *(one.sentence for one in unopened),
+                *(
+                    f"bridge {name} passes nothing: its flow for all packets is gone"
+                    for name in deaf
+                ),
+            ),
         )
 
     def _on_bridges(
@@ -280,6 +293,10 @@ class Server:
             closed = [s.after.nic for s in steps if s.unopened and isinstance(s.after, Bridge)]
             ports.open_anew(self._remote, closed)
             ports.set_up(wanted)
+            with connected(self._remote) as database:
+                controlled = SwitchView(database).controlled
+            there = [s.after.name for s in steps if s.before and isinstance(s.after, Bridge)]
+            openflow.forward_again(self._run_dir, [b for b in there if b not in controlled])
         gone = [s.before.name for s in steps if s.after is None and isinstance(s.before, Bridge)]
         if gone:
             self._require_nothing_on(steps)
@@ -300,7 +317,7 @@ class Server:
                 continue
             on = on_bridges.read_on_bridges(view, name, step.with_it, offloads=offloads)
             live = [name] if name in rows and name in view.names else []
-            _, flows = openflow.read_flows(self._run_dir, live)
+            flows = openflow.read_flows(self._run_dir, live).foreign
             features = [entry for entry in found if entry.on == name]
             on_bridges.require_nothing([*on, *flows, *features])
 

@@ -80,6 +80,12 @@ class SwitchView:
         return found
 
     @property
+    def controlled(self) -> frozenset[str]:
+        """The bridges to which somebody has given a controller."""
+        rows = self._rows("Bridge")
+        return frozenset(row.name for row in rows if getattr(row, "controller", None))
+
+    @property
     def offloads(self) -> bool:
         """Whether Open vSwitch offloads flows to hardware, for which it makes disciplines."""
         return any(r.other_config.get("hw-offload") == "true" for r in self._rows("Open_vSwitch"))

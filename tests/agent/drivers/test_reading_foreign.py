@@ -17,7 +17,14 @@ from placewire.agent.contract.state import (
     ObservedState,
     TakenOver,
 )
-from placewire.agent.drivers import interfaces, nic_moves, on_queues, routes, traffic_control
+from placewire.agent.drivers import (
+    interfaces,
+    nic_moves,
+    on_queues,
+    openflow,
+    routes,
+    traffic_control,
+)
 from placewire.agent.drivers.disciplines import Discipline
 from placewire.agent.drivers.interfaces import InterfaceView
 from placewire.agent.drivers.on_bridges import made_by_kernel, read_on_bridges, require_alone
@@ -599,6 +606,19 @@ def test_each_flow_of_others_is_told_with_what_removes_it(line: str, match: str)
     assert foreign.remedy == (
         f"ovs-ofctl -O OpenFlow13 --strict del-flows unix:/run/pw-nic0.mgmt '{match}'"
     )
+
+
+def test_a_bridge_without_a_flow_for_all_packets_is_found() -> None:
+    ours = (
+        " cookie=0x5057000000000000, priority=20480,ip,in_port=LOCAL,nw_dst=10.7.0.2 actions=drop"
+    )
+    for line in (
+        "priority=0 actions=NORMAL", " cookie=0x9, reset_counts priority=0 actions=drop",
+        "idle_timeout=60, priority=0 actions=NORMAL",
+    ):  # fmt: skip
+        assert openflow._forwards(f"{ours}\n{line}\n")
+    for line in ("", "priority=0,arp actions=NORMAL", "table=3, priority=0 actions=NORMAL"):
+        assert not openflow._forwards(f"{ours}\n{line}\n")
 
 
 def test_the_flow_of_a_new_bridge_is_open_vswitchs_own() -> None:

@@ -1,5 +1,6 @@
-"""A NIC that is away, or in somebody's bridge, keeps nothing of other NICs from being put right: the
-keeper on the network in memory."""
+"""A NIC that is away, or in somebody's bridge, keeps nothing of other NICs from being put right.
+
+The keeper runs on the network in memory."""
 
 from __future__ import annotations
 
