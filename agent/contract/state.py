@@ -224,6 +224,7 @@ class ObservedState(Collections):
     foreign: tuple[ForeignEntry, ...] = ()
     bridges_down: tuple[str, ...] = ()
     unopened: tuple[UnopenedNic, ...] = ()
+    unrouted: tuple[str, ...] = ()
     bridge_routes: tuple[str, ...] = ()
     unused_rows: tuple[UnusedRow, ...] = ()
     held: tuple[TakenOver, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -39,6 +40,7 @@ from placewire.agent.reconcile.steps import EntryStep
 # With numbers in the place of names, also of scopes: which names there are may change at any time.
 _SHOW = ("ip", "-N", "-j")
 _GLOBAL = "0"
+_SCOPE_LINK, _PROTOCOL_KERNEL = 253, 2
 # `ip -N` also hides the types of links, which no file names.
 _LINK_TYPES = {"[1]": "ether", "[32]": "infiniband", "[772]": "loopback", "[65534]": "none"}
 # The address of several interfaces: the lowest bit of its first byte is set.
@@ -262,6 +264,14 @@ class InterfaceView:
             found[destination_of(line)].append(line)
         return found
 
+    def lacks_its_subnet(self, interface: str, address: str) -> bool:
+        """Whether somebody removed the route that the kernel made with this address (a.b.c.d/len),
+        and made none in its stead. An interface that is down has no routes."""
+        network = IPv4Interface(address).network
+        if network.prefixlen == network.max_prefixlen or not self.is_up(interface):
+            return False
+        return not any(is_over(r, interface) for r in self._routes_to.get(str(network), ()))
+
     def _doubled(self, routes: Sequence[str]) -> tuple[str, ...]:
         """Those beside which the kernel has another route in the same place."""
         found = (
@@ -399,8 +409,27 @@ def change_addresses(steps: Sequence[EntryStep]) -> None:
                 prefixlen=interface.network.prefixlen,
                 broadcast=str(interface.network.broadcast_address),
             )
+            if step.after == step.before:  # Its subnet's route is gone, and does not come with it.
+                _route_to_subnet(netlink, indexes[0], interface)
             if step.after is not None:
                 announce(entry.interface, [str(interface.ip)])
+
+
+def _route_to_subnet(netlink: Any, index: int, interface: IPv4Interface) -> None:
+    """As the kernel makes it with the address, unless somebody has made one meanwhile."""
+    try:
+        netlink.route(
+            "add",
+            family=AF_INET,
+            dst=str(interface.network),
+            oif=index,
+            prefsrc=str(interface.ip),
+            proto=_PROTOCOL_KERNEL,
+            scope=_SCOPE_LINK,
+        )
+    except NetlinkError as error:
+        if error.code != errno.EEXIST:
+            raise
 
 
 def bring_up(interfaces: Sequence[str]) -> None:

@@ -119,16 +119,17 @@ class Server:
         shaped_by_others = {entry.key for entry in theirs if entry.collection == SHAPERS}
         sockets = PacketSockets()
         unopened = tuple(ports.unopened(bridges, switch, view, sockets))
+        addresses = tuple(
+            Address(interface=name, address=address)
+            for name in live
+            for address in view.addresses(name)
+            if ":" not in address
+            and (sought.addresses is None or (name, address) in sought.addresses)
+        )
         beside = self._on_bridges(view, switch, [*live, *(b.name for b in left)], sought)
         return ObservedState(
             bridges=(*bridges, *left),
-            addresses=tuple(
-                Address(interface=name, address=address)
-                for name in live
-                for address in view.addresses(name)
-                if ":" not in address
-                and (sought.addresses is None or (name, address) in sought.addresses)
-            ),
+            addresses=addresses,
             sysctls=tuple(sysctl.read_sysctls(sought.sysctls)),
             shapers=tuple(shapers),
             queues=tuple(queues),
@@ -172,6 +173,9 @@ class Server:
                 )
             ),
             unopened=unopened,
+            unrouted=tuple(
+                a.key for a in addresses if view.lacks_its_subnet(a.interface, a.address)
+            ),
             bridge_routes=tuple(
                 r for name in live for r in view.foreign_routes(name, also=sought.routes or ())
             ),

@@ -6,8 +6,9 @@ the NIC after its bridge has them, and come back after the bridge is gone.
 
 A step with equal before and after brings up a bridge that is down, or whose NIC is down, or writes
 the mark of a bridge anew that does not tell what the ledger does, or has ovs-vswitchd open its NIC
-anew: a NIC that was deleted and made anew is not opened by itself on the userspace datapath. Such
-steps also replace all the shaping of that NIC, and of one whose classes in the kernel are not as
+anew: a NIC that was deleted and made anew is not opened by itself on the userspace datapath; of an
+address, it makes the route of its subnet again that somebody removed. The steps of bridges
+also replace all the shaping of that NIC, and of one whose classes in the kernel are not as
 the database has its queues: somebody changed the classes, though the database is right.
 
 The routes that a NIC had when it was taken over stay on its bridge while that is in force. Where
@@ -62,6 +63,7 @@ def difference(
     marks = {b.name: marked_as_held(b, wanted, ledger) for b in wanted.bridges}
     unopened = unopened_ports(wanted, observed)
     broken = _drifted(wanted, observed) | _down(wanted, observed) | _mismarked(marks, observed)
+    broken |= set(observed.unrouted)
     broken |= {name for bridge in wanted.bridges if bridge.name in unopened
                for name in (bridge.name, bridge.nic)}  # fmt: skip
     appearing: list[Step] = []
@@ -93,14 +95,15 @@ def _appearing(
     marks: Mapping[str, TakenOver | None],
     unopened: Mapping[str, str],
 ) -> list[Step]:
-    """broken: names of NICs and bridges that are not as the database says. marks, unopened: by
-    key."""
+    """broken: names of NICs and bridges that are not as the database says, and keys of addresses
+    without the route of their subnet. marks, unopened: by key."""
     return [
         EntryStep(current.get(key), entry, mark=marks.get(key), unopened=unopened.get(key, ""))
         for key, entry in target.items()
         if current.get(key) != entry
         or (isinstance(entry, (Shaper, Queue, Classifier)) and entry.nic in broken)
         or (isinstance(entry, Bridge) and entry.name in broken)
+        or (isinstance(entry, Address) and entry.key in broken)
     ]
 
 

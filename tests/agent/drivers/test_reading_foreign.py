@@ -583,6 +583,17 @@ def test_a_moved_route_of_the_subnet_is_seen_on_the_bridge(said: dict[str, str])
     assert InterfaceView().foreign_routes("pw-nic0", also=[made]) == (moved, made)
 
 
+def test_an_address_lacks_the_route_of_its_subnet_where_there_is_none(said: dict[str, str]) -> None:
+    made, own = "10.7.0.0/24 dev nic0 proto 2 scope 253 src 10.7.0.1", of_nic0("10.7.0.1")
+    for route, lacks in (
+        (made, False), ("10.7.0.0/24 dev nic0 scope 253 metric 7", False),
+        (made.replace("nic0", "mgmt"), True), (GATEWAY, True),
+    ):  # fmt: skip
+        nic0(said, [own], route)
+        assert InterfaceView().lacks_its_subnet("nic0", "10.7.0.1/24") is lacks, route
+        assert not InterfaceView().lacks_its_subnet("nic0", "10.7.0.1/32")
+
+
 # -- Open vSwitch ----------------------------------------------------------------------------------
 
 

@@ -219,6 +219,16 @@ def test_a_bridge_that_is_down_is_brought_up(which: str) -> None:
     assert all(step.as_change().action == "remove" for step in left)
 
 
+def test_an_address_without_the_route_of_its_subnet_is_made_anew() -> None:
+    desired = desired_state(1)
+    up = applied(BARE, difference(desired, BARE, Ledger()))
+    address = desired.addresses[1]
+    observed = up.model_copy(update={"unrouted": (address.key,)})
+    steps = difference(desired, observed, Ledger())
+    of_addresses = [step for step in steps if step.as_change().collection == "addresses"]
+    assert of_addresses == [EntryStep(address, address)]
+
+
 def test_routes_of_others_are_on_the_bridge_as_long_as_it_is_in_force() -> None:
     route = "default via 10.7.0.254 dev nic0 proto static"
     bare = BARE.model_copy(update={"nics": (nic("nic0", "10.7.0.1/24", routes=(route,)),)})
