@@ -46,7 +46,7 @@ from placewire.agent.drivers.packet_sockets import PacketSockets
 from placewire.agent.drivers.switch_view import SwitchView
 from placewire.agent.reconcile.effective import drifted_nics
 from placewire.agent.reconcile.effects import EffectError, UnreadableError
-from placewire.agent.reconcile.foreign import FEATURES, SHAPERS
+from placewire.agent.reconcile.foreign import FEATURES, RECEIVERS, SHAPERS
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 from placewire.agent.reconcile.unmarkable import NOTHING_KNOWN, Unmarked
 
@@ -156,6 +156,19 @@ class Server:
                     for nic in facts
                     if nic.left_by_switch and nic.name in sought.nics
                     for entry in traffic_control.read_on_left(nic.name, view.disciplines(nic.name))
+                ),
+                *(
+                    ForeignEntry(
+                        collection=RECEIVERS,
+                        key=nic.name,
+                        text=f"the {nic.receiving_qdisc} queueing discipline",
+                        remedy=f"tc qdisc del dev {nic.name} {nic.receiving_qdisc}",
+                    )
+                    for nic in facts
+                    # It leaves others alone, and makes such a one itself where it offloads flows.
+                    if nic.receiving_qdisc == "ingress"
+                    and nic.name in sought.nics
+                    and not switch.offloads
                 ),
                 *beside,
                 *foreign_rules,

@@ -21,7 +21,8 @@ that somebody set there again would leave it, and theirs would go with that, it 
 The same holds where others have made something in the place of an entry of ours: a flow of its
 match and priority (an add would overwrite theirs), a rule of its priority, a route of its table, a
 filter among our preferences, an address that we would give, a queueing discipline or queue where
-ours would be, a bridge or an interface of its name, another bridge over its NIC.
+ours would be, a bridge or an interface of its name, another bridge over its NIC, ingress filters on
+a NIC that is to be opened.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ FEATURES = "features"
 OTHER_FLOWS = "other flows"
 OTHER_ROUTES = "other routes"
 OTHER_RULES = "other rules"
+# On a NIC (its name is the key): Open vSwitch takes it off when it opens the NIC.
+RECEIVERS = "receiving disciplines"
 NEIGHBOURS = "neighbours"
 NEXTHOPS = "nexthop objects"
 INTERFACES = "interfaces"
@@ -367,6 +370,7 @@ def _taken_places(
     """The steps that would put an entry where others have put something."""
     taken = {(f.collection, f.key): f for f in observed.foreign}
     ports = {nic.name: nic.bridge for nic in observed.nics}
+    ours = {bridge.name: bridge.nic for bridge in observed.bridges}
     found = []
     for step in steps:
         if not isinstance(step, EntryStep) or step.after is None or step.collection == SHAPERS:
@@ -378,6 +382,16 @@ def _taken_places(
             master = ports.get(entry.nic)
             if master not in (None, entry.name):
                 text = f"{entry.nic} is a port of {master}"
+            opens = step.unopened or ours.get(entry.name) != entry.nic
+            receiver = taken.get((RECEIVERS, entry.nic)) if opens else None
+            if text is None and receiver is not None:
+                refusal = refuse(
+                    f"NIC {entry.nic}",
+                    f"Open vSwitch would take {receiver.text} off it when it opens the NIC, which "
+                    "is not ours",
+                    f"remove or move that ({receiver.remedy}); ours follows",
+                )
+                found.append((step, refusal))
         if text is not None:
             refusal = refuse(
                 f"{entry.collection} {entry.key}",

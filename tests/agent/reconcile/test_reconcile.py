@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placewire.agent.contract.entries import Address, Bridge, Flow, Queue, Rule, Shaper, Sysctl
+from placewire.agent.contract.entries import (
+    Address,
+    Bridge,
+    Classifier,
+    Flow,
+    Queue,
+    Rule,
+    Shaper,
+    Sysctl,
+)
 from placewire.agent.contract.state import (
     Collections,
     DesiredState,
@@ -18,11 +27,12 @@ from placewire.agent.contract.state import (
     NicFacts,
     ObservedState,
     TakenOver,
+    UnopenedNic,
 )
 from placewire.agent.reconcile.canonical import canonical
 from placewire.agent.reconcile.diff import difference
 from placewire.agent.reconcile.effective import ineffective_queues
-from placewire.agent.reconcile.foreign import hold_back
+from placewire.agent.reconcile.foreign import RECEIVERS, hold_back
 from placewire.agent.reconcile.ledger import extended, marked_as_held, settled
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 from placewire.agent.reconcile.unmarkable import unmarked
@@ -444,6 +454,25 @@ def test_only_what_would_harm_others_is_held_back() -> None:
     harmless, (refusal,) = hold_back(difference(desired, bare_ports, ledger), bare_ports, ledger)
     assert refusal.where == "NIC nic0"
     assert {step.entry.nic for step in harmless} == {"nic1"}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("how", ["bridge removed", "not open"])
+def test_a_nic_is_not_opened_under_the_ingress_filters_of_others(how: str) -> None:
+    """Open vSwitch takes them off a NIC that it opens."""
+    desired = desired_state(1)
+    up = applied(BARE, difference(desired, BARE, Ledger()))
+    there = ForeignEntry(collection=RECEIVERS, key="nic0", text="the ingress discipline")
+    observed = up.model_copy(update={"foreign": (there,)})
+    assert hold_back(difference(desired, observed, Ledger()), observed, Ledger())[1] == ()
+    gone: dict[str, Any] = {"unopened": (UnopenedNic(nic="nic0"),), "rules": ()}
+    if how == "bridge removed":
+        gone = {"bridges": up.bridges[1:], "addresses": up.addresses[1:], "rules": ()}
+    observed = observed.model_copy(update=gone)
+    steps, (refusal,) = hold_back(difference(desired, observed, Ledger()), observed, Ledger())
+    assert refusal.where == "NIC nic0" and "ingress" in refusal.what
+    entries = [step.entry for step in steps if isinstance(step, EntryStep)]
+    assert [e for e in entries if isinstance(e, Rule)] == list(desired.rules), "the rest is done"
+    assert not any(isinstance(e, (Bridge, Address, Shaper, Classifier)) for e in entries)
 
 
 def test_an_interface_that_a_killed_switch_left_is_taken_up_again_or_goes() -> None:
