@@ -232,12 +232,25 @@ class Server:
         ]
 
     def apply(self, steps: Sequence[Step], plan_name: str) -> None:
-        """Executes consecutive steps of one kind as one transaction. Raises EffectError."""
+        """Executes consecutive steps of one kind as one transaction. Raises EffectError at the
+        first that fails; at the end, where a NIC's addresses or routes could not be moved to its
+        bridge: nothing else stands on those routes, and one may have lost what it needs for good.
+        """
+        failures: list[str] = []
         for _, group in groupby(steps, key=_kind):
             batch = list(group)
-            change = batch[0].as_change()
-            with as_effect_error(f"{change.action} {change.collection} {change.key}", EffectError):
-                self._apply_batch(batch, plan_name)
+            change, first = batch[0].as_change(), batch[0]
+            try:
+                with as_effect_error(
+                    f"{change.action} {change.collection} {change.key}", EffectError
+                ):
+                    self._apply_batch(batch, plan_name)
+            except EffectError as error:
+                failures.append(str(error))
+                if not (isinstance(first, NicStep) and first.direction == "to bridge"):
+                    break
+        if failures:
+            raise EffectError("; ".join(failures))
 
     def capabilities(self) -> Capabilities:
         """Says less where Open vSwitch does not answer. Raises EffectError."""
