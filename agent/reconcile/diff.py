@@ -40,6 +40,7 @@ from placewire.agent.contract.state import (
 from placewire.agent.reconcile.canonical import canonical
 from placewire.agent.reconcile.effective import drifted_nics
 from placewire.agent.reconcile.ledger import (
+    givable,
     has_back,
     is_of,
     is_replaced,
@@ -169,7 +170,7 @@ def _nics_to_bridges(wanted: Collections, observed: ObservedState, ledger: Ledge
         on_nic, on_bridge = identities(nic.routes), identities(observed.bridge_routes)
         lost = tuple(
             route
-            for route in (taken.routes if taken else ())
+            for route in (givable(taken, observed).routes if taken else ())
             if identity(route) not in on_nic
             and identity(over_bridge(route, nic.name, bridge.name)) not in on_bridge
         )
@@ -236,8 +237,8 @@ def _nics_back(bridges: tuple[Bridge, ...], observed: ObservedState, ledger: Led
     ours = {bridge.nic: bridge.name for bridge in observed.bridges}
     facts = {nic.name: nic for nic in observed.nics}
     steps: list[Step] = []
-    for taken in ledger.nics:
-        nic = facts.get(taken.nic)
+    for held in ledger.nics:
+        taken, nic = givable(held, observed), facts.get(held.nic)
         if taken.nic in wanted or nic is None:
             continue  # One that is away will be owed what it held.
         free = is_of(taken, nic) and nic.bridge is None
