@@ -63,3 +63,20 @@ def test_a_nic_in_somebodys_bridge(agent: MemoryAgent, *, at_start: bool) -> Non
     assert (OF_NIC1, True) in server.rules
     assert at_start or any("nic0 is a port of br0" in note for note in agent.keeper.drift.notes)
     assert agent.network.harmed == []
+
+
+def test_a_state_that_comes_back_while_a_nic_is_away(agent: MemoryAgent) -> None:
+    server = agent.server
+    assert agent.keeper.stage(desired_state(2, nics=("nic1",)), 30).succeeded
+    agent.keeper.commit(2, 60.0)
+    server.nic_vanishes("nic0")
+    agent.wait(61)
+    lease = agent.keeper.lease
+    assert (lease.phase, lease.generation) == ("failed", 1)
+    assert "NIC nic0 is away" in lease.detail
+    assert (OF_NIC1, True) in server.rules and "pw-nic1" in server.bridges
+    server.nic_comes_back("nic0")
+    for _ in range(3):
+        agent.keeper.notice()
+        agent.wait(LONGEST_RETRY_SECONDS)
+    assert agent.keeper.lease.is_kept and agent.keeper.read_back(1).deviations == ()
