@@ -176,7 +176,8 @@ def _schema(remote: str) -> Any:
     rpc = ovs.jsonrpc.Connection(_open_stream(remote))
     try:
         request = ovs.jsonrpc.Message.create_request("get_schema", ["Open_vSwitch"])
-        error, reply = rpc.send(request), None
+        reply: Any = None
+        error = rpc.send(request)
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while not error and (reply is None or reply.id != request.id):
             if time.monotonic() > deadline:

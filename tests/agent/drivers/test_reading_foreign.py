@@ -695,8 +695,8 @@ def test_the_two_ports_of_a_bridge_of_ours_are_ours_without_their_marks() -> Non
     rows = Rows()
     for port in rows.rows("Port"):
         port.external_ids = {}
-    told = [f for f in SwitchView(rows).foreign_on_ours() if f.collection == PORTS]  # type: ignore[arg-type]
-    assert [f.text for f in told] == ["port op0"]
+    told = SwitchView(rows).foreign_on_ours()  # type: ignore[arg-type]
+    assert [f.text for f in told if f.collection == PORTS] == ["port op0"]
 
 
 def test_the_installed_open_vswitch_says_what_others_may_have_on_a_bridge() -> None:
