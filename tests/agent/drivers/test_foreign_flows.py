@@ -127,6 +127,8 @@ def test_what_somebody_else_forwards_by_on_our_bridge_is_left(
         server.sh(f"ovs-ofctl --strict del-flows {management} priority=0")
     else:
         server.sh(f"ovs-ofctl add-flow {management} priority=0,actions=drop")
-    during = flows(server)
+    forwarding = [line for line in flows(server) if "priority=0 " in line]
     resumed = server.inside(keeping.resume, server.config)
-    assert resumed.succeeded and resumed.changes == () and flows(server) == during
+    # Open vSwitch removes all flows of a bridge that is given a controller, ours too.
+    assert resumed.succeeded and {change.collection for change in resumed.changes} <= {"flows"}
+    assert [line for line in flows(server) if "priority=0 " in line] == forwarding

@@ -539,7 +539,7 @@ def test_routes_in_one_place_are_a_fact(said: dict[str, str]) -> None:
 
 
 def test_what_the_kernel_drops_with_the_last_address_is_a_fact(said: dict[str, str]) -> None:
-    of_all = [
+    of_all: list[tuple[str, str, str, dict[str, Any]]] = [
         ("10.7.0.9", "nic0", "PERMANENT", {}), ("10.7.0.9", "mgmt", "PERMANENT", {}),
         ("fd00::9", "nic0", "PERMANENT", {}), ("10.7.0.2", "nic0", "REACHABLE", {}),
         ("10.7.0.3", "nic0", "REACHABLE", {"extern_learn": None}),
