@@ -22,9 +22,12 @@ def known(server: ServerUnderTest) -> list[str]:
 
 def entered(server: ServerUnderTest) -> list[str]:
     """Without their states and MAC addresses, which change by themselves."""
-    lines = (line.split() for line in known(server) if " mgmt " not in line)
-    return [" ".join([*words[:3], *{"managed", "extern_learn"}.intersection(words)])
-            for words in lines]  # fmt: skip
+    lines = server.sh("ip -4 neighbour show nud all").splitlines()
+    return [
+        " ".join([*line.split()[:3], *{"managed", "extern_learn"}.intersection(line.split())])
+        for line in sorted(lines)
+        if line.startswith("10.7.")
+    ]
 
 
 def test_whoever_is_on_the_wire_answers_there_and_is_forgotten(server: ServerUnderTest) -> None:

@@ -73,7 +73,7 @@ THINGS = {
     ),
     "neighbour without ARP": Thing(
         "ip neigh add 10.7.0.9 lladdr 02:00:00:00:00:09 dev pw-nic0 nud noarp",
-        "bridge pw-nic0", "ip neigh show dev pw-nic0", "10.7.0.9",
+        "bridge pw-nic0", "ip neigh show dev pw-nic0 nud all", "10.7.0.9",
     ),
     "interface": Thing(
         "ip link add link pw-nic0 name mv0 type macvlan", "bridge pw-nic0",
