@@ -183,7 +183,7 @@ class _Job:
         rank.lines += 1
         self._heard = time.monotonic()
         event = event_of(rank.spec, line)
-        if event is None or not rank.may_say(event):  # the user's model prints
+        if event is None or not rank.may_say(event, len(line)):  # the user's model prints
             self._printed(rank, line, is_error=False)
             return
         rank.has_begun = True

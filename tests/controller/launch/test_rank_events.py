@@ -104,6 +104,13 @@ step(8); finish()
     assert len(events) < 150 and len(text) > 900
 
 
+async def test_what_a_rank_reports_does_not_fill_the_controller_s_memory() -> None:
+    """All of it is held to the job's end, and the model may print what looks like a report."""
+    long = {"event": "noted", "rank": 0, "notes": ["x" * 900_000]}
+    events, text = await heard(*[long] * 60)
+    assert len(events) == 18 + 1 and events[-1].event == "finished" and len(text) == 60 - 18
+
+
 async def test_a_rank_that_hangs_at_its_start_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
