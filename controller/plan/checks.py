@@ -136,7 +136,7 @@ def _ssh_launch_mistakes(launch: SshLaunch, job: Job) -> Iterator[Mistake]:
     """The launcher checks the servers' own files later, before anything is changed."""
     for name in ("key", "known_hosts"):
         path: str | None = getattr(launch, name)
-        if path is not None and not _exists(Path(path).expanduser(), Path.is_file):
+        if path is not None and not _exists(Path(path), lambda one: one.expanduser().is_file()):
             yield f"launch.{name}", f"{shown(path)} is no file on this machine"
     if job.workdir is not None and not job.workdir.startswith("/"):
         yield (
@@ -175,10 +175,11 @@ def _code_mistakes(job: Job, base: Path) -> Iterator[Mistake]:
 
 
 def _exists(path: Path, kind: Callable[[Path], bool]) -> bool:
-    """False also where the name is too long for a file, or its folder cannot be entered."""
+    """False also where the name is too long for a file, its folder cannot be entered, or the user
+    of `~user` is not known."""
     try:
         return kind(path)
-    except OSError:
+    except (OSError, RuntimeError):
         return False
 
 

@@ -74,6 +74,7 @@ MISTAKES = {
     "launch kind": (_set("launch", to={"kind": "rsh"}), "launch.kind", "ssh"),
     "launch port": (_set("launch", to={"kind": "ssh", "port": 0}), "launch.port", "65535"),
     "launch key": (_set("launch", to={"kind": "ssh", "key": "/no"}), "launch.key", "no file"),
+    "key of nobody": (_set("launch", to={"kind": "ssh", "key": "~no-one/k"}), "launch.key", "no"),
     "launch workdir": (_relative_workdir_on_servers, "job.workdir", "no absolute path"),
     "unknown key": (_set("network", "sharring", to=1), "network.sharring", "sharing, floor"),
     "unknown nic key": (_set(*NIC, "speed", to=1), "cluster.servers[1].nics[0].speed", "rate"),
