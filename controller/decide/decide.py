@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from placewire.controller.decide.cached_file import made_by_one, make_cache, write_cached
+from placewire.controller.decide.cached_file import made_by_one, make_cache, write_cached, written
 from placewire.controller.decide.measured.calibration import with_setup_latency
 from placewire.controller.decide.measured.digests import digest, optimizer_digest
 from placewire.controller.decide.measured.optimizer_process import (
@@ -148,7 +148,8 @@ def _replay_graphs(job: ReplayJob, plan_file: Path, cache: Path) -> tuple[Path, 
     )
     file = cache / f"replay-{digest([slowed.structure_hash, slowed.profile_digest])}.json.gz"
     if not file.is_file():
-        save_graph(slowed, file)
+        with written(file):
+            save_graph(slowed, file)
     return path.resolve(), file
 
 
@@ -200,7 +201,8 @@ async def _solve_into(
         "--out", str(staged), *each,
     ]  # fmt: skip
     await run_relayed(words, say)
-    staged.replace(file)
+    with written(file):
+        staged.replace(file)
 
 
 def _each_folder(file: Path) -> Path:

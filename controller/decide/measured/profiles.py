@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from placewire.controller.abandonable import abandonable
+from placewire.controller.decide.cached_file import written
 from placewire.controller.decide.measured.digests import digest, optimizer_digest
 from placewire.controller.decide.measured.optimizer_process import Say
 from placewire.controller.errors import JobFailed, PlacewireError, PlanError
@@ -204,9 +205,10 @@ async def _measure(
             raise _not_understood(asked, server, str(error)) from error
         if asked.device_type not in graph.device_types:
             raise _not_understood(asked, server, "its graph has no times of this device type")
-        for name, document in profiles.items():
-            write_json(cache / name, document)
-        save_graph(replace(graph, notes={**graph.notes, "server": server}), file)
+        with written(file):
+            for name, document in profiles.items():
+                write_json(cache / name, document)
+            save_graph(replace(graph, notes={**graph.notes, "server": server}), file)
 
     await asyncio.to_thread(keep)
 
@@ -275,7 +277,8 @@ def _joined(asked: list[_Asked], files: list[Path], cache: Path) -> Path:
         raise _refused(asked[0].plan_file, "job.model", str(error)) from error
     file = cache / f"joined-{digest([graph.structure_hash, graph.profile_digest])}.json.gz"
     if not file.is_file():
-        save_graph(graph, file)
+        with written(file):
+            save_graph(graph, file)
     return file
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from placewire.controller.decide.measured import profiles
 from placewire.controller.decide.measured.profiles import STALENESS_PROGRAM, profiled_graph
 from placewire.controller.errors import JobFailed, PlacewireError, PlanError
 from placewire.controller.launch.launcher import NoLauncher, RankProcess, RunningProgram
@@ -223,6 +225,18 @@ async def test_an_answer_that_is_none_is_refused_with_its_server(
     asking.servers.printing["s2"] = printed
     with pytest.raises(PlacewireError, match="answer of the profile is not understood"):
         await asking()
+
+
+async def test_a_full_disk_of_the_cache_is_said_after_a_profile(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, document: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(profiles, "write_json", full)
+    with pytest.raises(PlacewireError, match="cache cannot be written: No space left") as refused:
+        await asking()
+    assert "free space on its disk" in refused.value.remedy
 
 
 async def test_nothing_is_measured_beside_something_of_ours(asking: Asking) -> None:
