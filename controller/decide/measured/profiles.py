@@ -205,10 +205,13 @@ async def _measure(
             raise _not_understood(asked, server, str(error)) from error
         if asked.device_type not in graph.device_types:
             raise _not_understood(asked, server, "its graph has no times of this device type")
-        with written(file):
-            for name, document in profiles.items():
-                write_json(cache / name, document)
-            save_graph(replace(graph, notes={**graph.notes, "server": server}), file)
+        try:
+            with written(file):
+                for name, document in profiles.items():
+                    write_json(cache / name, document)
+                save_graph(replace(graph, notes={**graph.notes, "server": server}), file)
+        except (ValueError, RecursionError) as error:  # As of a number that is not finite.
+            raise _not_understood(asked, server, str(error)) from error
 
     await asyncio.to_thread(keep)
 

@@ -227,6 +227,22 @@ async def test_an_answer_that_is_none_is_refused_with_its_server(
         await asking()
 
 
+@pytest.mark.parametrize("number", [b"NaN", b"1e999"])
+async def test_an_answer_with_a_number_that_no_file_can_have_is_refused(
+    asking: Asking, number: bytes
+) -> None:
+    said, profile = answer("cpu:slow", "q", b"{}"), b'"profile-0123456789abcdef.json"'
+    for changed in (
+        said.replace(b'"profiles": {', b'"profiles": {%s: %s, ' % (profile, number)),
+        said.replace(b'"2.13.0"', number),
+    ):
+        assert changed != said
+        asking.servers.printing["s2"] = changed
+        with pytest.raises(PlacewireError, match="answer of the profile is not underst") as refused:
+            await asking()
+        assert refused.value.where == "s2, device type cpu:slow"
+
+
 async def test_a_full_disk_of_the_cache_is_said_after_a_profile(
     asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
