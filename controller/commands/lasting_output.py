@@ -12,7 +12,7 @@ import io
 import os
 import select
 import sys
-from typing import Any
+from typing import Any, cast
 
 # A pipe that nobody reads, a terminal that was closed; a full disk, a quota, a limit of file size.
 _CANNOT_GO_ON = (errno.EPIPE, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -26,7 +26,7 @@ class _Lasting(io.FileIO):
             while rest:
                 # None: there is no room, and another program, with which this process shares the
                 # terminal or the pipe, has made it a non-blocking one.
-                written: int | None = super().write(rest)
+                written = cast("int | None", super().write(rest))
                 if written is None:
                     select.select([], [self], [])
                 rest = rest[written or 0 :]

@@ -6,12 +6,13 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import placewire.controller.change.change as change_module
-from placewire.agent.contract.messages import Commit, Renew, Restore, Stage
+from placewire.agent.contract.messages import Commit, Observe, Renew, Restore, Stage
 from placewire.agent.contract.state import ApplyReport, DesiredState, LeaseState, Refusal
 from placewire.controller.change.change import NetworkChange
 from placewire.controller.errors import (
@@ -57,6 +58,8 @@ class ToldAgents:
 
 
 def answer(server: str, request: Any) -> Any:
+    if isinstance(request, Observe):  # of an observation, only the lease is read
+        return SimpleNamespace(lease=LeaseState(phase="idle", generation=0))
     if isinstance(request, Stage | Restore):
         generation = request.desired.generation if isinstance(request, Stage) else 0
         return ApplyReport(
