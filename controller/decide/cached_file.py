@@ -23,6 +23,16 @@ def written(file: Path) -> Iterator[None]:
         raise _unusable(file, error) from error
 
 
+def is_whole(file: Path, load: Callable[[Path], object]) -> bool:
+    """Whether the cache has this file, and it can be read: where the power went while it was being
+    written, it may be empty, and is to be made anew. load: raises OSError or ValueError."""
+    try:
+        load(file)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 def write_cached(file: Path, text: str) -> None:
     """Replaces the file, which the decision in force may need. Raises PlacewireError where that
     cannot be done; the former one is then as it was."""
