@@ -253,6 +253,11 @@ class Started:
             return CONNECTION_LOST
         return _SIGNALLED - status if _SIGNALLED < status < CONNECTION_LOST else status
 
+    def is_lost(self) -> bool:
+        """Waits for the end. Returns whether the connection came to it before the program, which
+        may end with the same status itself."""
+        return self.channel.recv_exit_status() < 0
+
     def close(self) -> None:
         """Closes the connection. A running program goes on."""
         self.client.close()
