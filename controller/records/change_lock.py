@@ -104,7 +104,8 @@ class ChangeLock:
 def _is_stopped(pid: int) -> bool:
     """False also where that cannot be known, as in another namespace of processes."""
     try:
-        # pid (name) state ...; the name may have spaces and parentheses
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+        # pid (name) state ...; the name may have spaces, parentheses and any other byte
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        return stat.rpartition(")")[2].split()[0] in ("T", "t")
     except (OSError, IndexError):
         return False
