@@ -127,4 +127,4 @@ def _own_line() -> set[int]:
 def _stat(pid: int) -> list[str]:
     """Returns the fields of /proc/PID/stat from the third on: state (0), parent (1), start (19).
     The second is the name in brackets, which may hold anything."""
-    return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()

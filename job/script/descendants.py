@@ -26,8 +26,9 @@ def descendants() -> list[int]:
         if not entry.name.isdigit():
             continue
         try:
-            # pid (name) state ppid ...; the name may have spaces and parentheses
-            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            # pid (name) state ppid ...; the name may have spaces, parentheses and any other byte
+            stat = (entry / "stat").read_text(errors="replace")
+            state, parent = stat.rpartition(")")[2].split()[:2]
         except OSError:
             continue
         if state != "Z":
