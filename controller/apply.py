@@ -21,6 +21,7 @@ from placewire.controller.decide.traffic import TrafficDecision
 from placewire.controller.errors import RestoreFailed, UsageError
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.report import (
+    NOT_AS_BEFORE,
     CalibratedRow,
     NetworkAfter,
     RunReport,
@@ -29,6 +30,7 @@ from placewire.controller.records.report import (
     of_script,
 )
 from placewire.controller.story.delivery import delivered
+from placewire.controller.story.held import left_otherwise
 from placewire.controller.story.job_run import calibrated_paths, run_job
 from placewire.controller.story.left_ranks import end_left_ranks
 from placewire.controller.story.preview_file import (
@@ -38,6 +40,7 @@ from placewire.controller.story.preview_file import (
 from placewire.controller.story.proposal import Proposal
 from placewire.controller.story.propose import propose
 from placewire.controller.story.tools import ApplyRequest, Tools
+from placewire.controller.uninterruptible import uninterruptible
 from placewire.controller.verify.rail_use import rail_rows
 from placewire.job.contract.specification import RankEvent
 
@@ -81,17 +84,21 @@ async def apply(
             if plan.network.on_exit == "keep":
                 await change.keep()
     except BaseException as failure:
-        if events:  # Otherwise no rank ran yet: there is nothing to report.
-            try:
+        try:
+            await uninterruptible(_note_what_is_otherwise(tools, list(change.made)))
+            if events:
                 report = make_report(
                     request, tools, proposal, change.changes, links, calibrated, events, failure,
                     trace,
                 )  # fmt: skip
                 keep(report)
                 show.failed(report)
-            except Exception as defect:  # What the run ended with must be told all the same.
-                show.say(f"the run's report is not whole: {type(defect).__name__}: {defect}")
+            else:  # No rank ran yet: there is nothing to report.
+                show.notes(tools.notes)
+        except Exception as defect:  # What the run ended with must be told all the same.
+            show.say(f"the run's report is not whole: {type(defect).__name__}: {defect}")
         raise
+    await _note_what_is_otherwise(tools, list(change.made))
     report = make_report(
         request, tools, proposal, change.changes, links, calibrated, events, trace=trace
     )
@@ -112,6 +119,11 @@ async def _stage(
     require_as_previewed(request.preview, replace(proposal, previewed=now))
     await change.stage()
     require_made_as_previewed(request.preview, change.made)
+
+
+async def _note_what_is_otherwise(tools: Tools, servers: list[str]) -> None:
+    found = await left_otherwise(tools.agents, servers)
+    tools.notes.extend(f"{NOT_AS_BEFORE}{server}: {what}" for server, what in found.items())
 
 
 def make_report(

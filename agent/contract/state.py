@@ -208,14 +208,15 @@ class ObservedState(Collections):
     interfaces; a NIC's own are in nics, those of others in foreign. sysctls: those that a desired
     state or the ledger names. bridges_down: bridges whose interface is down, as ovs-vswitchd leaves
     it when it makes the interface anew, or whose NIC somebody took off that it is promiscuous, so
-    that it drops what is for the bridge. unopened: ports of those bridges that ovs-vswitchd does
-    not have open, as one whose NIC was made anew, or all while it starts. bridge_routes: all routes
-    over the bridges that neither Placewire nor the kernel made, and those that their NICs held, as
-    `ip route` accepts them. unused_rows: the next change removes them. held: what bridges' marks
-    say that their NICs held before. addresses_elsewhere: IPv4 addresses of interfaces that are
-    neither NICs nor bridges of Placewire: the loopback's, and those of others in Open vSwitch.
-    routes_elsewhere: others' IPv4 routes over such interfaces, as `ip route` accepts them.
-    problems: what is broken, for example a bridge of MTU above its NIC's.
+    that it drops what is for the bridge, or whose flow for all packets somebody removed. unopened:
+    ports of those bridges that ovs-vswitchd does not have open, as one whose NIC was made anew, or
+    all while it starts. unrouted: keys of addresses whose subnet's route somebody removed.
+    bridge_routes: all routes over the bridges that neither Placewire nor the kernel made, and those
+    that their NICs held, as `ip route` accepts them. unused_rows: the next change removes them.
+    held: what bridges' marks say that their NICs held before. addresses_elsewhere: IPv4 addresses
+    of interfaces that are neither NICs nor bridges of Placewire: the loopback's, and those of
+    others in Open vSwitch. routes_elsewhere: others' IPv4 routes over such interfaces, as `ip
+    route` accepts them. problems: what is broken, for example a bridge of MTU above its NIC's.
     """
 
     nics: tuple[NicFacts, ...] = ()
@@ -223,6 +224,7 @@ class ObservedState(Collections):
     foreign: tuple[ForeignEntry, ...] = ()
     bridges_down: tuple[str, ...] = ()
     unopened: tuple[UnopenedNic, ...] = ()
+    unrouted: tuple[str, ...] = ()
     bridge_routes: tuple[str, ...] = ()
     unused_rows: tuple[UnusedRow, ...] = ()
     held: tuple[TakenOver, ...] = ()

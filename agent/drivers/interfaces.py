@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ from placewire.agent.drivers.routes import (
     read_routes,
 )
 from placewire.agent.drivers.traffic_control import HTB_HANDLE
-from placewire.agent.reconcile.command_words import identity_of_address
+from placewire.agent.reconcile.command_words import identity_of_address, interfaces_of
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.foreign import MOST_NAMED
 from placewire.agent.reconcile.route_identity import destination_of, identities, identity
@@ -39,8 +40,11 @@ from placewire.agent.reconcile.steps import EntryStep
 # With numbers in the place of names, also of scopes: which names there are may change at any time.
 _SHOW = ("ip", "-N", "-j")
 _GLOBAL = "0"
+_SCOPE_LINK, _PROTOCOL_KERNEL = 253, 2
 # `ip -N` also hides the types of links, which no file names.
 _LINK_TYPES = {"[1]": "ether", "[32]": "infiniband", "[772]": "loopback", "[65534]": "none"}
+# The address of several interfaces: the lowest bit of its first byte is set.
+_GROUP_MAC = re.compile(r"[\da-f][13579bdf]")
 _BLANK = re.compile(r"\s")
 _DATAPATH_INTERFACES = ("ovs-netdev", "ovs-system")
 # Disciplines that take what an interface receives.
@@ -53,13 +57,14 @@ class InterfaceView:
     """All interfaces as `ip` shows them, with their queueing disciplines; read once."""
 
     def __init__(self) -> None:
+        # Before the addresses: the route of one that comes in between would pass for a program's.
+        self._routes = read_routes()
         self._links: dict[str, Any] = {
             link["ifname"]: {**link, "link_type": _LINK_TYPES.get(kind, kind)}
             for link in parsed(run([*_SHOW, "-d", "address", "show"]))
             for kind in [link.get("link_type", "")]
         }
         self._disciplines = read_disciplines(self.names_by_index)
-        self._routes = read_routes()
 
     @property
     def names(self) -> Collection[str]:
@@ -127,8 +132,21 @@ class InterfaceView:
 
     @cached_property
     def permanent_neighbours(self) -> Sequence[Mapping[str, Any]]:
-        """As `ip -j neigh` shows them; the kernel makes none by itself."""
-        return list(parsed(run([*_SHOW, "neigh", "show", "nud", "permanent"]) or "[]"))
+        """Those that a program entered for good, as `ip -j neigh` shows them."""
+        found = parsed(run([*_SHOW, "neigh", "show", "nud", "all"]) or "[]")
+        return [entry for entry in found if self._is_permanent(entry)]
+
+    def _is_permanent(self, entry: Mapping[str, Any]) -> bool:
+        state = entry.get("state", ())
+        if "PERMANENT" in state or "extern_learn" in entry or "managed" in entry:
+            return True
+        # The kernel says NOARP of broadcast and multicast addresses, and of interfaces without ARP.
+        flags = self._links.get(entry.get("dev", ""), {}).get("flags", ())
+        return (
+            "NOARP" in state
+            and not _GROUP_MAC.match(entry.get("lladdr", "01"))
+            and not {"NOARP", "LOOPBACK", "POINTOPOINT"}.intersection(flags)
+        )
 
     @cached_property
     def _nexthops(self) -> Sequence[Mapping[str, Any]]:
@@ -170,10 +188,26 @@ class InterfaceView:
             *(f"route {line}" for line in self.local_routes if is_over(line, nic)),
         )
 
-    @property
+    @cached_property
     def all_foreign_routes(self) -> Sequence[str]:
-        """Other programs' IPv4 routes, as `ip route` accepts them."""
-        return [line for line in self._routes if not is_the_kernels(line)]
+        """Other programs' IPv4 routes, as `ip route` accepts them: those that a program must put
+        back once they are gone. The kernel makes one for the subnet of an address, of `proto
+        kernel`. Programs say so, too: Cilium of its routes to other nodes, NetworkManager of a
+        subnet's, which it makes itself (the address then has `noprefixroute`)."""
+        made = {
+            (name, *made_with(entry))
+            for name in self.names
+            for entry in self.address_entries(name)
+            if entry["family"] == "inet" and not entry.get("noprefixroute")
+        }
+        return [
+            line
+            for line in self._routes
+            if not (
+                is_the_kernels(line)
+                and any((name, *identified(line)) in made for name in interfaces_of(line))
+            )
+        ]
 
     def disciplines(self, interface: str) -> tuple[Discipline, ...]:
         """The queueing disciplines that have a handle."""
@@ -198,29 +232,23 @@ class InterfaceView:
 
     def foreign_routes(self, interface: str, also: Collection[str] = ()) -> tuple[str, ...]:
         """Other programs' routes through the interface, as `ip route` accepts them. also: routes
-        that count though they are of `proto kernel`."""
+        that count though the kernel has made them."""
         counted = identities(also)
         return tuple(
             line
             for line in self._routes
-            if is_over(line, interface) and (not is_the_kernels(line) or identity(line) in counted)
+            if is_over(line, interface)
+            and (line in self._foreign_lines or identity(line) in counted)
         )
+
+    @cached_property
+    def _foreign_lines(self) -> frozenset[str]:
+        return frozenset(self.all_foreign_routes)
 
     def foreign_routes_beside(self, interfaces: Collection[str]) -> tuple[str, ...]:
         """Other programs' routes through none of these interfaces, as `ip route` accepts them."""
         lines = self.all_foreign_routes
         return tuple(r for r in lines if not any(is_over(r, name) for name in interfaces))
-
-    def _routes_of_nic(self, nic: str) -> tuple[str, ...]:
-        """Those that a program must put back once they are gone. NetworkManager tells the kernel to
-        make none with an address (`noprefixroute`), and makes the subnet's itself, of `proto
-        kernel`."""
-        entries = [entry for entry in self.address_entries(nic) if entry["family"] == "inet"]
-        if not any(entry.get("noprefixroute") for entry in entries):
-            return self.foreign_routes(nic)
-        made = {made_with(entry) for entry in entries if not entry.get("noprefixroute")}
-        unmade = [line for line in self._routes if identified(line) not in made]
-        return self.foreign_routes(nic, also=unmade)
 
     def _lost_v6(self, nic: str) -> Iterator[str]:
         """None of routers' advertisements, though these too lead to nobody on a bridge's port: the
@@ -235,6 +263,14 @@ class InterfaceView:
         for line in self._routes:
             found[destination_of(line)].append(line)
         return found
+
+    def lacks_its_subnet(self, interface: str, address: str) -> bool:
+        """Whether somebody removed the route that the kernel made with this address (a.b.c.d/len),
+        and made none in its stead. An interface that is down has no routes."""
+        network = IPv4Interface(address).network
+        if network.prefixlen == network.max_prefixlen or not self.is_up(interface):
+            return False
+        return not any(is_over(r, interface) for r in self._routes_to.get(str(network), ()))
 
     def _doubled(self, routes: Sequence[str]) -> tuple[str, ...]:
         """Those beside which the kernel has another route in the same place."""
@@ -270,7 +306,7 @@ class InterfaceView:
         link = self._links[name]
         master = link.get("master")
         bridge = bridge_of_interface.get(name) or (None if master == "ovs-system" else master)
-        root, routes = self._root(name), self._routes_of_nic(name)
+        root, routes = self._root(name), self.foreign_routes(name)
         return NicFacts(
             name=name,
             mac=link.get("address", ""),
@@ -373,8 +409,27 @@ def change_addresses(steps: Sequence[EntryStep]) -> None:
                 prefixlen=interface.network.prefixlen,
                 broadcast=str(interface.network.broadcast_address),
             )
+            if step.after == step.before:  # Its subnet's route is gone, and does not come with it.
+                _route_to_subnet(netlink, indexes[0], interface)
             if step.after is not None:
                 announce(entry.interface, [str(interface.ip)])
+
+
+def _route_to_subnet(netlink: Any, index: int, interface: IPv4Interface) -> None:
+    """As the kernel makes it with the address, unless somebody has made one meanwhile."""
+    try:
+        netlink.route(
+            "add",
+            family=AF_INET,
+            dst=str(interface.network),
+            oif=index,
+            prefsrc=str(interface.ip),
+            proto=_PROTOCOL_KERNEL,
+            scope=_SCOPE_LINK,
+        )
+    except NetlinkError as error:
+        if error.code != errno.EEXIST:
+            raise
 
 
 def bring_up(interfaces: Sequence[str]) -> None:

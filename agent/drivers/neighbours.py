@@ -7,7 +7,7 @@ lead packets through the wrong NIC.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -23,20 +23,22 @@ _ANSWER_SECONDS = 1.5
 _LOOK_SECONDS = 0.05
 # linux/neighbour.h
 _ANSWERED = 0x02 | 0x04 | 0x08 | 0x10  # reachable, stale, delay, probe
-_PERMANENT = 0x80
+_PERMANENT = 0x80 | 0x40  # permanent, noarp
+# Flags of entries that a routing program made, or has the kernel look after.
+_LEARNED_ELSEWHERE, _MANAGED = 0x10, 0x01
 
 
 def find_neighbours(interfaces: Sequence[str], addresses: Sequence[str]) -> tuple[Neighbour, ...]:
-    """The addresses (a.b.c.d) that answer within 1.5 s, each with its interface. Permanent entries,
-    which an administrator made, are left alone and not counted. Raises EffectError where an
-    interface is gone or an address is malformed."""
+    """The addresses (a.b.c.d) that answer within 1.5 s, each with its interface. Entries that an
+    administrator or another program made are left alone and not counted. Raises EffectError where
+    an interface is gone or an address is malformed."""
     try:
         wanted = {str(IPv4Address(address)) for address in addresses}
     except ValueError as error:
         raise EffectError(str(error)) from error
     with IPRoute() as netlink:
         index = {name: _index(netlink, name) for name in interfaces}
-        entered = _entries(netlink, index, _PERMANENT)
+        entered = _entered(netlink, index)
         asked = [(name, a) for name in index for a in sorted(wanted) if (name, a) not in entered]
         try:
             for name, address in asked:
@@ -71,11 +73,30 @@ def _answers(
         time.sleep(_LOOK_SECONDS)
 
 
+def _entered(netlink: IPRoute, index: dict[str, int]) -> set[tuple[str, str]]:
+    """Those that the kernel did not find by itself."""
+    return _chosen(
+        netlink,
+        index,
+        lambda entry: bool(
+            entry["state"] & _PERMANENT
+            or entry["flags"] & _LEARNED_ELSEWHERE
+            or (entry.get_attr("NDA_FLAGS_EXT") or 0) & _MANAGED
+        ),
+    )
+
+
 def _entries(netlink: IPRoute, index: dict[str, int], states: int) -> set[tuple[str, str]]:
+    return _chosen(netlink, index, lambda entry: bool(entry["state"] & states))
+
+
+def _chosen(
+    netlink: IPRoute, index: dict[str, int], chosen: Callable[[Any], bool]
+) -> set[tuple[str, str]]:
     name_of = {number: name for name, number in index.items()}
     entries: list[Any] = list(netlink.get_neighbours())
     return {
         (name_of[entry["ifindex"]], str(entry.get_attr("NDA_DST")))
         for entry in entries
-        if entry["ifindex"] in name_of and entry["state"] & states
+        if entry["ifindex"] in name_of and chosen(entry)
     }

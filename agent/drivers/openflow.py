@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from placewire.agent.contract.entries import (
     COOKIE,
@@ -56,6 +57,7 @@ _TABLE = re.compile(r"\btable=(\d+)")
 # What Open vSwitch gives a bridge that has no controller; without statistics, it prints no cookie
 # that is 0.
 _OF_A_NEW_BRIDGE = re.compile(r"(?:cookie=0(?:x0)?, )?priority=0 actions=NORMAL")
+_FOR_ALL = "table=0,priority=0"
 # Its Ethernet header included.
 _LONGEST_SHORT_BYTES = SHORT_PACKET_BYTES - 1 + 14
 # Not with PSH: the short end of a piece of data must stay behind the data before it
@@ -66,17 +68,28 @@ _SHORT_MATCH = f"table=0,priority={SHORT_FLOW_PRIORITY},in_port=LOCAL,tcp,reg0=2
 _SHORT_PRIORITIES = (SHORT_FLOW_PRIORITY, LENGTH_FLOW_PRIORITY)
 
 
-def read_flows(run_dir: str, bridges: Iterable[str]) -> tuple[list[Flow], list[ForeignEntry]]:
+class Flows(NamedTuple):
+    """deaf: the bridges on which somebody removed the flow that a new bridge has."""
+
+    ours: Sequence[Flow]
+    foreign: Sequence[ForeignEntry]
+    deaf: Collection[str]
+
+
+def read_flows(run_dir: str, bridges: Iterable[str]) -> Flows:
     """Our flows, and those of others on the same bridges. Raises EffectError."""
     ours: list[Flow] = []
     foreign: list[ForeignEntry] = []
+    deaf = set()
     for bridge in bridges:
         management = _management(run_dir, bridge)
         protocol, text = _dump(management)
         found, strangers = parse_flows(bridge, text, management, protocol)
         ours += found
         foreign += strangers
-    return sorted(ours, key=lambda f: f.key), foreign
+        if not _forwards(text):
+            deaf.add(bridge)
+    return Flows(sorted(ours, key=lambda f: f.key), foreign, deaf)
 
 
 def parse_flows(
@@ -175,6 +188,30 @@ def change_flows(run_dir: str, steps: Sequence[EntryStep]) -> None:
                 f"{'; '.join(_foreign_of_our_priorities(management))}; remove them, or give them "
                 "another priority"
             ) from error
+
+
+def forward_again(run_dir: str, bridges: Iterable[str]) -> None:
+    """Gives those of these bridges that have no flow for all packets the one of a new bridge again.
+    Raises EffectError, also where a flow of others has come into its place meanwhile."""
+    for bridge in bridges:
+        management = _management(run_dir, bridge)
+        if _forwards(_dump(management)[1]):
+            continue
+        trial = f"{_FOR_ALL},{_TRIAL_MATCH}"
+        commands = (
+            f"add check_overlap,cookie={COOKIE:#x},{trial},actions=drop",
+            _delete(trial),
+            f"add {_FOR_ALL},actions=NORMAL",
+        )
+        bundle = ["ovs-ofctl", *_PROTOCOL, "--bundle", "add-flows", management, "-"]
+        run(bundle, stdin="\n".join(commands) + "\n")
+
+
+def _forwards(text: str) -> bool:
+    """Whether there is a flow of the lowest priority for all packets, whoever made it: without one,
+    a bridge passes nothing that no other flow names. text: of `ovs-ofctl --no-stats dump-flows`."""
+    heads = (line.partition("actions=")[0] for line in text.splitlines() if "actions=" in line)
+    return any(head.split()[-1:] == ["priority=0"] and not _TABLE.search(head) for head in heads)
 
 
 def _remove_one_by_one(management: str, flows: Sequence[Flow]) -> None:

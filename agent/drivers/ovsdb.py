@@ -18,6 +18,7 @@ from placewire.agent.drivers.switch_view import (
     PURPOSE_KEY,
     QUEUE_KEY,
     SwitchView,
+    is_own_port,
 )
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.steps import EntryStep
@@ -76,7 +77,7 @@ def remove_bridges(remote: str, names: Sequence[str]) -> None:
 
 def _require_ports_ours(bridge: Any) -> None:
     for port in bridge.ports:
-        if OWNER_KEY not in port.external_ids:
+        if not is_own_port(bridge, port):
             raise EffectError(f"bridge {bridge.name} has a port {port.name} that is not ours")
         port.verify("qos")
         if any(OWNER_KEY not in qos.external_ids for qos in port.qos):
@@ -139,10 +140,11 @@ def open_anew(remote: str, nics: Collection[str]) -> None:
     the next one finds. Raises EffectError.
     """
     with connected(remote) as database:
+        own = _own_ports(database)
         rows = [
             row
             for port in database.rows("Port")
-            if port.name in nics and OWNER_KEY in port.external_ids
+            if port.name in nics and port.name in own
             for row in port.interfaces
         ]
         former = {row.uuid: "" if row.type == _CLOSED_TYPE else row.type for row in rows}
@@ -216,6 +218,8 @@ def _write_bridge(
     for port in ports:
         if port.name == bridge.name:
             port.interfaces[0].mtu_request = bridge.mtu_bytes
+        if port.name in (bridge.name, bridge.nic):  # Somebody may have taken off its mark.
+            _set_keys(port, "external_ids", {OWNER_KEY: plan_name})
 
 
 def _new_port(
@@ -237,12 +241,13 @@ def _write_queues(
 ) -> None:
     ports = {port.name: port for port in database.rows("Port")}
     qos_of = {name: _own_qos(port) for name, port in ports.items()}
+    own = _own_ports(database)
     tables = database.tables
     for step in steps:
         entry = step.after
         if isinstance(entry, Shaper):
             port = ports.get(entry.nic)
-            if port is None or OWNER_KEY not in port.external_ids:
+            if port is None or entry.nic not in own:
                 raise EffectError(f"NIC {entry.nic} is no port of ours")
             qos = qos_of[entry.nic]
             if qos is None and port.qos:
@@ -315,6 +320,11 @@ def _set_keys(row: Any, column: str, values: dict[str, str]) -> None:
     for key, value in values.items():
         if present.get(key) != value:
             row.setkey(column, key, value)
+
+
+def _own_ports(database: Database) -> set[str]:
+    ours = (row for row in database.rows("Bridge") if OWNER_KEY in row.external_ids)
+    return {port.name for row in ours for port in row.ports if is_own_port(row, port)}
 
 
 def _own_qos(port: Any) -> Any:

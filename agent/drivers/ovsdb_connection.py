@@ -6,6 +6,7 @@ what ovs-vswitchd then does not do: callers read back what they wrote.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 import uuid
@@ -175,7 +176,21 @@ def _schema(remote: str) -> Any:
     rpc = ovs.jsonrpc.Connection(_open_stream(remote))
     try:
         request = ovs.jsonrpc.Message.create_request("get_schema", ["Open_vSwitch"])
-        error, reply = rpc.transact_block(request)
+        reply: Any = None
+        error = rpc.send(request)
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while not error and (reply is None or reply.id != request.id):
+            if time.monotonic() > deadline:
+                raise EffectError(f"{remote}: ovsdb-server does not say its schema")
+            rpc.run()
+            error, reply = rpc.recv()
+            if error == errno.EAGAIN:
+                error = 0
+                poller = ovs.poller.Poller()
+                rpc.wait(poller)
+                rpc.recv_wait(poller)
+                poller.timer_wait(100)
+                poller.block()
         if error or reply.error:
             raise EffectError(f"{remote}: no schema: {error or reply.error}")
         return reply.result

@@ -24,6 +24,7 @@ from placewire.agent.contract.entries import (
 )
 from placewire.agent.contract.state import ForeignEntry
 from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.foreign import OTHER_RULES
 from placewire.agent.reconcile.steps import EntryStep
 
 _SCOPE_LINK, _SCOPE_UNIVERSE = 253, 0
@@ -40,11 +41,19 @@ def read_rules() -> tuple[list[Rule], list[ForeignEntry]]:
             marked = message.get_attr("FRA_PROTOCOL") == PROTOCOL
             if marked and priority in RULE_PRIORITIES and table in TABLES:
                 ours.append(Rule(priority=priority, source=source, table=table))
-            elif priority in RULE_PRIORITIES:
-                text = f"{priority}: from {source} lookup {table}"
-                remedy = f"ip rule del priority {priority} from {source} table {table}"
+                continue
+            text = f"{priority}: from {source} lookup {table}"
+            remedy = f"ip rule del priority {priority} from {source} table {table}"
+            if priority in RULE_PRIORITIES:
                 foreign.append(
                     ForeignEntry(collection="rules", key=str(priority), text=text, remedy=remedy)
+                )
+            if table in TABLES:
+                key = f"table {table} {text}"
+                foreign.append(
+                    ForeignEntry(
+                        collection=OTHER_RULES, key=key, text=f"rule {text}", remedy=remedy
+                    )
                 )
     return sorted(ours, key=lambda rule: rule.key), foreign
 

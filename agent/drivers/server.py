@@ -46,7 +46,7 @@ from placewire.agent.drivers.packet_sockets import PacketSockets
 from placewire.agent.drivers.switch_view import SwitchView
 from placewire.agent.reconcile.effective import drifted_nics
 from placewire.agent.reconcile.effects import EffectError, UnreadableError
-from placewire.agent.reconcile.foreign import FEATURES, SHAPERS
+from placewire.agent.reconcile.foreign import FEATURES, RECEIVERS, SHAPERS
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 from placewire.agent.reconcile.unmarkable import NOTHING_KNOWN, Unmarked
 
@@ -98,7 +98,9 @@ class Server:
         left = view.left_by_switch(sought.bridges, switch.internal_interfaces)
         nics = [bridge.nic for bridge in bridges if bridge.nic]
         live = [bridge.name for bridge in bridges if bridge.name in view.names]
-        flows, foreign_flows = openflow.read_flows(self._run_dir, live)
+        flows, foreign_flows, all_deaf = openflow.read_flows(self._run_dir, live)
+        # A controller of somebody's decides what its bridge forwards.
+        deaf = sorted(set(all_deaf) - switch.controlled)
         classifiers, foreign_filters = traffic_control.read_classifiers(
             nic for nic in nics if nic in view.names
         )
@@ -117,16 +119,17 @@ class Server:
         shaped_by_others = {entry.key for entry in theirs if entry.collection == SHAPERS}
         sockets = PacketSockets()
         unopened = tuple(ports.unopened(bridges, switch, view, sockets))
+        addresses = tuple(
+            Address(interface=name, address=address)
+            for name in live
+            for address in view.addresses(name)
+            if ":" not in address
+            and (sought.addresses is None or (name, address) in sought.addresses)
+        )
         beside = self._on_bridges(view, switch, [*live, *(b.name for b in left)], sought)
         return ObservedState(
             bridges=(*bridges, *left),
-            addresses=tuple(
-                Address(interface=name, address=address)
-                for name in live
-                for address in view.addresses(name)
-                if ":" not in address
-                and (sought.addresses is None or (name, address) in sought.addresses)
-            ),
+            addresses=addresses,
             sysctls=tuple(sysctl.read_sysctls(sought.sysctls)),
             shapers=tuple(shapers),
             queues=tuple(queues),
@@ -154,6 +157,19 @@ class Server:
                     if nic.left_by_switch and nic.name in sought.nics
                     for entry in traffic_control.read_on_left(nic.name, view.disciplines(nic.name))
                 ),
+                *(
+                    ForeignEntry(
+                        collection=RECEIVERS,
+                        key=nic.name,
+                        text=f"the {nic.receiving_qdisc} queueing discipline",
+                        remedy=f"tc qdisc del dev {nic.name} {nic.receiving_qdisc}",
+                    )
+                    for nic in facts
+                    # It leaves others alone, and makes such a one itself where it offloads flows.
+                    if nic.receiving_qdisc == "ingress"
+                    and nic.name in sought.nics
+                    and not switch.offloads
+                ),
                 *beside,
                 *foreign_rules,
                 # One over a bridge of ours is told as what is on that.
@@ -163,9 +179,16 @@ class Server:
                 bridge.name
                 for bridge in bridges
                 if bridge.name in view.names
-                and (not view.is_up(bridge.name) or ports.misses_frames(bridge, view, sockets))
+                and (
+                    not view.is_up(bridge.name)
+                    or ports.misses_frames(bridge, view, sockets)
+                    or bridge.name in deaf
+                )
             ),
             unopened=unopened,
+            unrouted=tuple(
+                a.key for a in addresses if view.lacks_its_subnet(a.interface, a.address)
+            ),
             bridge_routes=tuple(
                 r for name in live for r in view.foreign_routes(name, also=sought.routes or ())
             ),
@@ -178,7 +201,14 @@ class Server:
                 if ":" not in address
             ),
             routes_elsewhere=view.foreign_routes_beside(known),
-            problems=(*_problems(bridges, view), *(one.sentence for one in unopened)),
+            problems=(
+                *_problems(bridges, view),
+                *(one.sentence for one in unopened),
+                *(
+                    f"bridge {name} passes nothing: its flow for all packets is gone"
+                    for name in deaf
+                ),
+            ),
         )
 
     def _on_bridges(
@@ -202,12 +232,25 @@ class Server:
         ]
 
     def apply(self, steps: Sequence[Step], plan_name: str) -> None:
-        """Executes consecutive steps of one kind as one transaction. Raises EffectError."""
+        """Executes consecutive steps of one kind as one transaction. Raises EffectError at the
+        first that fails; at the end, where a NIC's addresses or routes could not be moved to its
+        bridge: nothing else stands on those routes, and one may have lost what it needs for good.
+        """
+        failures: list[str] = []
         for _, group in groupby(steps, key=_kind):
             batch = list(group)
-            change = batch[0].as_change()
-            with as_effect_error(f"{change.action} {change.collection} {change.key}", EffectError):
-                self._apply_batch(batch, plan_name)
+            change, first = batch[0].as_change(), batch[0]
+            try:
+                with as_effect_error(
+                    f"{change.action} {change.collection} {change.key}", EffectError
+                ):
+                    self._apply_batch(batch, plan_name)
+            except EffectError as error:
+                failures.append(str(error))
+                if not (isinstance(first, NicStep) and first.direction == "to bridge"):
+                    break
+        if failures:
+            raise EffectError("; ".join(failures))
 
     def capabilities(self) -> Capabilities:
         """Says less where Open vSwitch does not answer. Raises EffectError."""
@@ -280,6 +323,10 @@ class Server:
             closed = [s.after.nic for s in steps if s.unopened and isinstance(s.after, Bridge)]
             ports.open_anew(self._remote, closed)
             ports.set_up(wanted)
+            with connected(self._remote) as database:
+                controlled = SwitchView(database).controlled
+            there = [s.after.name for s in steps if s.before and isinstance(s.after, Bridge)]
+            openflow.forward_again(self._run_dir, [b for b in there if b not in controlled])
         gone = [s.before.name for s in steps if s.after is None and isinstance(s.before, Bridge)]
         if gone:
             self._require_nothing_on(steps)
@@ -300,7 +347,7 @@ class Server:
                 continue
             on = on_bridges.read_on_bridges(view, name, step.with_it, offloads=offloads)
             live = [name] if name in rows and name in view.names else []
-            _, flows = openflow.read_flows(self._run_dir, live)
+            flows = openflow.read_flows(self._run_dir, live).foreign
             features = [entry for entry in found if entry.on == name]
             on_bridges.require_nothing([*on, *flows, *features])
 

@@ -80,6 +80,12 @@ class SwitchView:
         return found
 
     @property
+    def controlled(self) -> frozenset[str]:
+        """The bridges to which somebody has given a controller."""
+        rows = self._rows("Bridge")
+        return frozenset(row.name for row in rows if getattr(row, "controller", None))
+
+    @property
     def offloads(self) -> bool:
         """Whether Open vSwitch offloads flows to hardware, for which it makes disciplines."""
         return any(r.other_config.get("hw-offload") == "true" for r in self._rows("Open_vSwitch"))
@@ -127,8 +133,8 @@ class SwitchView:
             for bridge in ours
             if refers_to(getattr(row, column), bridge)
         ]
-        for bridge, port in ((row.name, port) for row in ours for port in row.ports):
-            if OWNER_KEY not in port.external_ids:
+        for bridge, port, own in ((b.name, p, is_own_port(b, p)) for b in ours for p in b.ports):
+            if not own:
                 found.append(
                     ForeignEntry(
                         collection=PORTS,
@@ -189,6 +195,13 @@ class SwitchView:
             for row in self._rows(table)
             if OWNER_KEY in row.external_ids and row.uuid not in used
         ]
+
+
+def is_own_port(bridge: Any, port: Any) -> bool:
+    """Whether we made this port of a bridge of ours. The bridge's own and its NIC's are ours though
+    somebody took off their mark: without these, no bridge is what we made."""
+    own = (bridge.name, bridge.external_ids.get(NIC_KEY))
+    return OWNER_KEY in port.external_ids or port.name in own
 
 
 def _foreign_queues(nic: str, qos: Any) -> Iterator[ForeignEntry]:

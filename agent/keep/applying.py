@@ -12,7 +12,7 @@ from placewire.agent.keep.context import Context, Taken
 from placewire.agent.keep.outcome import NotAsAppliedError
 from placewire.agent.reconcile.diff import unopened_ports
 from placewire.agent.reconcile.drift import Drift, find_drift
-from placewire.agent.reconcile.ledger import stays_up_sentences
+from placewire.agent.reconcile.ledger import lost_route_sentences, stays_up_sentences
 from placewire.agent.reconcile.steps import Step
 
 log = logging.getLogger(__name__)
@@ -62,9 +62,11 @@ def apply_whole(
     if left:
         raise NotAsAppliedError(_text_of(left))
     now_unix = context.memory.told_unix()
-    told = "; ".join(stays_up_sentences(desired, observed, ledger, now_unix))
+    stays_up = stays_up_sentences(desired, observed, ledger, now_unix)
+    lost = lost_route_sentences(desired, observed, ledger)
+    told = "; ".join((*stays_up, *lost))
     if told:
-        context.memory.note("stays up", (), detail=told)
+        context.memory.note("stays up" if stays_up else "lost", (), detail=told)
         log.warning("%s", told)
     return Applied(steps, observed, told)
 

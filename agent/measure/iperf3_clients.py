@@ -18,6 +18,8 @@ INTERVAL_SLACK_SECONDS = 0.25
 CONNECT_SECONDS = 3.0
 # How long beyond the duration until a client counts as hung.
 GRACE_SECONDS = 8.0
+# A measurement begins within a second or two of its request.
+LONGEST_DELAY_SECONDS = 10.0
 # A paced client writes a block, then waits until the next is due. Blocks are small, so that the
 # rate is even; the rate is 2 % above the promised one, because only whole blocks count.
 PACED_BLOCK_SECONDS, PACED_BLOCK_BYTES, PACED_AT = 0.005, (1024, 128 * 1024), 1.02
@@ -36,11 +38,16 @@ async def run_transfers(
     processes: Processes | None = None,
 ) -> tuple[TransferResult, ...]:
     """Waits until start_unix (by this server's clock), then runs all transfers. Never raises for a
-    transfer that fails: its result says why.
+    transfer that fails: its result says why. Runs none where the clock says that they are to begin
+    much later: it was set back since it was asked for, and nobody waits for them by then.
 
     processes: holds the clients that run, for whoever must end them.
     """
-    await asyncio.sleep(max(0.0, start_unix - time.time()))
+    delay_seconds = start_unix - time.time()
+    if delay_seconds > LONGEST_DELAY_SECONDS:
+        why = f"this server's clock was set back: it would begin in {delay_seconds:.0f} s"
+        return tuple(_failed(item, why) for item in transfers)
+    await asyncio.sleep(max(0.0, delay_seconds))
     held = processes or Processes()
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_run_one(item, seconds, held)) for item in transfers]

@@ -6,8 +6,9 @@ the NIC after its bridge has them, and come back after the bridge is gone.
 
 A step with equal before and after brings up a bridge that is down, or whose NIC is down, or writes
 the mark of a bridge anew that does not tell what the ledger does, or has ovs-vswitchd open its NIC
-anew: a NIC that was deleted and made anew is not opened by itself on the userspace datapath. Such
-steps also replace all the shaping of that NIC, and of one whose classes in the kernel are not as
+anew: a NIC that was deleted and made anew is not opened by itself on the userspace datapath; of an
+address, it makes the route of its subnet again that somebody removed. The steps of bridges
+also replace all the shaping of that NIC, and of one whose classes in the kernel are not as
 the database has its queues: somebody changed the classes, though the database is right.
 
 The routes that a NIC had when it was taken over stay on its bridge while that is in force. Where
@@ -39,6 +40,7 @@ from placewire.agent.contract.state import (
 from placewire.agent.reconcile.canonical import canonical
 from placewire.agent.reconcile.effective import drifted_nics
 from placewire.agent.reconcile.ledger import (
+    givable,
     has_back,
     is_of,
     is_replaced,
@@ -62,6 +64,7 @@ def difference(
     marks = {b.name: marked_as_held(b, wanted, ledger) for b in wanted.bridges}
     unopened = unopened_ports(wanted, observed)
     broken = _drifted(wanted, observed) | _down(wanted, observed) | _mismarked(marks, observed)
+    broken |= set(observed.unrouted)
     broken |= {name for bridge in wanted.bridges if bridge.name in unopened
                for name in (bridge.name, bridge.nic)}  # fmt: skip
     appearing: list[Step] = []
@@ -93,14 +96,15 @@ def _appearing(
     marks: Mapping[str, TakenOver | None],
     unopened: Mapping[str, str],
 ) -> list[Step]:
-    """broken: names of NICs and bridges that are not as the database says. marks, unopened: by
-    key."""
+    """broken: names of NICs and bridges that are not as the database says, and keys of addresses
+    without the route of their subnet. marks, unopened: by key."""
     return [
         EntryStep(current.get(key), entry, mark=marks.get(key), unopened=unopened.get(key, ""))
         for key, entry in target.items()
         if current.get(key) != entry
         or (isinstance(entry, (Shaper, Queue, Classifier)) and entry.nic in broken)
         or (isinstance(entry, Bridge) and entry.name in broken)
+        or (isinstance(entry, Address) and entry.key in broken)
     ]
 
 
@@ -166,7 +170,7 @@ def _nics_to_bridges(wanted: Collections, observed: ObservedState, ledger: Ledge
         on_nic, on_bridge = identities(nic.routes), identities(observed.bridge_routes)
         lost = tuple(
             route
-            for route in (taken.routes if taken else ())
+            for route in (givable(taken, observed).routes if taken else ())
             if identity(route) not in on_nic
             and identity(over_bridge(route, nic.name, bridge.name)) not in on_bridge
         )
@@ -233,8 +237,8 @@ def _nics_back(bridges: tuple[Bridge, ...], observed: ObservedState, ledger: Led
     ours = {bridge.nic: bridge.name for bridge in observed.bridges}
     facts = {nic.name: nic for nic in observed.nics}
     steps: list[Step] = []
-    for taken in ledger.nics:
-        nic = facts.get(taken.nic)
+    for held in ledger.nics:
+        taken, nic = givable(held, observed), facts.get(held.nic)
         if taken.nic in wanted or nic is None:
             continue  # One that is away will be owed what it held.
         free = is_of(taken, nic) and nic.bridge is None

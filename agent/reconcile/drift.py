@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from placewire.agent.contract.entries import Bridge, Classifier, Queue, Shaper, UnusedRow
 from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
+from placewire.agent.reconcile.dependence import needs
 from placewire.agent.reconcile.diff import difference
 from placewire.agent.reconcile.effective import Fault, faults
 from placewire.agent.reconcile.foreign import hold_back
@@ -16,7 +17,8 @@ from placewire.agent.reconcile.steps import EntryStep, Step
 class Drift(NamedTuple):
     """steps: what heals the drift without taking anything from other programs. in_the_way: which
     settings of others keep the rest from being healed. faults: the kernel's classes that are not as
-    asked, but for NICs whose opening settings of others keep from being healed. opening: subjects
+    asked, but for NICs whose opening settings of others keep from being healed; and NICs that are
+    away. opening: subjects
     of the NICs that ovs-vswitchd is to open anew, also of those. A drift is falsy where nothing
     differs."""
 
@@ -58,7 +60,7 @@ class Drift(NamedTuple):
 
 
 def find_drift(desired: DesiredState | None, observed: ObservedState, ledger: Ledger) -> Drift:
-    due = difference(desired, observed, ledger)
+    due, away = _without_nics_away(difference(desired, observed, ledger), desired, observed)
     steps, in_the_way = hold_back(due, observed, ledger)
     opening = _opening_anew(due)
     stay_closed = opening - _opening_anew(steps)
@@ -67,7 +69,21 @@ def find_drift(desired: DesiredState | None, observed: ObservedState, ledger: Le
         for fault in faults(desired.queues if desired else (), observed.effective_queues)
         if queues_of(fault.nic) not in stay_closed
     )
-    return Drift(steps, in_the_way, wrong, opening)
+    return Drift(steps, in_the_way, (*away, *wrong), opening)
+
+
+def _without_nics_away(
+    due: tuple[Step, ...], desired: DesiredState | None, observed: ObservedState
+) -> tuple[tuple[Step, ...], tuple[Fault, ...]]:
+    """The steps that need no NIC that is away, and what is to be told of those NICs."""
+    wanted = desired.bridges if desired else ()
+    nics = {bridge.nic for bridge in wanted} - {nic.name for nic in observed.nics}
+    there = {bridge.name for bridge in observed.bridges if bridge.mtu_bytes}
+    gone = {bridge.name for bridge in wanted if bridge.nic in nics} - there
+    return (
+        tuple(step for step in due if not needs(step, nics, gone)),
+        tuple(Fault(nic, f"NIC {nic} is away") for nic in sorted(nics)),
+    )
 
 
 def subject_of(step: Step) -> str:

@@ -21,7 +21,8 @@ that somebody set there again would leave it, and theirs would go with that, it 
 The same holds where others have made something in the place of an entry of ours: a flow of its
 match and priority (an add would overwrite theirs), a rule of its priority, a route of its table, a
 filter among our preferences, an address that we would give, a queueing discipline or queue where
-ours would be, a bridge or an interface of its name, another bridge over its NIC.
+ours would be, a bridge or an interface of its name, another bridge over its NIC, ingress filters on
+a NIC that is to be opened.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from placewire.agent.contract.state import (
     TakenOver,
     refuse,
 )
+from placewire.agent.reconcile.dependence import needs
 from placewire.agent.reconcile.route_identity import identities, identity
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 
@@ -51,6 +53,9 @@ SHAPERS = "shapers"
 FEATURES = "features"
 OTHER_FLOWS = "other flows"
 OTHER_ROUTES = "other routes"
+OTHER_RULES = "other rules"
+# On a NIC (its name is the key): Open vSwitch takes it off when it opens the NIC.
+RECEIVERS = "receiving disciplines"
 NEIGHBOURS = "neighbours"
 NEXTHOPS = "nexthop objects"
 INTERFACES = "interfaces"
@@ -99,11 +104,15 @@ def hold_back(
         unopened={s.after.nic for s in steps if _opens_anew(s) and isinstance(s.after, Bridge)},
     )
     blocked = [step for step, _ in taken]
+    unmade = [step.after for step in blocked if isinstance(step.after, Bridge)]
+    elsewhere = {bridge.nic for bridge in unmade}
+    theirs = {bridge.name for bridge in unmade} - {bridge.name for bridge in observed.bridges}
     harmless = tuple(
         step
         for step in (_routes_alone(step) if at in moving else step for at, step in enumerate(steps))
         if step is not None
         if step not in blocked and not staying.harmed_by(step) and not _reshapes(step, nics)
+        if not needs(step, elsewhere, theirs)
     )
     return harmless, tuple(dict.fromkeys(found))
 
@@ -361,6 +370,7 @@ def _taken_places(
     """The steps that would put an entry where others have put something."""
     taken = {(f.collection, f.key): f for f in observed.foreign}
     ports = {nic.name: nic.bridge for nic in observed.nics}
+    ours = {bridge.name: bridge.nic for bridge in observed.bridges}
     found = []
     for step in steps:
         if not isinstance(step, EntryStep) or step.after is None or step.collection == SHAPERS:
@@ -372,6 +382,16 @@ def _taken_places(
             master = ports.get(entry.nic)
             if master not in (None, entry.name):
                 text = f"{entry.nic} is a port of {master}"
+            opens = step.unopened or ours.get(entry.name) != entry.nic
+            receiver = taken.get((RECEIVERS, entry.nic)) if opens else None
+            if text is None and receiver is not None:
+                refusal = refuse(
+                    f"NIC {entry.nic}",
+                    f"Open vSwitch would take {receiver.text} off it when it opens the NIC, which "
+                    "is not ours",
+                    f"remove or move that ({receiver.remedy}); ours follows",
+                )
+                found.append((step, refusal))
         if text is not None:
             refusal = refuse(
                 f"{entry.collection} {entry.key}",

@@ -116,7 +116,7 @@ def settled(
         nic = facts.get(taken.nic)
         if taken.nic in covered:
             nics.append(taken)
-        elif nic is None or not has_back(taken, nic):
+        elif nic is None or not has_back(givable(taken, observed), nic):
             debts.append(taken.model_copy(update={"sysctls": sysctls_of(taken.nic, ledger)}))
     moved = {sysctl.name for debt in debts for sysctl in debt.sysctls}
     there = {sysctl.name for sysctl in observed.sysctls}
@@ -147,6 +147,34 @@ def has_back(taken: TakenOver, nic: NicFacts) -> bool:
         and (taken.was_promiscuous or not nic.promiscuous)
         # A NIC with a queueing discipline of its own is never taken over, so this one is ours.
         and not nic.left_by_switch
+    )
+
+
+def givable(taken: TakenOver, observed: ObservedState) -> TakenOver:
+    """What can be given back of this: no route whose source this server no longer has. The kernel
+    removes such a route with that address, also from a NIC that nobody took over, and takes it back
+    from nobody."""
+    sources = hosts((*taken.addresses, *(a for _, a in _addresses_beside("", None, observed))))
+    elsewhere = (*observed.bridge_routes, *observed.routes_elsewhere)
+    there = (*elsewhere, *(route for nic in observed.nics for route in nic.routes))
+    sources |= {"", *(identity(route).source for route in there)}
+    routes = tuple(route for route in taken.routes if identity(route).source in sources)
+    return taken if routes == taken.routes else taken.model_copy(update={"routes": routes})
+
+
+def lost_route_sentences(
+    desired: DesiredState | None, observed: ObservedState, ledger: Ledger
+) -> tuple[str, ...]:
+    """One for each route that is not given back to a NIC that `desired` does not take over."""
+    covered = {bridge.nic for bridge in desired.bridges} if desired else set()
+    here = {nic.name for nic in observed.nics} - covered
+    return tuple(
+        f"NIC {taken.nic} did not get back the route {route}: its source "
+        f"{identity(route).source} is on no interface of this server any more"
+        for taken in ledger.nics
+        if taken.nic in here
+        for route in taken.routes
+        if route not in givable(taken, observed).routes
     )
 
 

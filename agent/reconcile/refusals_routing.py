@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from ipaddress import IPv4Interface
 
 from placewire.agent.contract.entries import RULE_PRIORITIES, TABLES, Route, Rule
-from placewire.agent.contract.state import DesiredState, ObservedState, Refusal, refuse
+from placewire.agent.contract.state import (
+    Collections,
+    DesiredState,
+    ObservedState,
+    Refusal,
+    refuse,
+)
+from placewire.agent.reconcile.foreign import MOST_NAMED, OTHER_RULES
 
 
 def routing_refusals(wanted: DesiredState, observed: ObservedState) -> Iterator[Refusal]:
@@ -18,6 +25,30 @@ def routing_refusals(wanted: DesiredState, observed: ObservedState) -> Iterator[
     }
     for route in wanted.routes:
         yield from _route(route, addresses, foreign.get(("routes", route.key)))
+    yield from _tables_of_others(wanted, observed)
+
+
+def _tables_of_others(wanted: DesiredState, observed: ObservedState) -> Iterator[Refusal]:
+    """Refuses tables that others use: their packets would take our routes, and ours theirs. What
+    comes into a table that is ours already is its owner's risk."""
+    for table in sorted(_tables(wanted) - _tables(observed)):
+        found = [
+            entry
+            for entry in observed.foreign
+            if entry.collection in ("routes", OTHER_RULES)
+            and entry.key.startswith(f"table {table} ")
+        ]
+        for entry in found[:MOST_NAMED]:
+            yield refuse(
+                f"table {table}",
+                f"somebody else uses it: {entry.text}",
+                f"move that to another table ({entry.remedy})",
+            )
+
+
+def _tables(state: Collections) -> set[int]:
+    routes, rules = state.routes, state.rules
+    return {route.table for route in routes} | {rule.table for rule in rules}
 
 
 def _rule(rule: Rule, foreign: str | None) -> Iterator[Refusal]:

@@ -81,7 +81,8 @@ class Authority:
             raise UsageError(
                 f"the certificate authority cannot be used: {error.strerror}",
                 where=str(error.filename or directory),
-                remedy="run as the user that owns it, or give another --state-dir",
+                remedy="run as the user that owns it, end the process that holds its lock, or give "
+                "another --state-dir",
             ) from error
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise UsageError(
@@ -191,7 +192,8 @@ class Authority:
         certificate = builder.sign(self._key, hashes.SHA256())
         if kind == "agent":
             try:
-                with self.revocations.locked():
+                # Whoever serves renewals may have leases to renew; an agent asks again later.
+                with self.revocations.locked(waits=renews is None):
                     if renews is not None and self.revocations.is_denied(renews):
                         raise UsageError("its certificate is denied", where=name)
                     now = time.time()
@@ -203,7 +205,8 @@ class Authority:
                 raise UsageError(
                     f"the certificate cannot be recorded: {error.strerror}",
                     where=str(error.filename or self.certificate_file.parent),
-                    remedy="free space on the disk, or run as the user that owns the authority",
+                    remedy="free space on the disk, run as the user that owns the authority, or "
+                    "end the process that holds its lock",
                 ) from error
         return _pem(certificate) + _pem(self._certificate)
 

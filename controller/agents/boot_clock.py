@@ -1,5 +1,5 @@
-"""The clock by which tokens age and stages are timed: seconds since the boot, the time included in
-which this machine slept; nobody sets it."""
+"""The clock by which tokens age, leases run out and stages are timed: seconds since the boot, the
+time included in which this machine slept; nobody sets it."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import math
@@ -17,6 +18,10 @@ from placewire.controller.agents.private_files import write_private
 
 # A certificate says in whole seconds when it was issued.
 _SECOND = 1.0
+# The lock is held for a moment. A process that is stopped while it has it would be waited for
+# without end.
+_WAIT_SECONDS = 10.0
+_AGAIN_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
@@ -65,11 +70,19 @@ class Revocations:
         self._known = _Denied()
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Held by one process at a time, so that no renewal slips through during a denial."""
-        descriptor = os.open(self._directory / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
+    def locked(self, *, waits: bool = True) -> Iterator[None]:
+        """Held by one process at a time, so that no renewal slips through during a denial.
+
+        waits: whether for another process that has it; not where leases would run out meanwhile.
+        Raises OSError where that process keeps it."""
+        file, until = self._directory / "lock", time.monotonic() + (_WAIT_SECONDS if waits else 0)
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            while not _is_locked(descriptor):
+                if time.monotonic() >= until:
+                    why = "another process holds this lock, and may be stopped"
+                    raise OSError(errno.EAGAIN, why, str(file))
+                time.sleep(_AGAIN_SECONDS)
             yield
         finally:
             os.close(descriptor)
@@ -104,7 +117,7 @@ class Revocations:
         may dial again later."""
         if all(self.copied(serial) is not None for serial in serials):
             return
-        with self.locked():
+        with self.locked(waits=False):
             both = {serial: [first, second] for serial in serials}
             _write(self._copied, _read(self._copied, {}) | both)
 
@@ -146,6 +159,14 @@ class Revocations:
                 yield _Issued(**json.loads(line))
             except (ValueError, TypeError):
                 continue  # The line is torn, so nobody was given its certificate.
+
+
+def _is_locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _read(file: Path, absent: object) -> Any:

@@ -25,6 +25,7 @@ from placewire.agent.contract.state import (
     refuse,
 )
 from placewire.controller.agents.agents import Agents
+from placewire.controller.agents.boot_clock import boot_seconds
 from placewire.controller.change.not_restored import remedies
 from placewire.controller.errors import (
     AGENT_UNIT,
@@ -126,7 +127,7 @@ class NetworkChange:
             if not report.succeeded:
                 raise AgentRefused(server, next(iter(report.refusals), _NO_REASON))
         self.made = {server: report.changes for server, report in reports.items()}
-        self._held_until = dict.fromkeys(reports, time.monotonic() + LEASE_SECONDS)
+        self._held_until = dict.fromkeys(reports, boot_seconds() + LEASE_SECONDS)
         self._renewing = asyncio.create_task(self._renew())
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -159,15 +160,16 @@ class NetworkChange:
     async def commit(self) -> None:
         """The change stands until this controller restores it or stops renewing the leases."""
         self._lease_seconds = self._committed_seconds
-        asked = time.monotonic()
+        asked = boot_seconds()
         await self._ask_lease(self._lease_seconds)
         self._held_until = dict.fromkeys(self._generation, asked + self._lease_seconds)
         self._journal.decide(self.decision, "committed")
 
     @property
     def held_seconds(self) -> float:
-        """For how long from now every server keeps the change if nobody renews the leases."""
-        return max(0.0, min(self._held_until.values(), default=0.0) - time.monotonic())
+        """For how long from now every server keeps the change if nobody renews the leases: by the
+        clock by which agents count, as leases go on while this machine sleeps."""
+        return max(0.0, min(self._held_until.values(), default=0.0) - boot_seconds())
 
     async def keep(self) -> None:
         """The change stands without a lease, until it is destroyed or replaced."""
@@ -199,7 +201,7 @@ class NetworkChange:
         while not self._lost.done():
             pause = min(_RENEW_SECONDS, self._lease_seconds / _RENEWALS)
             await asyncio.sleep(pause)
-            asked, lease_seconds = time.monotonic(), self._lease_seconds
+            asked, lease_seconds = boot_seconds(), self._lease_seconds
             requests = {
                 server: Renew(generation=generation, lease_seconds=lease_seconds)
                 for server, generation in self._generation.items()
@@ -210,7 +212,7 @@ class NetworkChange:
                 )
             except AgentProblem as problem:
                 renewed = problem.answered
-                late = [s for s, until in self._held_until.items() if until < time.monotonic()]
+                late = [s for s, until in self._held_until.items() if until < boot_seconds()]
                 if isinstance(problem, AgentRefused) or any(s not in renewed for s in late):
                     self._lost.set_result(problem)
             self._held_until |= dict.fromkeys(renewed, asked + lease_seconds)

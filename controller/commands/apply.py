@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
 
     plan = None if previewed is None else previewed.parsed()
-    return in_session(arguments, work, plan)
+    return in_session(arguments, work, plan, runs_job=True)
 
 
 def _keep(report: RunReport, tools: Tools, out: Path | None) -> None:

@@ -77,7 +77,7 @@ def plan_name(text: str) -> str:
         return text
     from placewire.controller.plan.plan_file import load_plan
 
-    return load_plan(Path(text)).name
+    return load_plan(Path(text), runs_job=False).name
 
 
 def add_no_measurement(parser: argparse.ArgumentParser) -> None:

@@ -74,7 +74,8 @@ def _deny(authority: Authority, server: str, *, as_json: bool) -> int:
         raise UsageError(
             f"nothing was denied: {error}",
             where=server,
-            remedy="check the name, and whether the folder `ca` in --state-dir can be written to",
+            remedy="check the name, whether the folder `ca` in --state-dir can be written to, and "
+            "whether another command is stopped (Ctrl-Z) while it writes there",
         ) from error
     if as_json:
         print_json({"server": server, "denied": count})

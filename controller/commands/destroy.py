@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     async def work(plan: Plan, tools: Tools) -> int:
         from placewire.controller.story.destruction import destroyed, others_on
         from placewire.controller.story.dropped_servers import dropped_servers
-        from placewire.controller.story.held import about_carried
+        from placewire.controller.story.held import about_carried, left_otherwise
         from placewire.controller.story.left_ranks import end_left_ranks_or_say
         from placewire.controller.uninterruptible import told_uninterruptible
 
@@ -41,10 +41,12 @@ def run(arguments: argparse.Namespace) -> int:
         async def destroy_and_tell(others: Mapping[str, str]) -> None:
             reports = await destroyed(plan, servers, tools, others)
             counts = {server: len(report.changes) for server, report in reports.items()}
+            otherwise = await left_otherwise(tools.agents, list(reports))
             if arguments.json:
-                print_json({"changes": counts, "others": dict(others)})
+                told: dict[str, object] = {"changes": counts, "others": dict(others)}
+                print_json(told | ({"not_as_before": otherwise} if otherwise else {}))
             else:
-                tools.show.say(_told(plan.name, counts, others))
+                tools.show.say(_told(plan.name, counts, others, otherwise))
 
         with tools.journal.change_lock.exclusive():
             await tools.agents.wait_for(servers, timeout_seconds=10)
@@ -66,20 +68,29 @@ def run(arguments: argparse.Namespace) -> int:
     return in_session(arguments, work, needs_journal=False)
 
 
-def _told(plan_name: str, counts: Mapping[str, int], others: Mapping[str, str]) -> str:
-    """counts: of changes, by server that had the plan. others: servers with another plan."""
+def _told(
+    plan_name: str,
+    counts: Mapping[str, int],
+    others: Mapping[str, str],
+    otherwise: Mapping[str, str],
+) -> str:
+    """counts: of changes, by server that had the plan. others: servers with another plan.
+    otherwise: by server, what is not as before."""
     each = ", ".join(f"{server} {count}" for server, count in counts.items())
-    if not others:
+    but = "; ".join(f"{server}: {what}" for server, what in otherwise.items())
+    but = f"; not as before: {but}" if but else ""
+    if not others and not but:
         return (
             f"removed: {each} changes; every server is as it was before Placewire, and was read "
             "back"
         )
+    if not others:
+        return f"removed: {each} changes; every server was read back{but}"
     stays = f"another plan stays in force on {', '.join(others)}"
     if not counts:
         return f"nothing of plan {plan_name!r} was there, and it is given up there; {stays}"
-    return (
-        f"removed: {each} changes; {', '.join(counts)}: as before Placewire, and read back; {stays}"
-    )
+    before = "read back" if but else "as before Placewire, and read back"
+    return f"removed: {each} changes; {', '.join(counts)}: {before}; {stays}{but}"
 
 
 def _servers(plan: Plan, wanted: Sequence[str] | None) -> list[str]:

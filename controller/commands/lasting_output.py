@@ -10,24 +10,33 @@ from __future__ import annotations
 import errno
 import io
 import os
+import select
 import sys
-from typing import Any
+from typing import Any, cast
 
 # A pipe that nobody reads, a terminal that was closed; a full disk, a quota, a limit of file size.
 _CANNOT_GO_ON = (errno.EPIPE, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class _Lasting(io.FileIO):
-    def write(self, data: object) -> int:
+    def write(self, data: Any) -> int:
+        rest = memoryview(data).cast("B")
+        size = len(rest)
         try:
-            return super().write(data)  # type: ignore[arg-type]
+            while rest:
+                # None: there is no room, and another program, with which this process shares the
+                # terminal or the pipe, has made it a non-blocking one.
+                written = cast("int | None", super().write(rest))
+                if written is None:
+                    select.select([], [self], [])
+                rest = rest[written or 0 :]
         except OSError as error:
             if error.errno not in _CANNOT_GO_ON:
                 raise
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self.fileno())
-        os.close(nowhere)
-        return super().write(data)  # type: ignore[arg-type]
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+        return size
 
 
 def make_output_last() -> None:

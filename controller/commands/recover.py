@@ -141,3 +141,6 @@ async def _say_what_stands(plan: Plan, tools: Tools) -> None:
     observations = await observed(tools.agents, plan)
     leases = {server: one.lease for server, one in observations.items() if one is not None}
     tools.show.say(decision_in_force(plan.name, decisions, leases).why)
+    for server, lease in leases.items():
+        if lease.detail:  # As what an undo left otherwise than before.
+            tools.show.say(f"{server}: {lease.detail}")

@@ -32,13 +32,15 @@ def in_session(
     plan: Plan | None = None,
     *,
     needs_journal: bool = True,
+    runs_job: bool = False,
 ) -> int:
     """Runs a command's work, in the lab of the plan's name where one is up. arguments: of
     `add_plan`. plan: replaces what its file has now. needs_journal: whether the work must not begin
-    without the journal. Raises PlanError before anything is done."""
+    without the journal. runs_job: whether it needs the job's files. Raises PlanError before
+    anything is done."""
     from placewire.controller.plan.plan_file import load_plan
 
-    plan = plan or load_plan(arguments.plan)
+    plan = plan or load_plan(arguments.plan, runs_job=runs_job)
     _enter_lab(plan, arguments)
     return interruptible(_with_tools(plan, arguments, work, needs_journal), means=NOTHING_CHANGED)
 
@@ -61,7 +63,7 @@ def with_launcher(
     """Like `in_session`, for work that asks no agent: nothing listens, and no journal is opened."""
     from placewire.controller.plan.plan_file import load_plan
 
-    plan = load_plan(arguments.plan)
+    plan = load_plan(arguments.plan, runs_job=False)
     _enter_lab(plan, arguments)
     return interruptible(work(plan, _launcher(plan, arguments.plan)), means=NOTHING_CHANGED)
 
@@ -166,8 +168,7 @@ def _ssh_launcher(plan: Plan, launch: SshLaunch) -> Launcher:
 
     job = plan.job
     key, known_hosts = (
-        None if path is None else Path(path).expanduser()
-        for path in (launch.key, launch.known_hosts)
+        None if path is None else _expanded(Path(path)) for path in (launch.key, launch.known_hosts)
     )
     return SshLauncher(
         {server.name: server.management for server in plan.cluster.servers},
@@ -181,3 +182,11 @@ def _ssh_launcher(plan: Plan, launch: SshLaunch) -> Launcher:
         model=job.model.partition(":")[0] if job.kind == "placed" else None,
         script=job.script if job.kind == "torchrun" else None,
     )
+
+
+def _expanded(path: Path) -> Path:
+    """With the home of `~`; as it stands where that user is not known, and as no file then."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path

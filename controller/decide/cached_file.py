@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from placewire.controller.errors import PlacewireError
@@ -14,19 +14,36 @@ from placewire.controller.errors import PlacewireError
 _LOOK_SECONDS = 0.1
 
 
+@contextmanager
+def written(file: Path) -> Iterator[None]:
+    """Around what writes this file of the cache. Raises PlacewireError where it cannot."""
+    try:
+        yield
+    except OSError as error:
+        raise _unusable(file, error) from error
+
+
+def is_whole(file: Path, load: Callable[[Path], object]) -> bool:
+    """Whether the cache has this file, and it can be read: where the power went while it was being
+    written, it may be empty, and is to be made anew. load: raises OSError or ValueError."""
+    try:
+        load(file)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 def write_cached(file: Path, text: str) -> None:
     """Replaces the file, which the decision in force may need. Raises PlacewireError where that
     cannot be done; the former one is then as it was."""
     fresh = file.with_name(f"{file.name}.{os.getpid()}.new")  # Two previews may run at a time.
     make_cache(file.parent)
-    try:
+    with written(file):
         try:
             fresh.write_text(text, encoding="utf-8")
             fresh.replace(file)
         finally:
             fresh.unlink(missing_ok=True)
-    except OSError as error:
-        raise _unusable(file, error) from error
 
 
 @asynccontextmanager

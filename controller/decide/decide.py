@@ -15,7 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from placewire.controller.decide.cached_file import made_by_one, make_cache, write_cached
+from placewire.controller.decide.cached_file import (
+    is_whole,
+    made_by_one,
+    make_cache,
+    write_cached,
+    written,
+)
 from placewire.controller.decide.measured.calibration import with_setup_latency
 from placewire.controller.decide.measured.digests import digest, optimizer_digest
 from placewire.controller.decide.measured.optimizer_process import (
@@ -107,9 +113,9 @@ async def decide(
     searched = limit if alone is None else limit * (1 - _ONE_NIC_PART)
     file = await _solve(plan, files, cluster, "auto", searched, cache, say)
     each = [_each_folder(file) / f"{sharing}.json" for sharing in get_args(SharingName)]
-    considered = tuple(load_placement(one) for one in each if one.is_file())
-    sharing = load_placement(file).sharing
-    placement = next(one for one in considered if one.sharing == sharing)
+    considered = tuple(load_placement(one) for one in each if is_whole(one, load_placement))
+    found = load_placement(file)
+    placement = next((one for one in considered if one.sharing == found.sharing), found)
     taken = await _taken(variants, placement)
     compared = None
     if alone is not None:
@@ -165,8 +171,9 @@ def _replayed(job: ReplayJob, plan_file: Path, cache: Path) -> Variant:
         {t: graph.seconds[:, k] * job.time_scale for k, t in enumerate(graph.device_types)}
     )
     file = cache / f"replay-{digest([slowed.structure_hash, slowed.profile_digest])}.json.gz"
-    if not file.is_file():
-        save_graph(slowed, file)
+    if not is_whole(file, load_graph):
+        with written(file):
+            save_graph(slowed, file)
     return Variant(job, path.resolve(), file)
 
 
@@ -186,11 +193,11 @@ async def _solve(
         plan.solve.model_dump(), limit_seconds, optimizer_digest(),
     ]  # fmt: skip
     file = cache / f"placement-{digest(question)}.json"
-    if file.is_file():
+    if is_whole(file, load_placement):
         say(f"solve: {sharing}, from the cache")
         return file
     async with made_by_one(file, lambda: say(f"solve: {sharing}, another command is at it")):
-        if not file.is_file():
+        if not is_whole(file, load_placement):
             await _solve_into(file, plan, graph_files, cluster, sharing, limit_seconds, say)
     return file
 
@@ -218,7 +225,8 @@ async def _solve_into(
         "--out", str(staged), *each,
     ]  # fmt: skip
     await run_relayed(words, say)
-    staged.replace(file)
+    with written(file):
+        staged.replace(file)
 
 
 def _each_folder(file: Path) -> Path:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+from placewire.controller.abandonable import abandonable
 from placewire.controller.compile.ranks import trace_spec
 from placewire.controller.decide.decide import PlacementDecision
 from placewire.controller.decide.measured.optimizer_process import (
@@ -40,13 +43,15 @@ async def merge_traces(
     ranks = [trace.file_of(rank) for rank in range(len(devices))]
     out = Path(trace.folder) / "trace.json"
     command = ["trace", str(decision.scored_file), str(decision.placement_file), "--merge"]
-    if missing := [file for file in ranks if not file.is_file()]:
-        say(f"trace: {missing[0]} is on its server; copy all ranks' files to one machine and run")
-        say(f"  optimizer {' '.join(command)} RANK_FILES --out {out}")
-        return None
     words = [*OPTIMIZER_PROGRAM, *command, *(str(file) for file in ranks)]
     try:
         async with asyncio.timeout(_LONGEST_SECONDS):
+            # A folder that a dead server exports answers nobody, and leases are renewed meanwhile.
+            if missing := await abandonable(partial(_missing, ranks)):
+                where = f"trace: {missing[0]} is on its server"
+                say(f"{where}; copy all ranks' files to one machine and run")
+                say(f"  optimizer {' '.join(command)} RANK_FILES --out {out}")
+                return None
             with tempfile.TemporaryDirectory(prefix="placewire-trace-") as own:
                 merged = Path(own, "trace.json")
                 await run_relayed([*words, "--out", str(merged)], say)
@@ -59,6 +64,11 @@ async def merge_traces(
         return None
     say(f"trace: {out}, to be opened in ui.perfetto.dev")
     return out
+
+
+def _missing(files: Sequence[Path]) -> list[Path]:
+    """Raises OSError where this user may not look."""
+    return [file for file in files if not file.is_file()]
 
 
 async def _write(launcher: Launcher, server: str, out: Path, merged: bytes, say: Say) -> None:

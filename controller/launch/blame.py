@@ -10,6 +10,8 @@ from placewire.job.contract.signal_name import signal_name
 
 # Of what a rank says it failed by.
 _LONGEST_FAILURE = 10_000
+# What is said before ranks are told to end.
+ALL_ENDED, _OTHERS_ENDED = "all ranks were ended", "all other ranks were ended"
 
 
 def culprit(
@@ -40,9 +42,23 @@ def job_failed(rank: Followed, witness: Followed | None) -> JobFailed:
     return JobFailed(
         what + quote(rank.tail),
         where=rank.process.server,
-        remedy=(failure.remedy if failure else "") or "all other ranks were ended",
+        remedy=(failure.remedy if failure else "") or _OTHERS_ENDED,
         rank=rank.process.rank,
     )
+
+
+def about_those_that_stay(ranks: Sequence[Followed]) -> str:
+    """ranks: which were told to end, and killed, and of which nobody has heard that they ended."""
+    return (
+        f"{named(ranks)} not ended yet, though killed: look at the server and the network in "
+        "between; what does not end there with its lease is to be ended by hand"
+    )
+
+
+def say_that_some_stay(failure: JobFailed, ranks: Sequence[Followed]) -> None:
+    """The failure was described before anybody knew."""
+    for words in (ALL_ENDED, _OTHERS_ENDED):
+        failure.remedy = failure.remedy.replace(words, about_those_that_stay(ranks))
 
 
 def named(ranks: Sequence[Followed]) -> str:
@@ -56,7 +72,7 @@ def has_not_begun(latest: Followed, late: Sequence[Followed]) -> JobFailed:
         + quote(latest.tail),
         where=latest.process.server,
         remedy="look what hangs there: an import from a file server that is away, or the way to "
-        "rank 0 over the management network; all ranks were ended",
+        f"rank 0 over the management network; {ALL_ENDED}",
         rank=latest.process.rank,
     )
 

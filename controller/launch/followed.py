@@ -26,14 +26,17 @@ from placewire.job.contract.specification import (
 
 # Beside its steps: that it started, resumed, failed, finished; notes; and measured paths.
 _OTHER_EVENTS = 100
+# All of a rank's events are held until the job's end. A step has two, one of which names a path.
+_MOST_BYTES = 16 * 2**20
+_MOST_BYTES_OF_STEP = 8192
 
 
 @dataclass
 class Followed:
     """tail: the rank's last lines beside its events. lines: how many lines of its output were read.
     readers: tasks that read what it prints, its output before its errors. next_step,
-    checkpoint_step, others: the next step that it may report, the last that is in a checkpoint, and
-    how many other events it reported.
+    checkpoint_step, others, said_bytes: the next step that it may report, the last that is in a
+    checkpoint, how many other events it reported, and how long all of them were.
     exited_seconds, failed_seconds: when it ended, and when it reported a failure (monotonic)."""
 
     process: RankProcess
@@ -46,6 +49,7 @@ class Followed:
     next_step: int | None = None
     checkpoint_step: int = -1
     others: int = 0
+    said_bytes: int = 0
     failure: Failed | None = None
     readers: list[asyncio.Task[None]] = field(default_factory=list)
     exit: asyncio.Task[int] = field(init=False)
@@ -57,10 +61,14 @@ class Followed:
         """The exit status; None while the rank runs."""
         return self.exit.result() if self.exit.done() else None
 
-    def may_say(self, event: RankEvent) -> bool:
+    def may_say(self, event: RankEvent, size_bytes: int) -> bool:
         """Whether this comes next. What a rank reports is bounded by what it was asked to do: its
         steps come one after another, and each of the others belongs to one of them."""
         steps = self.spec.steps if isinstance(self.spec, RankSpec) else 0
+        if isinstance(event, Carried):  # Only the last one is held.
+            return True
+        if self.said_bytes + size_bytes > _MOST_BYTES + steps * _MOST_BYTES_OF_STEP:
+            return False
         if isinstance(event, StepDone):
             if event.step >= steps or self.next_step not in (None, event.step):
                 return False
@@ -69,9 +77,11 @@ class Followed:
             if event.step > steps or event.step <= self.checkpoint_step:
                 return False
             self.checkpoint_step = event.step
-        elif not isinstance(event, Carried):
+        else:
             self.others += 1
-            return self.others <= _OTHER_EVENTS + steps
+            if self.others > _OTHER_EVENTS + steps:
+                return False
+        self.said_bytes += size_bytes
         return True
 
     @property

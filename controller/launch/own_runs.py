@@ -117,6 +117,16 @@ def leading(run: Run, folder: str) -> str:
     return f"export {VARIABLE}={shlex.quote(before)}$${shlex.quote(behind)}"
 
 
+def signalling(run: Run, leader: int, name: str) -> str:
+    """Sends this signal to the process group of the run's leader; to nobody where the session of
+    that number is somebody else's by now, as after the server has started anew."""
+    return (
+        f"for p in $(ps -o pid= -s {leader}); do "
+        f"""if grep -qasz '^{VARIABLE}={run.identifier}:' "/proc/$p/environ"; then """
+        f"kill -s {name} -- -{leader} 2>&-; break; fi; done"
+    )
+
+
 def ending_strays(run: Run) -> str:
     """Kills what the run left behind in sessions of its own; to be run when the run has ended. What
     a killed process had started is found in the next turn."""

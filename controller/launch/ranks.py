@@ -13,7 +13,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from placewire.controller.errors import JobFailed
-from placewire.controller.launch.blame import culprit, has_not_begun, job_failed, named, quote
+from placewire.controller.launch.blame import (
+    ALL_ENDED,
+    about_those_that_stay,
+    culprit,
+    has_not_begun,
+    job_failed,
+    named,
+    quote,
+    say_that_some_stay,
+)
 from placewire.controller.launch.followed import Followed, event_of
 from placewire.controller.launch.launcher import RankProcess, Starter
 from placewire.controller.launch.lines import text_of
@@ -68,10 +77,12 @@ async def run_ranks(
     process should be gone; they get it with their start, and every two seconds.
 
     Raises JobFailed, which names the rank, its server, how it ended and its last lines. No rank is
-    left when this function returns, raises or is cancelled.
+    left when this function returns, raises or is cancelled; on_late gets a sentence about ranks
+    that were killed and do not end, and the JobFailed says so, too.
     """
     job = _Job(on_event, on_line)
     telling: asyncio.Task[None] | None = None
+    failure: JobFailed | None = None
     try:
         if held_seconds is not None:  # The first ranks are told while the others start.
             telling = asyncio.create_task(job.tell(held_seconds))
@@ -80,10 +91,13 @@ async def run_ranks(
             first = {} if held_seconds is None else {"held_seconds": held_seconds()}
             job.follow(await launcher.start(spec.model_copy(update=first)), spec)
         await job.watch(silence_seconds, start_seconds, on_late)
+    except JobFailed as error:
+        failure = error
+        raise
     finally:
         if telling is not None:
             telling.cancel()
-        await uninterruptible(job.end())
+        await uninterruptible(job.end(on_late, failure))
     return job.events
 
 
@@ -140,12 +154,12 @@ class _Job:
                 raise JobFailed(
                     f"no rank said anything for {silent:.0f} s{quote(self._ranks[0].tail)}",
                     where=f"{len(running)} of {len(self._ranks)} ranks still run",
-                    remedy="all ranks were ended",
+                    remedy=ALL_ENDED,
                 )
         if failed := [rank for rank in self._ranks if rank.has_failed]:
             raise job_failed(*culprit(failed, {r.process.rank: r for r in self._ranks}))
 
-    async def end(self) -> None:
+    async def end(self, on_late: Callable[[str], None], failure: JobFailed | None) -> None:
         for stop, seconds in (("terminate", TERMINATE_SECONDS), ("kill", _KILL_SECONDS)):
             running = [rank for rank in self._ranks if rank.status is None]
             if not running:
@@ -156,6 +170,10 @@ class _Job:
         for reader in self._readers():
             reader.cancel()
         await asyncio.gather(*self._readers(), return_exceptions=True)
+        if stay := [rank for rank in self._ranks if not rank.exited_seconds]:
+            on_late(about_those_that_stay(stay))
+            if failure is not None:
+                say_that_some_stay(failure, stay)
 
     def _readers(self) -> list[asyncio.Task[None]]:
         return [reader for rank in self._ranks for reader in rank.readers]
@@ -183,7 +201,7 @@ class _Job:
         rank.lines += 1
         self._heard = time.monotonic()
         event = event_of(rank.spec, line)
-        if event is None or not rank.may_say(event):  # the user's model prints
+        if event is None or not rank.may_say(event, len(line)):  # the user's model prints
             self._printed(rank, line, is_error=False)
             return
         rank.has_begun = True

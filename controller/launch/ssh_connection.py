@@ -31,6 +31,7 @@ from placewire.controller.launch.own_runs import (
     leading,
     making,
     removing,
+    signalling,
 )
 from placewire.controller.launch.programs import BECOME, described
 from placewire.controller.launch.ssh_connecting import Login, connected, no_answer, socket_of
@@ -160,7 +161,7 @@ class SshServer:
 
     def signal(self, started: Started, name: str) -> None:
         """Signals the program and all that it started. Raises LaunchFailed."""
-        script = f"kill -s {name} -- -{started.leader} 2>&-"
+        script = signalling(started.run, started.leader, name)
         if name == "KILL":  # this also kills the leader, which would have removed the folder
             strays, folder = ending_strays(started.run), removing(started.run, started.folder)
             script += f"; {strays}; {folder}"
@@ -251,6 +252,11 @@ class Started:
         if status < 0:
             return CONNECTION_LOST
         return _SIGNALLED - status if _SIGNALLED < status < CONNECTION_LOST else status
+
+    def is_lost(self) -> bool:
+        """Waits for the end. Returns whether the connection came to it before the program, which
+        may end with the same status itself."""
+        return self.channel.recv_exit_status() < 0
 
     def close(self) -> None:
         """Closes the connection. A running program goes on."""

@@ -13,7 +13,7 @@ from placewire.controller.abandonable import abandonable
 from placewire.controller.errors import LaunchFailed
 from placewire.controller.launch.lines import FedStream, lines_of
 from placewire.controller.launch.programs import whole
-from placewire.controller.launch.ssh_connection import CONNECTION_LOST, SshServer, Started
+from placewire.controller.launch.ssh_connection import SshServer, Started
 from placewire.job.contract.specification import Hold
 
 _CHUNK_BYTES = 65_536
@@ -102,7 +102,7 @@ class SshProgram:
         with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody reads any more
             self._pump(self._started.channel.recv, self._output)
             status = self._started.status()
-            if status == CONNECTION_LOST:
+            if self._started.is_lost():
                 self._send_signal("KILL")
                 lost = f"the SSH connection to {self.server} was lost\n".encode()
                 self._output.feed(lost)

@@ -28,16 +28,17 @@ if TYPE_CHECKING:
     from placewire.optimizer.cluster_plan.section import PlanNic
 
 
-def mistakes_of(plan: Plan, base: Path) -> Iterator[Mistake]:
-    """base: a second folder, after the working directory, to look for the job's relative files."""
+def mistakes_of(plan: Plan, base: Path, *, runs_job: bool = True) -> Iterator[Mistake]:
+    """base: a second folder, after the working directory, to look for the job's relative files.
+    runs_job: whether its files must be there; what a plan made is undone without them, too."""
     yield from cluster_mistakes(plan.cluster, plan.network.rails)
     for server, nics in nics_by_server(plan.cluster):
         yield from _bridge_mistakes(server.name, [(f"{path}.name", nic) for path, nic in nics])
-    yield from _job_mistakes(plan.job, base)
-    if plan.launch is None:
-        yield from _code_mistakes(plan.job, base)
-    else:
-        yield from _ssh_launch_mistakes(plan.launch, plan.job)
+    yield from _job_mistakes(plan.job)
+    if plan.launch is not None:
+        yield from _workdir_mistakes(plan.job)
+    if runs_job:
+        yield from _file_mistakes(plan, base)
     yield from _network_mistakes(plan)
     if plan.job.kind == "torchrun":
         yield from _traffic_mistakes(plan, plan.job)
@@ -97,12 +98,20 @@ def _network_mistakes(plan: Plan) -> Iterator[Mistake]:
         yield "cluster.setup_latency", f"{MEASURED} is for kind: placed; give a time, like 50us"
 
 
-def _job_mistakes(job: Job, base: Path) -> Iterator[Mistake]:
-    if job.kind == "torchrun":
-        return
-    if job.kind == "replay":
-        if not any(_exists(root / job.graph, Path.is_file) for root in (Path.cwd(), base)):
-            yield "job.graph", f"{shown(job.graph)} is no file (looked in {Path.cwd()}, {base})"
+def _file_mistakes(plan: Plan, base: Path) -> Iterator[Mistake]:
+    job = plan.job
+    if job.kind == "replay" and not any(
+        _exists(root / job.graph, Path.is_file) for root in (Path.cwd(), base)
+    ):
+        yield "job.graph", f"{shown(job.graph)} is no file (looked in {Path.cwd()}, {base})"
+    if plan.launch is None:
+        yield from _code_mistakes(job, base)
+    else:
+        yield from _ssh_file_mistakes(plan.launch)
+
+
+def _job_mistakes(job: Job) -> Iterator[Mistake]:
+    if job.kind != "placed":
         return
     if job.optimizer.name == "adamw" and job.optimizer.momentum is not None:
         yield "job.optimizer.momentum", "adamw takes no momentum; leave it out, or choose sgd"
@@ -132,12 +141,15 @@ def _model_path(job: PlacedJob) -> tuple[str, str] | None:
     return (module, function) if named else None
 
 
-def _ssh_launch_mistakes(launch: SshLaunch, job: Job) -> Iterator[Mistake]:
+def _ssh_file_mistakes(launch: SshLaunch) -> Iterator[Mistake]:
     """The launcher checks the servers' own files later, before anything is changed."""
     for name in ("key", "known_hosts"):
         path: str | None = getattr(launch, name)
-        if path is not None and not _exists(Path(path).expanduser(), Path.is_file):
+        if path is not None and not _exists(Path(path), lambda one: one.expanduser().is_file()):
             yield f"launch.{name}", f"{shown(path)} is no file on this machine"
+
+
+def _workdir_mistakes(job: Job) -> Iterator[Mistake]:
     if job.workdir is not None and not job.workdir.startswith("/"):
         yield (
             "job.workdir",
@@ -175,10 +187,11 @@ def _code_mistakes(job: Job, base: Path) -> Iterator[Mistake]:
 
 
 def _exists(path: Path, kind: Callable[[Path], bool]) -> bool:
-    """False also where the name is too long for a file, or its folder cannot be entered."""
+    """False also where the name is too long for a file, its folder cannot be entered, or the user
+    of `~user` is not known."""
     try:
         return kind(path)
-    except OSError:
+    except (OSError, RuntimeError):
         return False
 
 

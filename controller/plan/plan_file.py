@@ -14,12 +14,12 @@ from placewire.controller.plan.plan import Plan
 from placewire.optimizer.cluster_plan.documents import DocumentError, parsed, read_yaml
 
 
-def load_plan(path: Path) -> Plan:
-    """Raises PlanError with every mistake found."""
-    return read_plan(path)[1]
+def load_plan(path: Path, *, runs_job: bool = True) -> Plan:
+    """runs_job: as in mistakes_of. Raises PlanError with every mistake found."""
+    return read_plan(path, runs_job=runs_job)[1]
 
 
-def read_plan(path: Path) -> tuple[object, Plan]:
+def read_plan(path: Path, *, runs_job: bool = True) -> tuple[object, Plan]:
     """Returns the file's parsed YAML, and the plan that it is. Raises as load_plan does."""
     try:
         document = read_yaml(path)
@@ -27,10 +27,10 @@ def read_plan(path: Path) -> tuple[object, Plan]:
         raise PlanError(str(path), [("", f"cannot be read: {error.strerror}")]) from error
     except DocumentError as error:
         raise PlanError(str(path), error.mistakes) from error
-    return document, parse_plan(document, str(path), base=path.resolve().parent)
+    return document, parse_plan(document, str(path), base=path.resolve().parent, runs_job=runs_job)
 
 
-def parse_plan(document: object, file: str, base: Path) -> Plan:
+def parse_plan(document: object, file: str, base: Path, *, runs_job: bool = True) -> Plan:
     """base: where to look for relative graph files after the working directory."""
     if not isinstance(document, dict):
         raise PlanError(file, [("", "a plan is a mapping with version, name, cluster and job")])
@@ -38,6 +38,6 @@ def parse_plan(document: object, file: str, base: Path) -> Plan:
         plan = parsed(Plan, document)
     except DocumentError as error:
         raise PlanError(file, error.mistakes) from error
-    if mistakes := list(mistakes_of(plan, base)):
+    if mistakes := list(mistakes_of(plan, base, runs_job=runs_job)):
         raise PlanError(file, mistakes)
     return plan

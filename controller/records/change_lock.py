@@ -93,6 +93,19 @@ class ChangeLock:
     def _named_holder(self) -> str:
         try:
             holder = json.loads(self._file.read_bytes())
-            return f"process {holder['pid']}, since {holder['since']}"
-        except (ValueError, KeyError):  # it names itself a moment after it gets the lock
+            named = f"process {holder['pid']}, since {holder['since']}"
+            if not _is_stopped(int(holder["pid"])):
+                return named
+            return f"{named}, which is stopped (Ctrl-Z); `kill -CONT {holder['pid']}` has it go on"
+        except (ValueError, KeyError, TypeError):  # it names itself a moment after it gets the lock
             return "it has just begun"
+
+
+def _is_stopped(pid: int) -> bool:
+    """False also where that cannot be known, as in another namespace of processes."""
+    try:
+        # pid (name) state ...; the name may have spaces, parentheses and any other byte
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        return stat.rpartition(")")[2].split()[0] in ("T", "t")
+    except (OSError, IndexError):
+        return False

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 NetworkAfter = Literal["restored", "kept", "not restored"]
+# Begins the note of what the network was given back without.
+NOT_AS_BEFORE = "not as it was before: "
 
 
 class TrafficRow(Frozen):

@@ -13,7 +13,7 @@ from placewire.controller.decide.decide import PlacementDecision
 from placewire.controller.decide.traffic import TrafficDecision
 from placewire.controller.launch.job_status import JobStatus
 from placewire.controller.provision.progress import Began, Progress
-from placewire.controller.records.report import CalibratedRow, RunReport
+from placewire.controller.records.report import NOT_AS_BEFORE, CalibratedRow, RunReport
 from placewire.controller.records.run_log import rank_mark
 from placewire.controller.show import placements, rates, reports
 from placewire.controller.show.changes import previewed_lines
@@ -167,11 +167,13 @@ class Show:
 
     def report(self, report: RunReport) -> None:
         self._tables(report)
-        self._notes(report)
+        self.notes(report.notes)
         self._checkpoint(report)
         changed = ", ".join(f"{server} {count}" for server, count in report.changes.items())
         kept = report.network == "kept"
         now = "stays as it is" if kept else "is back on its former state, read back"
+        if not kept and any(note.startswith(NOT_AS_BEFORE) for note in report.notes):
+            now += ", but for what is told above"
         self.say(f"changes made: {changed}; the network {now}")
 
     def failed(self, report: RunReport) -> None:
@@ -180,11 +182,11 @@ class Show:
             self._tables(report)
         done = report.first_step + report.steps_run
         self.say(f"the job ended after {done} steps")
-        self._notes(report)
+        self.notes(report.notes)
         self._checkpoint(report)
 
-    def _notes(self, report: RunReport) -> None:
-        for note in report.notes:
+    def notes(self, notes: Sequence[str]) -> None:
+        for note in notes:
             self.say(note)
 
     def _tables(self, report: RunReport) -> None:

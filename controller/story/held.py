@@ -28,6 +28,15 @@ async def answered_leases(agents: Agents, servers: Sequence[str]) -> dict[str, L
         return {server: seen[server].lease for server in servers if server in seen}
 
 
+async def left_otherwise(agents: Agents, servers: Sequence[str]) -> dict[str, str]:
+    """By server, what its agent says that an undo left otherwise than before, as a NIC that stays
+    up because others use it by now. Of those servers that answer."""
+    leases = await answered_leases(agents, servers)
+    return {
+        s: lease.detail for s, lease in leases.items() if lease.detail and not lease.is_unsettled
+    }
+
+
 def carried_by_others(leases: Mapping[str, LeaseState], plan_name: str) -> dict[str, str]:
     """By server, the name of another plan that it carries. A server carries one plan at a time: it
     has nothing of this one."""

@@ -249,7 +249,10 @@ def _run_steps(
     if checkpoints is not None:
         checkpoints.close()
     transport.close()
-    program.recorder.write(program.structure_hash)
+    try:
+        program.recorder.write(program.structure_hash)
+    except OSError as error:  # All steps are done.
+        emit(Noted(rank=spec.rank, notes=(f"its trace is not written: {error}",)))
     traffic = tuple(
         Traffic(destination=destination, rail=rail, bytes=count)
         for (destination, rail), count in sorted(transport.sent_bytes.items())

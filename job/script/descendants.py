@@ -26,8 +26,7 @@ def descendants() -> list[int]:
         if not entry.name.isdigit():
             continue
         try:
-            # pid (name) state ppid ...; the name may have spaces and parentheses
-            # Any user can give a process a name of any bytes.
+            # pid (name) state ppid ...; the name may have spaces, parentheses and any other byte
             stat = (entry / "stat").read_text(errors="replace")
             state, parent = stat.rpartition(")")[2].split()[:2]
         except OSError:

@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -20,7 +21,7 @@ import placewire.controller.apply as apply_module
 import placewire.controller.change.change as change_module
 import placewire.controller.records.journal_file as journal_files
 import placewire.controller.story.delivery as delivery_module
-from placewire.agent.contract.messages import Commit, Previewed, Restore
+from placewire.agent.contract.messages import Commit, Observe, Previewed, Restore
 from placewire.agent.contract.state import LeaseState
 from placewire.controller.agents.agents import Agents
 from placewire.controller.apply import apply
@@ -139,6 +140,35 @@ async def test_a_network_that_cannot_be_restored_loses_no_report(
     with pytest.raises(RestoreFailed):
         await run.apply(journal, told)
     assert [report.network for report in run.kept] == ["not restored"]
+
+
+@pytest.mark.parametrize("ends", ["well", "badly"])
+async def test_what_an_undo_left_otherwise_is_in_the_report(
+    run: Run, journal: Journal, ends: str
+) -> None:
+    """As a NIC that stays up because others use it by now: not all is as it was before."""
+    network = run.plan.network.model_copy(update={"on_exit": "restore"})
+    run.plan = run.plan.model_copy(update={"network": network})
+    undone, what = list[str](), "NIC nic0 was left up on 2026-11-26"
+
+    def told(server: str, request: Any) -> Any:
+        if isinstance(request, Restore):
+            undone.append(server)
+        elif isinstance(request, Observe) and server == "s2" and server in undone:
+            return SimpleNamespace(lease=LEASE.model_copy(update={"detail": what}))
+        return answer(server, request)
+
+    if ends == "badly":
+        running = asyncio.create_task(run.apply(journal, told))
+        run.after_job = running.cancel
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    else:
+        await run.apply(journal, told)
+    (report,) = run.kept
+    said = " ".join(run.shown.getvalue().split())
+    assert report.notes == (f"not as it was before: s2: {what}",) and what in said
+    assert ends == "badly" or "former state, read back, but for what is told above" in said
 
 
 async def test_a_report_that_cannot_be_made_hides_no_failure(

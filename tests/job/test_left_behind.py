@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+from placewire.controller.lab.processes import start_ticks
 from placewire.job.contract.specification import RankSpec
 from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
@@ -54,3 +55,33 @@ def test_a_daemon_of_a_model_ends_with_the_rank(tmp_path: Path) -> None:
     while runs(int(mark.read_text())):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+ODD_NAME = """
+import ctypes, time
+ctypes.CDLL(None).prctl(15, b"\\xff) n", 0, 0, 0)
+print("named", flush=True)
+time.sleep(600)
+"""
+ENDS = """
+import os, subprocess
+from placewire.job.script.descendants import kill_descendants
+child = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+kill_descendants(10)
+try:
+    os.kill(child.pid, 0)
+except ProcessLookupError:
+    print("ended")
+"""
+
+
+def test_a_process_of_another_user_whose_name_is_no_text_keeps_nothing_from_ending() -> None:
+    """Any user of the server may have one, and every process of the server is looked at."""
+    with subprocess.Popen([sys.executable, "-c", ODD_NAME], stdout=subprocess.PIPE) as odd:
+        try:
+            assert odd.stdout is not None and odd.stdout.readline() == b"named\n"
+            done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True)
+            assert (done.stdout, done.stderr) == ("ended\n", "")
+            assert start_ticks(odd.pid) is not None
+        finally:
+            odd.kill()

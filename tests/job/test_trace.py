@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from pathlib import Path
@@ -11,9 +12,18 @@ import numpy as np
 import pytest
 import torch
 
-from placewire.job.contract.specification import RankSpec, TraceSpec
+from placewire.job.contract.specification import (
+    Finished,
+    Noted,
+    RankEvent,
+    RankSpec,
+    StepDone,
+    TraceSpec,
+)
 from placewire.job.messages.rank_messages import RankMessage
 from placewire.job.placed.recorder import Recorder
+from placewire.job.placed.resume import Beginning
+from placewire.job.placed.runtime import Program, _run_steps
 from placewire.job.transport.transport import Alone
 from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
@@ -188,3 +198,27 @@ def test_gloo_gets_nothing_from_the_thread_that_the_profiler_watches(tmp_path: P
         recorder.end(time.perf_counter())
     here = threading.get_ident()
     assert [thread == here for thread in inner.threads] == [True, True, False, True]
+
+
+def test_a_trace_that_cannot_be_written_ends_no_training(tmp_path: Path) -> None:
+    """All steps are done by then, and the job may have run for days."""
+
+    class Full(Recorder):
+        def __init__(self) -> None: ...
+
+        def begin(self, step: int, at: float) -> None: ...
+
+        def end(self, at: float) -> None: ...
+
+        def write(self, structure_hash: str) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path))
+
+    spec = RankSpec.model_validate({
+        **HARD, "rank": 0, "world_size": 1, "device": "s1/0", "master_address": "127.0.0.1",
+        "master_tcp_port": 29400, "rail_interfaces": (), "placement_file": "none",
+    })  # fmt: skip
+    told: list[RankEvent] = []
+    program = Program("hash", lambda step: (), lambda inputs: None, Full())
+    _run_steps(spec, program, Beginning(), Alone(), told.append)
+    assert [type(event) for event in told] == [*[StepDone] * STEPS, Noted, Finished]
+    assert isinstance(told[-2], Noted) and "its trace is not written" in told[-2].notes[0]

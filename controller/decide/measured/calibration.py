@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from placewire.controller.compile.ranks import calibration_specs
-from placewire.controller.decide.cached_file import make_cache
+from placewire.controller.decide.cached_file import make_cache, written
 from placewire.controller.decide.measured.digests import digest
 from placewire.controller.decide.measured.optimizer_process import Say
+from placewire.controller.errors import PlacewireError
 from placewire.controller.launch.launcher import Launcher
 from placewire.controller.launch.ranks import run_ranks
 from placewire.controller.plan.plan import Plan
@@ -66,8 +67,12 @@ async def calibrate(
             "other work, to be measured in time"
         )
     if rows:
-        setup_seconds = keep(plan, rows, cache)
-        say(f"setting up a message takes {format_seconds(setup_seconds)}, the median of all paths")
+        seconds = typical_setup_seconds(rows)
+        say(f"setting up a message takes {format_seconds(seconds)}, the median of all paths")
+        try:
+            keep(plan, rows, cache)
+        except PlacewireError as problem:  # It is for the next time; the job is ready.
+            say(f"that is not kept: {problem}")
     return rows
 
 
@@ -128,9 +133,15 @@ def kept_setup_seconds(plan: Plan, cache: Path) -> float | None:
         return None  # The file is broken: the next calibration replaces it.
 
 
+def typical_setup_seconds(rows: Sequence[CalibratedRow]) -> float:
+    """The median of all paths, because the model has one set-up latency."""
+    return statistics.median(row.setup_seconds for row in rows)
+
+
 def keep(plan: Plan, rows: Sequence[CalibratedRow], cache: Path) -> float:
-    """Keeps and returns the median of all paths, because the model has one set-up latency."""
-    seconds = statistics.median(row.setup_seconds for row in rows)
+    """Keeps and returns the typical set-up latency. Raises PlacewireError where the cache cannot be
+    written."""
+    seconds = typical_setup_seconds(rows)
     document = {
         "version": _VERSION,
         "cluster": _cluster(plan),
@@ -138,7 +149,8 @@ def keep(plan: Plan, rows: Sequence[CalibratedRow], cache: Path) -> float:
         "paths": [row.model_dump() for row in rows],
     }
     make_cache(cache)
-    write_json(_file(plan, cache), document)
+    with written(_file(plan, cache)):
+        write_json(_file(plan, cache), document)
     return seconds
 
 

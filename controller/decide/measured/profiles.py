@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from placewire.controller.abandonable import abandonable
+from placewire.controller.decide.cached_file import is_whole, written
 from placewire.controller.decide.measured.digests import digest, optimizer_digest
 from placewire.controller.decide.measured.optimizer_process import Say
 from placewire.controller.errors import JobFailed, PlacewireError, PlanError
@@ -116,7 +117,7 @@ async def _of_type(
 ) -> Path:
     """turns: by server, the lock that lets one type be measured there at a time."""
     file = cache / f"graph-{digest(_question(asked))}.json.gz"
-    if file.is_file():
+    if await asyncio.to_thread(is_whole, file, load_graph):
         async with turns[asked.servers[0]]:
             changed = await _changed(asked, launcher, asked.servers[0], file)
         if not changed:
@@ -204,9 +205,13 @@ async def _measure(
             raise _not_understood(asked, server, str(error)) from error
         if asked.device_type not in graph.device_types:
             raise _not_understood(asked, server, "its graph has no times of this device type")
-        for name, document in profiles.items():
-            write_json(cache / name, document)
-        save_graph(replace(graph, notes={**graph.notes, "server": server}), file)
+        try:
+            with written(file):
+                for name, document in profiles.items():
+                    write_json(cache / name, document)
+                save_graph(replace(graph, notes={**graph.notes, "server": server}), file)
+        except (ValueError, RecursionError) as error:  # As of a number that is not finite.
+            raise _not_understood(asked, server, str(error)) from error
 
     await asyncio.to_thread(keep)
 
@@ -274,8 +279,9 @@ def _joined(asked: list[_Asked], files: list[Path], cache: Path) -> Path:
     except GraphError as error:
         raise _refused(asked[0].plan_file, "job.model", str(error)) from error
     file = cache / f"joined-{digest([graph.structure_hash, graph.profile_digest])}.json.gz"
-    if not file.is_file():
-        save_graph(graph, file)
+    if not is_whole(file, load_graph):
+        with written(file):
+            save_graph(graph, file)
     return file
 
 

@@ -298,6 +298,43 @@ def test_a_route_that_network_manager_made_of_the_subnet_comes_back(
     assert after == before
 
 
+@network
+def test_routes_that_a_program_made_as_the_kernels_come_back(server: ServerUnderTest) -> None:
+    """Cilium makes its routes to other nodes so."""
+    server.sh("ip route add 10.60.2.0/24 via 10.7.0.2 dev nic0 proto kernel")
+    before = server.snapshot()
+    assert server.inside(keeping.stage, server.config, desired_state(1)).succeeded
+    assert "10.60.2.0/24 via 10.7.0.2 dev pw-nic0 proto kernel" in server.sh("ip route show")
+    assert server.inside(keeping.restore, server.config, 1).succeeded
+    assert server.snapshot() == before
+    server.sh("ip route add 10.60.3.0/24 dev mgmt proto kernel src 10.7.0.1")
+    (refused,) = server.inside(keeping.stage, server.config, desired_state(2)).refusals
+    assert "ip route del 10.60.3.0/24 dev mgmt proto 2" in refused.remedy
+
+
+@network
+def test_the_route_of_a_subnet_is_made_again_where_somebody_removed_it(
+    server: ServerUnderTest,
+) -> None:
+    """Without it, a program that binds to no address leaves by the default route, and a route by a
+    gateway of the subnet cannot be put back."""
+    server.sh("ip route add 172.16.0.0/16 via 10.7.0.2 dev nic0")
+    before = server.snapshot()
+    server.inside(keeping.stage, server.config, desired_state(1))
+    server.inside(keeping.commit, server.config, 1)
+    during = server.sh("ip route show table main")
+    server.sh("ip route flush dev pw-nic0")
+    due = server.inside(keeping.read_back, server.config, 1).deviations
+    assert ("addresses", "pw-nic0 10.7.0.1/24") in {(c.collection, c.key) for c in due}
+    assert server.inside(keeping.resume, server.config).succeeded
+    assert server.sh("ip route show table main") == during
+    server.sh("ip route del 10.7.1.0/24 dev pw-nic1; ip route add 10.7.1.0/24 dev pw-nic1 metric 7")
+    assert server.inside(keeping.read_back, server.config, 1).deviations == (), "it has another"
+    server.sh("ip route del 10.7.1.0/24 dev pw-nic1 metric 7")
+    assert server.inside(keeping.destroy, server.config).succeeded
+    assert server.snapshot() == before
+
+
 def of_nic1(server: ServerUnderTest) -> str:
     return server.sh("ip -4 address show nic1; ip rule show; ip route show table all dev nic1")
 

@@ -96,3 +96,39 @@ def test_the_change_is_undone_and_their_flow_stays(server: ServerUnderTest) -> N
     assert server.inside(keeping.read_back, server.config, 1).deviations == ()
     refused = server.inside(keeping.stage, server.config, desired_state(3))
     assert "a foreign flow has its match" in refused.refusals[0].what, "and now before any change"
+
+
+def test_the_flow_of_a_new_bridge_is_put_back_where_somebody_removed_all_flows(
+    server: ServerUnderTest,
+) -> None:
+    """Without it, a bridge passes no ARP, and nothing that comes in."""
+    server.inside(keeping.stage, server.config, desired_state(1))
+    server.inside(keeping.commit, server.config, 1)
+    management, before = f"unix:{server.directory}/pw-nic0.mgmt", flows(server)
+    server.sh(f"ovs-ofctl del-flows {management}; ip neighbour flush dev pw-nic0")
+    due = server.inside(keeping.read_back, server.config, 1)
+    assert ("bridges", "pw-nic0") in {(c.collection, c.key) for c in due.deviations}
+    assert any("passes nothing" in problem for problem in due.problems)
+    assert server.inside(keeping.resume, server.config).succeeded
+    assert flows(server) == before
+    assert server.inside(keeping.reaches, "10.7.0.2", "10.7.0.1")
+    assert server.inside(keeping.read_back, server.config, 1).problems == ()
+
+
+@pytest.mark.parametrize("how", ["a controller", "a flow for all packets"])
+def test_what_somebody_else_forwards_by_on_our_bridge_is_left(
+    server: ServerUnderTest, how: str
+) -> None:
+    server.inside(keeping.stage, server.config, desired_state(1))
+    server.inside(keeping.commit, server.config, 1)
+    management = f"unix:{server.directory}/pw-nic0.mgmt"
+    if how == "a controller":
+        server.vsctl("set-controller pw-nic0 unix:/nowhere -- set-fail-mode pw-nic0 secure")
+        server.sh(f"ovs-ofctl --strict del-flows {management} priority=0")
+    else:
+        server.sh(f"ovs-ofctl add-flow {management} priority=0,actions=drop")
+    forwarding = [line for line in flows(server) if "priority=0 " in line]
+    resumed = server.inside(keeping.resume, server.config)
+    # Open vSwitch removes all flows of a bridge that is given a controller, ours too.
+    assert resumed.succeeded and {change.collection for change in resumed.changes} <= {"flows"}
+    assert [line for line in flows(server) if "priority=0 " in line] == forwarding

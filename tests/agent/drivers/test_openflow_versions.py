@@ -65,7 +65,7 @@ def test_the_words_are_those_of_ovs_ofctl(tmp_path: Path) -> None:
 
 
 def test_its_flows_are_read(switch: Switch) -> None:
-    ours, foreign = openflow.read_flows("/run", ["pw-nic0"])
+    ours, foreign, _ = openflow.read_flows("/run", ["pw-nic0"])
     assert ours == [QUEUED]
     (told,) = foreign
     assert told.text == "flow cookie=0x7, tcp actions=drop"

@@ -9,6 +9,7 @@ import pytest
 
 from placewire.agent.contract.entries import PROTOCOL, Route, Rule
 from placewire.agent.drivers import policy_routing, routes
+from placewire.agent.reconcile.foreign import OTHER_RULES
 
 
 class Message(dict[str, Any]):
@@ -70,7 +71,12 @@ def test_a_rule_is_ours_by_protocol_priority_and_table(kernel: Kernel) -> None:
     )
     ours, foreign = policy_routing.read_rules()
     assert ours == [Rule(priority=18000, source="10.1.0.0/16", table=8000)]
-    assert [entry.key for entry in foreign] == ["18001", "18002"], "they are in our places"
+    assert [entry.key for entry in foreign if entry.collection == "rules"] == ["18001", "18002"]
+    in_our_tables = [entry for entry in foreign if entry.collection == OTHER_RULES]
+    assert [entry.key for entry in in_our_tables] == [
+        "table 8000 18002: from 10.1.0.0/16 lookup 8000",
+        "table 8000 100: from 10.1.0.0/16 lookup 8000",
+    ]
 
 
 def test_a_route_is_ours_by_protocol_and_table(kernel: Kernel) -> None:

@@ -17,7 +17,14 @@ from placewire.agent.contract.state import (
     ObservedState,
     TakenOver,
 )
-from placewire.agent.drivers import interfaces, nic_moves, on_queues, routes, traffic_control
+from placewire.agent.drivers import (
+    interfaces,
+    nic_moves,
+    on_queues,
+    openflow,
+    routes,
+    traffic_control,
+)
 from placewire.agent.drivers.disciplines import Discipline
 from placewire.agent.drivers.interfaces import InterfaceView
 from placewire.agent.drivers.on_bridges import made_by_kernel, read_on_bridges, require_alone
@@ -27,7 +34,7 @@ from placewire.agent.drivers.switch_view import SwitchView
 from placewire.agent.drivers.traffic_control import read_classifiers, read_foreign
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effects import EffectError
-from placewire.agent.reconcile.foreign import DISCIPLINES, ON_BRIDGES, ON_QUEUES
+from placewire.agent.reconcile.foreign import DISCIPLINES, ON_BRIDGES, ON_QUEUES, PORTS
 from placewire.agent.reconcile.ledger import extended, has_back
 from placewire.agent.reconcile.steps import EntryStep, NicStep
 from tests.agent.states import desired_state
@@ -290,9 +297,12 @@ def a_busy_bridge(said: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict
     said["ip -N -j -d address show"] = json.dumps(LINKS)
     said["ip -N -o -4 route show table all"] = ROUTES
     said["ip -N -o -6 route show table all"] = ROUTES_V6
-    said["ip -N -j neigh show nud permanent"] = json.dumps(
-        [{"dst": "10.7.0.9", "dev": "pw-nic0", "lladdr": "02:00:00:00:00:09"},
-         {"dst": "10.9.0.9", "dev": "mgmt", "lladdr": "02:00:00:00:00:19"}]
+    said["ip -N -j neigh show nud all"] = json.dumps(
+        [{"dst": "10.7.0.9", "dev": "pw-nic0", "lladdr": "02:00:00:00:00:09",
+          "state": ["PERMANENT"]},
+         {"dst": "10.7.0.2", "dev": "pw-nic0", "lladdr": "02:00:00:00:00:02", "state": ["STALE"]},
+         {"dst": "10.9.0.9", "dev": "mgmt", "lladdr": "02:00:00:00:00:19",
+          "state": ["PERMANENT"]}]
     )  # fmt: skip
     said["ip -N -j neigh show proxy"] = json.dumps([{"dst": "10.7.0.8", "dev": "pw-nic0"}])
     said["ip -N -j nexthop show"] = json.dumps(
@@ -347,14 +357,19 @@ def test_each_thing_on_a_bridge_is_told_with_what_removes_it() -> None:
 
 
 def test_routes_beside_nics_and_bridges_are_read(a_busy_bridge: dict[str, str]) -> None:
+    br_ex = {"ifindex": 9, "ifname": "br-ex", "flags": ["UP"], "mtu": 1500, "address": "",
+             "addr_info": [of_nic0("10.99.0.1")]}  # fmt: skip
+    a_busy_bridge["ip -N -j -d address show"] = json.dumps([*LINKS, br_ex])
     a_busy_bridge["ip -N -o -4 route show table all"] += (
         "10.99.0.0/24 dev br-ex proto 2 scope 253 src 10.99.0.1\n"
         "10.88.0.0/16 via 10.99.0.254 dev br-ex src 10.7.0.1\n"
         "10.89.0.0/16 dev lo scope 253 src 10.7.0.1\n"
+        "10.87.0.0/16 via 10.99.0.253 dev br-ex proto 2 src 10.7.0.1\n"
     )
     assert InterfaceView().foreign_routes_beside({"pw-nic0", "mgmt"}) == (
         "10.89.0.0/16 dev lo scope 253 src 10.7.0.1",
         "10.88.0.0/16 via 10.99.0.254 dev br-ex src 10.7.0.1",
+        "10.87.0.0/16 via 10.99.0.253 dev br-ex proto 2 src 10.7.0.1",
     )
 
 
@@ -449,6 +464,8 @@ def test_a_route_that_the_kernel_does_not_make_by_itself_is_a_nics_own(
     assert nic0(said, [flagged], GATEWAY, SUBNET, LOCAL).routes == (SUBNET, GATEWAY)
     plain = of_nic0("10.7.0.1", metric=100)
     assert nic0(said, [plain], GATEWAY, SUBNET, LOCAL).routes == (GATEWAY,)
+    to_a_node = "10.60.2.0/24 via 10.7.0.2 dev nic0 proto 2"
+    assert nic0(said, [plain], GATEWAY, SUBNET, to_a_node).routes == (GATEWAY, to_a_node)
     # Beside it, those of addresses with which the kernel makes one.
     peer = of_nic0("10.8.0.1", address="10.8.0.2", prefixlen=32)
     made = (
@@ -522,10 +539,18 @@ def test_routes_in_one_place_are_a_fact(said: dict[str, str]) -> None:
 
 
 def test_what_the_kernel_drops_with_the_last_address_is_a_fact(said: dict[str, str]) -> None:
-    said["ip -N -j neigh show nud permanent"] = json.dumps(
-        [{"dst": "10.7.0.9", "dev": "nic0"}, {"dst": "10.7.0.9", "dev": "mgmt"},
-         {"dst": "fd00::9", "dev": "nic0"}]
-    )  # fmt: skip
+    of_all: list[tuple[str, str, str, dict[str, Any]]] = [
+        ("10.7.0.9", "nic0", "PERMANENT", {}), ("10.7.0.9", "mgmt", "PERMANENT", {}),
+        ("fd00::9", "nic0", "PERMANENT", {}), ("10.7.0.2", "nic0", "REACHABLE", {}),
+        ("10.7.0.3", "nic0", "REACHABLE", {"extern_learn": None}),
+        ("10.7.0.4", "nic0", "INCOMPLETE", {"managed": None}),
+        ("10.7.0.5", "nic0", "NOARP", {"lladdr": "02:00:00:00:00:05"}),
+        ("10.7.0.255", "nic0", "NOARP", {"lladdr": "ff:ff:ff:ff:ff:ff"}),
+        ("224.0.0.22", "nic0", "NOARP", {"lladdr": "01:00:5e:00:00:16"}),
+    ]  # fmt: skip
+    said["ip -N -j neigh show nud all"] = json.dumps(
+        [{"dst": to, "dev": dev, "state": [state], **more} for to, dev, state, more in of_all]
+    )
     said["ip -N -j neigh show proxy"] = json.dumps([{"dst": "10.7.0.8", "dev": "nic0"}])
     said["ip -N -o -4 route show table 255"] = """\
 2 10.7.0.1 dev nic0 proto 2 scope 254 src 10.7.0.1
@@ -533,7 +558,7 @@ def test_what_the_kernel_drops_with_the_last_address_is_a_fact(said: dict[str, s
 2 198.51.100.0/24 dev lo scope 254
 """
     assert nic0(said, [of_nic0("10.7.0.1")]).lost_with_addresses == (
-        "neigh 10.7.0.9 dev nic0",
+        *(f"neigh 10.7.0.{host} dev nic0" for host in (9, 3, 4, 5)),
         "neigh proxy 10.7.0.8 dev nic0",
         "route local 192.0.2.0/24 dev nic0 scope 254",
     )
@@ -547,12 +572,26 @@ def test_a_route_of_ours_is_ours_by_its_numbers(said: dict[str, str]) -> None:
 
 
 def test_a_moved_route_of_the_subnet_is_seen_on_the_bridge(said: dict[str, str]) -> None:
+    made = "10.7.0.0/24 dev pw-nic0 proto 2 scope 253 src 10.7.0.1"
     moved = over_bridge(SUBNET, "nic0", "pw-nic0")
-    said["ip -N -o -4 route show table all"] = (
-        f"{moved}\n10.7.0.0/24 dev pw-nic0 proto 2 scope 253 src 10.7.0.1\n"
-    )
-    assert InterfaceView().foreign_routes("pw-nic0") == ()
-    assert InterfaceView().foreign_routes("pw-nic0", also=[moved]) == (moved,)
+    bridge = {"ifindex": 7, "ifname": "pw-nic0", "flags": ["UP"], "mtu": 1500,
+              "address": "", "addr_info": [of_nic0("10.7.0.1")]}  # fmt: skip
+    said["ip -N -j -d address show"] = json.dumps([bridge])
+    said["ip -N -o -4 route show table all"] = f"{moved}\n{made}\n"
+    assert InterfaceView().foreign_routes("pw-nic0") == (moved,)
+    # Where the NIC had the very one that the kernel makes on the bridge.
+    assert InterfaceView().foreign_routes("pw-nic0", also=[made]) == (moved, made)
+
+
+def test_an_address_lacks_the_route_of_its_subnet_where_there_is_none(said: dict[str, str]) -> None:
+    made, own = "10.7.0.0/24 dev nic0 proto 2 scope 253 src 10.7.0.1", of_nic0("10.7.0.1")
+    for route, lacks in (
+        (made, False), ("10.7.0.0/24 dev nic0 scope 253 metric 7", False),
+        (made.replace("nic0", "mgmt"), True), (GATEWAY, True),
+    ):  # fmt: skip
+        nic0(said, [own], route)
+        assert InterfaceView().lacks_its_subnet("nic0", "10.7.0.1/24") is lacks, route
+        assert not InterfaceView().lacks_its_subnet("nic0", "10.7.0.1/32")
 
 
 # -- Open vSwitch ----------------------------------------------------------------------------------
@@ -578,6 +617,19 @@ def test_each_flow_of_others_is_told_with_what_removes_it(line: str, match: str)
     assert foreign.remedy == (
         f"ovs-ofctl -O OpenFlow13 --strict del-flows unix:/run/pw-nic0.mgmt '{match}'"
     )
+
+
+def test_a_bridge_without_a_flow_for_all_packets_is_found() -> None:
+    ours = (
+        " cookie=0x5057000000000000, priority=20480,ip,in_port=LOCAL,nw_dst=10.7.0.2 actions=drop"
+    )
+    for line in (
+        "priority=0 actions=NORMAL", " cookie=0x9, reset_counts priority=0 actions=drop",
+        "idle_timeout=60, priority=0 actions=NORMAL",
+    ):  # fmt: skip
+        assert openflow._forwards(f"{ours}\n{line}\n")
+    for line in ("", "priority=0,arp actions=NORMAL", "table=3, priority=0 actions=NORMAL"):
+        assert not openflow._forwards(f"{ours}\n{line}\n")
 
 
 def test_the_flow_of_a_new_bridge_is_open_vswitchs_own() -> None:
@@ -637,6 +689,14 @@ def test_what_others_put_into_the_rows_of_a_bridge_of_ours() -> None:
     }
     assert [queue.queue_id for queue in switch.shapers_and_queues()[1]] == [0]
     assert switch.queue_ids() == {"nic0": {0, 7}} and switch.offloads
+
+
+def test_the_two_ports_of_a_bridge_of_ours_are_ours_without_their_marks() -> None:
+    rows = Rows()
+    for port in rows.rows("Port"):
+        port.external_ids = {}
+    told = SwitchView(rows).foreign_on_ours()  # type: ignore[arg-type]
+    assert [f.text for f in told if f.collection == PORTS] == ["port op0"]
 
 
 def test_the_installed_open_vswitch_says_what_others_may_have_on_a_bridge() -> None:

@@ -55,6 +55,10 @@ THINGS = {
         "ip route add 10.60.0.0/16 via 10.7.0.2 dev pw-nic0", "bridge pw-nic0",
         "ip route", "10.60.0.0/16",
     ),
+    "route as the kernel's": Thing(
+        "ip route add 10.63.0.0/16 via 10.7.0.2 dev pw-nic0 proto kernel", "bridge pw-nic0",
+        "ip route", "10.63.0.0/16",
+    ),
     "route in our table": Thing(
         "ip route add 10.61.0.0/16 dev pw-nic0 table 8000", "bridge pw-nic0",
         "ip route show table 8000", "10.61.0.0/16",
@@ -66,6 +70,10 @@ THINGS = {
     "neighbour": Thing(
         "ip neigh add 10.7.0.9 lladdr 02:00:00:00:00:09 dev pw-nic0 nud permanent",
         "bridge pw-nic0", "ip neigh show dev pw-nic0", "10.7.0.9",
+    ),
+    "neighbour without ARP": Thing(
+        "ip neigh add 10.7.0.9 lladdr 02:00:00:00:00:09 dev pw-nic0 nud noarp",
+        "bridge pw-nic0", "ip neigh show dev pw-nic0 nud all", "10.7.0.9",
     ),
     "interface": Thing(
         "ip link add link pw-nic0 name mv0 type macvlan", "bridge pw-nic0",

@@ -37,6 +37,18 @@ from tests.agent.transfers import PAYLOAD, RATES, class_bytes, listen, send, tra
 from tests.measured import until
 
 
+def test_a_measurement_that_a_clock_set_back_puts_off_is_not_made() -> None:
+    """An hour later nobody waits for it, and the rail may be another job's."""
+
+    async def story() -> tuple[TransferResult, ...]:
+        async with asyncio.timeout(30):
+            return await run_transfers((transfer(2), transfer(3)), 1, time.time() + 3600)
+
+    results = asyncio.run(story())
+    assert [one.destination for one in results] == ["s2", "s3"]
+    assert all("clock was set back: it would begin in 3600 s" in str(r.error) for r in results)
+
+
 @pytest.mark.network
 def test_a_paced_transfer_sends_what_was_promised(server: ServerUnderTest) -> None:
     assert server.inside(keeping.stage, server.config, desired_state()).succeeded

@@ -6,8 +6,10 @@ import pytest
 
 from placewire.agent.contract.entries import Address, Sysctl
 from placewire.agent.contract.state import ForeignEntry, Ledger, ObservedState, TakenOver
+from placewire.agent.reconcile.diff import difference
 from placewire.agent.reconcile.ledger import (
     extended,
+    lost_route_sentences,
     owed_refusals,
     owed_sentences,
     payable,
@@ -42,6 +44,27 @@ def test_what_an_absent_nic_held_becomes_a_debt_with_its_sysctls() -> None:
     (refusal,) = owed_refusals("s1", ledger)
     for text in (sentence, refusal.sentence):
         assert "nic0" in text and "10.7.0.1/24" in text and f"{ARP_IGNORE} = 0" in text
+
+
+def test_a_route_whose_source_is_gone_is_not_given_back_and_told() -> None:
+    """The kernel refuses it for ever: an undo never came to its end."""
+    plain, sourced = "10.60.0.0/16 via 10.7.0.2 dev nic0", "10.61.0.0/16 dev nic0 src 192.168.1.5"
+    taken = LEDGER.nics[0].model_copy(update={"routes": (plain, sourced)})
+    ledger = LEDGER.model_copy(update={"nics": (taken,)})
+    bare = ObservedState(nics=(nic("nic0"),), sysctls=(WAS,))
+    (back,) = difference(None, bare, ledger)
+    assert isinstance(back, NicStep) and back.held.routes == (plain,)
+    given = nic("nic0", "10.7.0.1/24").model_copy(update={"routes": (plain,)})
+    done = bare.model_copy(update={"nics": (given,)})
+    assert difference(None, done, ledger) == () and settled(None, done, ledger) == Ledger()
+    (told,) = lost_route_sentences(None, done, ledger)
+    assert sourced in told and "192.168.1.5" in told
+    of_lo = Address(interface="lo", address="192.168.1.5/32")
+    over_the_bridge = sourced.replace("nic0", "pw-nic0")
+    for there in ({"addresses_elsewhere": (of_lo,)}, {"bridge_routes": (over_the_bridge,)}):
+        (back,) = difference(None, bare.model_copy(update=there), ledger)
+        assert isinstance(back, NicStep) and back.held.routes == (plain, sourced)
+        assert lost_route_sentences(None, done.model_copy(update=there), ledger) == ()
 
 
 def test_a_payment_gives_all_and_nothing_twice() -> None:

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placewire.agent.contract.entries import Address, Bridge, Flow, Queue, Rule, Shaper, Sysctl
+from placewire.agent.contract.entries import (
+    Address,
+    Bridge,
+    Classifier,
+    Flow,
+    Queue,
+    Rule,
+    Shaper,
+    Sysctl,
+)
 from placewire.agent.contract.state import (
     Collections,
     DesiredState,
@@ -18,11 +27,12 @@ from placewire.agent.contract.state import (
     NicFacts,
     ObservedState,
     TakenOver,
+    UnopenedNic,
 )
 from placewire.agent.reconcile.canonical import canonical
 from placewire.agent.reconcile.diff import difference
 from placewire.agent.reconcile.effective import ineffective_queues
-from placewire.agent.reconcile.foreign import hold_back
+from placewire.agent.reconcile.foreign import RECEIVERS, hold_back
 from placewire.agent.reconcile.ledger import extended, marked_as_held, settled
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 from placewire.agent.reconcile.unmarkable import unmarked
@@ -219,6 +229,16 @@ def test_a_bridge_that_is_down_is_brought_up(which: str) -> None:
     assert all(step.as_change().action == "remove" for step in left)
 
 
+def test_an_address_without_the_route_of_its_subnet_is_made_anew() -> None:
+    desired = desired_state(1)
+    up = applied(BARE, difference(desired, BARE, Ledger()))
+    address = desired.addresses[1]
+    observed = up.model_copy(update={"unrouted": (address.key,)})
+    steps = difference(desired, observed, Ledger())
+    of_addresses = [step for step in steps if step.as_change().collection == "addresses"]
+    assert of_addresses == [EntryStep(address, address)]
+
+
 def test_routes_of_others_are_on_the_bridge_as_long_as_it_is_in_force() -> None:
     route = "default via 10.7.0.254 dev nic0 proto static"
     bare = BARE.model_copy(update={"nics": (nic("nic0", "10.7.0.1/24", routes=(route,)),)})
@@ -378,6 +398,8 @@ def test_a_nic_whose_address_others_send_from_is_not_taken_over(over: str) -> No
         ("classifiers", "nic0"),
         ("rules", "18000"),
         ("routes", "table 8000 10.7.0.0/24"),
+        ("routes", "table 8000 0.0.0.0/0"),
+        ("other rules", "table 8001 5: from 10.1.0.0/16 lookup 8001"),
     ],
 )
 def test_foreign_entries_in_our_ranges_collide(collection: str, key: str) -> None:
@@ -387,6 +409,15 @@ def test_foreign_entries_in_our_ranges_collide(collection: str, key: str) -> Non
     elsewhere = foreign.model_copy(update={"key": "elsewhere"})
     observed = BARE.model_copy(update={"foreign": (elsewhere,)})
     assert refusals(desired_state(1), observed, Ledger(), FACTS, WAY) == ()
+
+
+def test_what_came_into_a_table_of_ours_keeps_nothing_from_being_changed() -> None:
+    desired = desired_state(1)
+    theirs = ForeignEntry(collection="routes", key="table 8000 0.0.0.0/0", text="theirs")
+    observed = BARE.model_copy(
+        update={"foreign": (theirs,), "routes": desired.routes, "rules": desired.rules}
+    )
+    assert refusals(desired, observed, Ledger(), FACTS, WAY) == ()
 
 
 def test_our_own_bridge_is_no_obstacle() -> None:
@@ -423,6 +454,25 @@ def test_only_what_would_harm_others_is_held_back() -> None:
     harmless, (refusal,) = hold_back(difference(desired, bare_ports, ledger), bare_ports, ledger)
     assert refusal.where == "NIC nic0"
     assert {step.entry.nic for step in harmless} == {"nic1"}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("how", ["bridge removed", "not open"])
+def test_a_nic_is_not_opened_under_the_ingress_filters_of_others(how: str) -> None:
+    """Open vSwitch takes them off a NIC that it opens."""
+    desired = desired_state(1)
+    up = applied(BARE, difference(desired, BARE, Ledger()))
+    there = ForeignEntry(collection=RECEIVERS, key="nic0", text="the ingress discipline")
+    observed = up.model_copy(update={"foreign": (there,)})
+    assert hold_back(difference(desired, observed, Ledger()), observed, Ledger())[1] == ()
+    gone: dict[str, Any] = {"unopened": (UnopenedNic(nic="nic0"),), "rules": ()}
+    if how == "bridge removed":
+        gone = {"bridges": up.bridges[1:], "addresses": up.addresses[1:], "rules": ()}
+    observed = observed.model_copy(update=gone)
+    steps, (refusal,) = hold_back(difference(desired, observed, Ledger()), observed, Ledger())
+    assert refusal.where == "NIC nic0" and "ingress" in refusal.what
+    entries = [step.entry for step in steps if isinstance(step, EntryStep)]
+    assert [e for e in entries if isinstance(e, Rule)] == list(desired.rules), "the rest is done"
+    assert not any(isinstance(e, (Bridge, Address, Shaper, Classifier)) for e in entries)
 
 
 def test_an_interface_that_a_killed_switch_left_is_taken_up_again_or_goes() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import ssl
 import stat
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +16,11 @@ from pathlib import Path
 import pytest
 
 import placewire.controller.agents.authority as authorities
+from placewire.agent.connection.identity import new_key
+from placewire.controller.agents import revocations
 from placewire.controller.agents.authority import Authority, Issued, bearer_of, server_context
 from placewire.controller.agents.private_files import write_private
+from placewire.controller.agents.revocations import Bearer
 from placewire.controller.errors import UsageError
 from tests.controller.agents.dialling import client_context
 
@@ -153,6 +158,32 @@ def test_first_commands_at_once_make_one_authority(
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(Authority.load, [tmp_path / "ca"] * 4))
     assert len(made) == 1 and len({one.sha256 for one in found}) == 1
+
+
+def test_nobody_waits_without_end_for_a_stopped_holder_of_the_authority_s_lock(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A controller that waited would hear neither agents nor Ctrl-C, and its leases would end."""
+    monkeypatch.setattr(revocations, "_WAIT_SECONDS", 0.2)
+    asked, bearer = new_key("s1").request_pem, Bearer("s1", "1", time.time())
+    holder = os.open(site.directory / "ca" / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    goes_on = threading.Timer(5.0, os.close, [holder])
+    goes_on.start()
+    began = time.monotonic()
+    with pytest.raises(UsageError, match="another process holds this lock"):
+        site.authority.sign(asked, "s1", lifetime_seconds=60, renews=bearer)
+    with pytest.raises(OSError, match="another process holds this lock"):
+        site.authority.revocations.note_copied({"1", "2"}, "10.9.0.1", "10.9.0.2")
+    assert time.monotonic() - began < 0.2, "a controller with leases does not wait at all"
+    with pytest.raises(OSError, match="another process holds this lock"):
+        site.authority.revocations.deny("s1")
+    with pytest.raises(UsageError, match="another process holds this lock"):
+        site.issue("s1", "agent")
+    assert time.monotonic() - began < 5
+    goes_on.join()
+    assert site.authority.revocations.deny("s1") == 0
+    assert site.authority.sign(asked, "s1", lifetime_seconds=60)
 
 
 def test_a_key_that_is_not_the_certificate_s_is_refused(tmp_path: Path) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import placewire.controller.change.change as change_module
-from placewire.agent.contract.messages import Commit, Renew, Restore, Stage
+from placewire.agent.contract.messages import Commit, Observe, Renew, Restore, Stage
 from placewire.agent.contract.state import ApplyReport, DesiredState, LeaseState, Refusal
 from placewire.controller.change.change import NetworkChange
 from placewire.controller.errors import (
@@ -56,6 +58,8 @@ class ToldAgents:
 
 
 def answer(server: str, request: Any) -> Any:
+    if isinstance(request, Observe):  # of an observation, only the lease is read
+        return SimpleNamespace(lease=LeaseState(phase="idle", generation=0))
     if isinstance(request, Stage | Restore):
         generation = request.desired.generation if isinstance(request, Stage) else 0
         return ApplyReport(
@@ -162,6 +166,30 @@ async def test_a_missed_renewal_is_no_lost_lease(
             await change.stage()
             assert await change.while_held(work()) == "done"
     assert missed
+
+
+async def test_a_lease_runs_out_while_the_controller_s_machine_sleeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its servers count it. Once it is awake and they do not answer, nothing is held."""
+    monkeypatch.setattr(change_module, "LEASE_SECONDS", 600.0)
+    clock, slept = time.clock_gettime, [0.0]
+    monkeypatch.setattr(time, "clock_gettime", lambda which: clock(which) + slept[0])
+
+    def told(server: str, request: Any) -> Any:
+        if isinstance(request, Renew) and slept[0]:
+            raise AgentUnreachable([server])
+        return answer(server, request)
+
+    agents = ToldAgents(told)
+    with Journal.open(tmp_path) as journal, pytest.raises(AgentUnreachable):
+        async with NetworkChange(agents, journal, states()) as change:  # type: ignore[arg-type]
+            await change.stage()
+            await change.commit()
+            assert change.held_seconds > 500
+            slept[0] = 3600.0
+            assert change.held_seconds == 0
+            await asyncio.wait_for(change.while_held(asyncio.sleep(600)), 60)
 
 
 @pytest.mark.parametrize("how", ["silent", "refused"])

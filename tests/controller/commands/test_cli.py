@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -134,6 +135,31 @@ pathlib.Path(sys.argv[1]).touch()
         command = [sys.executable, "-c", code, str(tmp_path / "restored")]
         done = subprocess.run(command, stdout=full, stderr=full)
     assert done.returncode == 0 and (tmp_path / "restored").exists()
+
+
+def test_output_that_another_program_made_non_blocking_ends_nothing() -> None:
+    """As a terminal or a pipe that it shares with this one: a write without room is no error."""
+    code = """
+from placewire.controller.commands.lasting_output import make_output_last
+make_output_last()
+for number in range(20_000):
+    print(number, "restoring", flush=True)
+"""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with (
+        os.fdopen(reader, encoding="utf-8") as read,
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE
+        ) as running,
+    ):
+        os.close(writer)
+        assert running.stderr is not None
+        time.sleep(1.0)  # The pipe is full by now, or is soon.
+        lines = read.read().splitlines()
+        error = running.stderr.read().decode()
+    assert (running.returncode, error) == (0, "")
+    assert lines == [f"{number} restoring" for number in range(20_000)]
 
 
 @pytest.mark.parametrize("command", ["preview", "apply"])

@@ -14,13 +14,18 @@ from pathlib import Path
 
 import pytest
 
+import placewire.controller.decide.decide as decide_module
 from placewire.controller.decide.cached_file import made_by_one
-from placewire.controller.decide.decide import decide
+from placewire.controller.decide.decide import PlacementDecision, decide
 from placewire.controller.decide.traffic import decide_traffic
 from placewire.controller.errors import PlacewireError
 from placewire.controller.launch.launcher import NoLauncher
 from placewire.controller.plan.job import TorchrunJob
-from tests.controller.plans import plan, plan_document
+from placewire.controller.plan.plan_file import parse_plan
+from placewire.optimizer.graph.graph_file import save_graph
+from placewire.optimizer.graph.operator_graph import OperatorRow, build_graph
+from placewire.optimizer.placement import save_placement
+from tests.controller.plans import placement, plan, plan_document
 
 
 @contextmanager
@@ -82,3 +87,32 @@ async def test_a_file_in_the_place_of_the_cache_is_said(tmp_path: Path) -> None:
     with pytest.raises(PlacewireError, match="cache cannot be written") as raised:
         await decide(plan(), tmp_path / "plan.yaml", NoLauncher(), in_its_place, print)
     assert raised.value.where == str(in_its_place) and "--state-dir" in raised.value.remedy
+
+
+async def test_a_file_that_a_power_cut_left_empty_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [OperatorRow(id="a", type="any", seconds={"cpu": 0.01})]
+    save_graph(build_graph(rows, []), tmp_path / "g.json")
+    document = plan_document()
+    document["job"] = {"kind": "replay", "graph": "g.json", "steps": 1}
+    document["network"] = {"sharing": "job"}
+    plan_file, cache = tmp_path / "plan.yaml", tmp_path / "cache"
+    of, solved = parse_plan(document, str(plan_file), base=tmp_path), list[Path]()
+
+    async def solve_into(file: Path, *_: object) -> None:
+        solved.append(file)
+        save_placement(placement(of, ()), file)
+
+    monkeypatch.setattr(decide_module, "_solve_into", solve_into)
+
+    async def decided() -> PlacementDecision:
+        return await decide(of, plan_file, NoLauncher(), cache, lambda text: None)
+
+    first = await decided()
+    made = [first.scored_file, first.placement_file]
+    for file in made:
+        file.write_bytes(b"")
+    assert await decided() == first and len(solved) == 2
+    assert all(file.stat().st_size for file in made)
+    assert await decided() == first and len(solved) == 2, "from the cache"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from placewire.controller.compile.ranks import calibration_specs
+from placewire.controller.decide.measured import calibration
 from placewire.controller.decide.measured.calibration import (
     ASSUMED_SETUP_SECONDS,
     calibrated_rows,
@@ -16,6 +17,7 @@ from placewire.controller.decide.measured.calibration import (
     with_setup_latency,
 )
 from placewire.controller.errors import PlanError
+from placewire.controller.launch.launcher import NoLauncher
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.report import CalibratedRow
 from placewire.job.contract.specification import Calibrated, MeasuredPath
@@ -72,6 +74,25 @@ def test_a_measured_latency_is_assumed_then_kept_for_this_cluster_only(tmp_path:
     document = plan_document(rate="40Mbit")
     document["cluster"]["setup_latency"] = "measured"
     assert kept_setup_seconds(plan(document), tmp_path) is None, "other NICs"
+
+
+async def test_what_the_cache_does_not_take_ends_no_apply(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The network is shaped by then and the job ready; the latency is for the next time."""
+
+    async def run_ranks(*_: object, **__: object) -> list[Calibrated]:
+        return [Calibrated(rank=0, paths=(path("s1", "s2", "a", 0.0004, 19e6),))]
+
+    monkeypatch.setattr(calibration, "run_ranks", run_ranks)
+    (tmp_path / "cache").write_text("in its place")
+    of, said = measured_plan(), list[str]()
+    (row,) = await calibration.calibrate(
+        of, placement(plan(), (("s1", "s2", "a", 20e6),)), tmp_path / "placement.json",
+        NoLauncher(), tmp_path / "cache", said.append, lambda: 30.0,
+    )  # fmt: skip
+    assert row.setup_seconds == 0.0004
+    assert "that is not kept" in said[-1] and "the cache cannot be written" in said[-1]
 
 
 def test_a_latency_of_the_plans_own_is_left_alone(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from placewire.controller.decide.measured import profiles
 from placewire.controller.decide.measured.profiles import STALENESS_PROGRAM, profiled_graph
 from placewire.controller.errors import JobFailed, PlacewireError, PlanError
 from placewire.controller.launch.launcher import NoLauncher, RankProcess, RunningProgram
@@ -223,6 +225,34 @@ async def test_an_answer_that_is_none_is_refused_with_its_server(
     asking.servers.printing["s2"] = printed
     with pytest.raises(PlacewireError, match="answer of the profile is not understood"):
         await asking()
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"1e999"])
+async def test_an_answer_with_a_number_that_no_file_can_have_is_refused(
+    asking: Asking, number: bytes
+) -> None:
+    said, profile = answer("cpu:slow", "q", b"{}"), b'"profile-0123456789abcdef.json"'
+    for changed in (
+        said.replace(b'"profiles": {', b'"profiles": {%s: %s, ' % (profile, number)),
+        said.replace(b'"2.13.0"', number),
+    ):
+        assert changed != said
+        asking.servers.printing["s2"] = changed
+        with pytest.raises(PlacewireError, match="answer of the profile is not underst") as refused:
+            await asking()
+        assert refused.value.where == "s2, device type cpu:slow"
+
+
+async def test_a_full_disk_of_the_cache_is_said_after_a_profile(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, document: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(profiles, "write_json", full)
+    with pytest.raises(PlacewireError, match="cache cannot be written: No space left") as refused:
+        await asking()
+    assert "free space on its disk" in refused.value.remedy
 
 
 async def test_nothing_is_measured_beside_something_of_ours(asking: Asking) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,27 @@ async def test_files_on_other_servers_are_left_to_the_user(tmp_path: Path) -> No
     assert await merge_traces(of, decision(of, tmp_path), NoLauncher(), said.append) is None
     assert f"{tmp_path}/rank0.json is on its server" in said[0]
     assert f"optimizer trace {tmp_path}/scored {tmp_path}/placement --merge" in said[1]
+
+
+async def test_a_folder_that_cannot_be_looked_into_does_not_undo_the_job(tmp_path: Path) -> None:
+    """The job has run; the ranks' user may keep its folder to itself."""
+    of, said = traced(str(tmp_path / ("x" * 300))), list[str]()
+    assert await merge_traces(of, decision(of, tmp_path), NoLauncher(), said.append) is None
+    assert "could not be joined: [Errno 36] File name too long" in said[-1]
+
+
+async def test_a_folder_that_nobody_answers_for_holds_up_neither_leases_nor_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the server is gone that exports it."""
+    answers = threading.Event()
+    monkeypatch.setattr(traces, "_LONGEST_SECONDS", 0.1)
+    monkeypatch.setattr(Path, "is_file", lambda path: answers.wait(5))
+    of, said = traced(str(tmp_path)), list[str]()
+    began = time.monotonic()
+    assert await merge_traces(of, decision(of, tmp_path), NoLauncher(), said.append) is None
+    assert "not joined within" in said[-1] and time.monotonic() - began < 5
+    answers.set()
 
 
 async def test_a_file_that_is_no_trace_does_not_undo_the_job(tmp_path: Path) -> None:

@@ -9,7 +9,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -30,9 +33,11 @@ from placewire.controller.launch.ssh import SshLauncher
 from placewire.controller.launch.ssh_connecting import Login
 from placewire.controller.launch.ssh_connection import (
     SshServer,
+    Started,
     Surroundings,
     program_script,
 )
+from placewire.controller.launch.ssh_program import SshProgram
 from tests.controller.launch.rank_programs import runs
 
 PLAN = "small"
@@ -251,6 +256,41 @@ def test_a_session_that_is_somebody_else_s_by_now_is_not_signalled(server: HereS
             assert other.poll() is None
         finally:
             other.kill()
+
+
+def test_a_program_s_number_that_is_another_s_by_now_is_not_signalled(
+    server: HereServer, tmp_path: Path
+) -> None:
+    """As where the server started anew and the controller, which lost it, kills what it began."""
+    run, script = Run("rank", plan=PLAN), tmp_path / "rank.py"
+    script.write_text(GOES_ON)
+    folder = server.begin(script, run, server.temporary.parent / "python", "stubborn")
+    (own,) = (one for one in found(server.run(finding())[1]) if one.run == run)
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as others:
+        began = Started(cast(Any, None), cast(Any, None), others.pid, run, folder)
+        server.signal(began, "TERM")
+        server.signal(began, "KILL")
+        time.sleep(0.2)
+        assert others.poll() is None
+        others.kill()
+    server.signal(replace(began, leader=own.session), "KILL")
+    server.started[-1].wait(timeout=60)  # It is its own number, and ends.
+
+
+@pytest.mark.parametrize(("status", "lost"), [(255, False), (-1, True)])
+async def test_a_program_that_ends_as_ssh_does_is_no_lost_connection(
+    status: int, lost: bool, tmp_path: Path
+) -> None:
+    """`sys.exit(-1)` is 255. paramiko has -1 where no status came."""
+    channel, server = MagicMock(), MagicMock()
+    server.name = "s1"
+    channel.recv.return_value = channel.recv_stderr.return_value = b""
+    channel.recv_exit_status.return_value = status
+    program = SshProgram(0, server, Started(MagicMock(), channel, 7, Run("rank"), str(tmp_path)))
+    lines = [line async for line in program.output()]
+    assert await program.wait() == 255
+    assert lines == ([b"the SSH connection to s1 was lost\n"] if lost else [])
+    assert server.signal.called == lost
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,41 @@ step(8); finish()
     assert len(events) < 150 and len(text) > 900
 
 
+async def test_what_a_rank_reports_does_not_fill_the_controller_s_memory() -> None:
+    """All of it is held to the job's end, and the model may print what looks like a report."""
+    long = {"event": "noted", "rank": 0, "notes": ["x" * 900_000]}
+    events, text = await heard(*[long] * 60)
+    assert len(events) == 18 + 1 and events[-1].event == "finished" and len(text) == 60 - 18
+
+
+class Stays(Printed):
+    """Rank 0 fails. Rank 1 is killed, and does not end, as one that waits for a disk."""
+
+    def __init__(self, rank: int = 0) -> None:
+        super().__init__([])
+        self.rank, self.server = rank, f"s{rank + 1}"
+
+    async def start(self, spec: ProgramSpec) -> Printed:
+        return Stays(spec.rank)
+
+    async def wait(self) -> int:
+        if self.rank == 1:
+            await asyncio.Event().wait()
+        return 1
+
+
+async def test_a_rank_that_does_not_end_though_killed_is_told_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("TERMINATE_SECONDS", "_KILL_SECONDS", "_BLAME_SECONDS"):
+        monkeypatch.setattr(ranks_module, name, 0.05)
+    said = list[str]()
+    with pytest.raises(JobFailed, match="rank 0 ended with 1") as failure:
+        await run_ranks(Stays(), specs(2), lambda event: None, on_late=said.append)
+    assert said == [failure.value.remedy]
+    assert said[0].startswith("rank 1 (s2) has not ended yet, though killed")
+
+
 async def test_a_rank_that_hangs_at_its_start_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from placewire.agent.contract.entries import bridge_name
+from placewire.controller.commands import session
 from placewire.controller.errors import PlanError
 from placewire.controller.plan.job import PlacedJob
 from placewire.controller.plan.plan import Plan
@@ -74,6 +75,7 @@ MISTAKES = {
     "launch kind": (_set("launch", to={"kind": "rsh"}), "launch.kind", "ssh"),
     "launch port": (_set("launch", to={"kind": "ssh", "port": 0}), "launch.port", "65535"),
     "launch key": (_set("launch", to={"kind": "ssh", "key": "/no"}), "launch.key", "no file"),
+    "key of nobody": (_set("launch", to={"kind": "ssh", "key": "~no-one/k"}), "launch.key", "no"),
     "launch workdir": (_relative_workdir_on_servers, "job.workdir", "no absolute path"),
     "unknown key": (_set("network", "sharring", to=1), "network.sharring", "sharing, floor"),
     "unknown nic key": (_set(*NIC, "speed", to=1), "cluster.servers[1].nics[0].speed", "rate"),
@@ -644,3 +646,28 @@ def test_the_backend_is_what_every_device_can(types: tuple[str, str], asked: str
     assert plan(document).backend == got
     document["job"] = {"kind": "replay", "graph": "pyproject.toml", "steps": 1}
     assert plan(document).backend == "gloo", "a replay needs no GPU, whatever it plays"
+
+
+@pytest.mark.parametrize(
+    "launch", [None, {"kind": "ssh", "key": "/no", "known_hosts": "~no-one/k"}]
+)
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"kind": "torchrun", "script": "gone.py", "workdir": "/gone"},
+        {"kind": "replay", "graph": "gone.json", "steps": 1},
+        {"kind": "placed", "model": "gone.model:step", "batch": 8, "steps": 1},
+    ],
+)
+def test_what_a_plan_made_is_undone_when_its_job_s_files_are_gone(
+    tmp_path: Path, job: Any, launch: Any
+) -> None:
+    document = plan_document()
+    document |= {"job": job} | ({} if launch is None else {"launch": launch})
+    file = tmp_path / "plan.yaml"
+    file.write_text(yaml.safe_dump(document))
+    with pytest.raises(PlanError, match=r"is no file|is not found|is no folder"):
+        load_plan(file)
+    plan = load_plan(file, runs_job=False)
+    assert plan.job.kind == job["kind"]
+    assert session._launcher(plan, file), "to end what is left of it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import sqlite3
 import stat
 import subprocess
@@ -155,6 +156,23 @@ def test_who_only_looks_keeps_no_change_from_beginning(
         with lock.exclusive():
             assert looking.stdout.readline() == "None\n"
         goes_on.join()
+
+
+def test_a_change_that_is_stopped_is_told_as_that(tmp_path: Path) -> None:
+    """After Ctrl-Z it ends neither by itself nor by Ctrl-C."""
+    lock = ChangeLock(tmp_path, print, needed=True)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holding:
+        assert holding.stdout is not None and holding.stdout.readline() == b"held\n"
+        assert "stopped" not in str(lock.holder())
+        holding.send_signal(signal.SIGSTOP)
+        os.waitpid(holding.pid, os.WUNTRACED)
+        hint = f"which is stopped (Ctrl-Z); `kill -CONT {holding.pid}` has it go on"
+        assert str(lock.holder()).endswith(hint)
+        with pytest.raises(UsageError, match="is stopped"), lock.exclusive():
+            pass
+        holding.send_signal(signal.SIGCONT)
 
 
 def test_what_was_begun_survives_a_kill(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ import placewire.controller.records.journal_file as journal_files
 from placewire.agent.contract.messages import Destroy, Observe
 from placewire.agent.contract.state import ForeignEntry
 from placewire.controller.agents.agents import Agents
+from placewire.controller.commands.destroy import _told as told_of_destroy
 from placewire.controller.errors import (
     AgentProblem,
     AgentUnreachable,
@@ -33,9 +34,13 @@ from placewire.controller.records.journal import Journal, to_remove_on
 from placewire.controller.show.story import Show
 from placewire.controller.story.destruction import destroyed, others_on
 from placewire.controller.story.dropped_servers import dropped_servers
+from placewire.controller.story.held import left_otherwise
 from placewire.controller.story.open_decision import left_open
 from placewire.controller.story.recovery import recover, recover_by_leases
 from placewire.controller.story.tools import Tools
+from tests.agent.memory_agent import MemoryAgent
+from tests.agent.memory_server import Link, mac
+from tests.agent.states import desired_state
 from tests.controller.plans import plan, plan_document
 from tests.controller.story.test_recovery import (
     NEW,
@@ -476,3 +481,20 @@ def test_a_destroy_of_some_servers_says_what_each_holds(cluster: Cluster) -> Non
     assert problem.holds["s2"] == "holds generation 1 of plan 'test-plan'"
     assert "s1: nothing of the plan is left" in str(problem)
     assert "again, which ends it on s2, s3" in problem.remedy
+
+
+def test_a_nic_that_stays_up_is_told_and_not_all_called_as_before(tmp_path: Path) -> None:
+    """It was down before, and somebody has put an interface on it since."""
+    agent = MemoryAgent(tmp_path)
+    agent.server.set_up("nic0", False)
+    assert agent.keeper.stage(desired_state(1), 30).succeeded
+    agent.keeper.commit(1, None)
+    agent.server.links["vlan7"] = Link(mac("vlan7"), above="nic0")
+    agents = cast(Agents, Observed({"s1": agent.keeper}, Mortal(None)))
+    assert agent.keeper.destroy("test-plan").succeeded
+    otherwise = asyncio.run(left_otherwise(agents, ["s1"]))
+    assert "NIC nic0 was left up" in otherwise["s1"]
+    for others in (dict[str, str](), {"s2": "another"}):
+        said = told_of_destroy("test-plan", {"s1": 9}, others, otherwise)
+        assert "not as before: s1: NIC nic0 was left up" in said
+        assert "as it was before Placewire" not in said and "as before Placewire" not in said

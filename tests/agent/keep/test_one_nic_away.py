@@ -1,0 +1,82 @@
+"""A NIC that is away, or in somebody's bridge, keeps nothing of other NICs from being put right.
+
+The keeper runs on the network in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.agent.memory_agent import MemoryAgent
+from tests.agent.memory_server import BridgeRow, Port
+from tests.agent.states import desired_state
+
+OF_NIC1 = desired_state(1).rules[1]
+LONGEST_RETRY_SECONDS = 301.0
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> MemoryAgent:
+    made = MemoryAgent(tmp_path)
+    assert made.keeper.stage(desired_state(1), 30).succeeded
+    made.keeper.commit(1, None)
+    return made
+
+
+def look(agent: MemoryAgent, *, at_start: bool) -> None:
+    if at_start:
+        agent.restart()
+    else:
+        agent.keeper.notice()
+    agent.wait(30)
+
+
+@pytest.mark.parametrize("at_start", [False, True], ids=["healing", "the agent's start"])
+@pytest.mark.parametrize("removed", ["NIC", "NIC and bridge"])
+def test_a_nic_that_is_away(agent: MemoryAgent, removed: str, *, at_start: bool) -> None:
+    server = agent.server
+    server.nic_vanishes("nic0")
+    if removed == "NIC and bridge":
+        del server.bridges["pw-nic0"]
+        server.switch_follows()
+    server.rules.remove((OF_NIC1, True))
+    look(agent, at_start=at_start)
+    assert (OF_NIC1, True) in server.rules
+    assert at_start or any("NIC nic0 is away" in note for note in agent.keeper.drift.notes)
+    assert agent.keeper.read_back(1).deviations, "what waits for the NIC is still told"
+    server.nic_comes_back("nic0")
+    for _ in range(2):
+        agent.keeper.notice()
+        agent.wait(LONGEST_RETRY_SECONDS)
+    assert agent.keeper.read_back(1).deviations == ()
+
+
+@pytest.mark.parametrize("at_start", [False, True], ids=["healing", "the agent's start"])
+def test_a_nic_in_somebodys_bridge(agent: MemoryAgent, *, at_start: bool) -> None:
+    server = agent.server
+    del server.bridges["pw-nic0"].ports["nic0"]
+    server.bridges["br0"] = BridgeRow("br0", False, "nic0", 1500, {"nic0": Port("nic0", False)})
+    server.switch_follows()
+    server.rules.remove((OF_NIC1, True))
+    look(agent, at_start=at_start)
+    assert (OF_NIC1, True) in server.rules
+    assert at_start or any("nic0 is a port of br0" in note for note in agent.keeper.drift.notes)
+    assert agent.network.harmed == []
+
+
+def test_a_state_that_comes_back_while_a_nic_is_away(agent: MemoryAgent) -> None:
+    server = agent.server
+    assert agent.keeper.stage(desired_state(2, nics=("nic1",)), 30).succeeded
+    agent.keeper.commit(2, 60.0)
+    server.nic_vanishes("nic0")
+    agent.wait(61)
+    lease = agent.keeper.lease
+    assert (lease.phase, lease.generation) == ("failed", 1)
+    assert "NIC nic0 is away" in lease.detail
+    assert (OF_NIC1, True) in server.rules and "pw-nic1" in server.bridges
+    server.nic_comes_back("nic0")
+    for _ in range(3):
+        agent.keeper.notice()
+        agent.wait(LONGEST_RETRY_SECONDS)
+    assert agent.keeper.lease.is_kept and agent.keeper.read_back(1).deviations == ()
