@@ -29,8 +29,8 @@ from placewire.optimizer.kernels.simulation.rate_filling import (
 from placewire.optimizer.kernels.simulation.transfers import cut
 from placewire.optimizer.kernels.tables import MAX_MIN, MOST_URGENT, Tables
 
-# A part that would end within this time has ended: what is left of it is rounding, for which it
-# must not wait behind a part that overtakes it now.
+# Where a rail gets new rates, a part that would end within this time has ended: what is left of it
+# is rounding, for which it must not wait behind a part that overtakes it now.
 _AT_ONCE_SECONDS = 1e-9
 
 
@@ -239,13 +239,22 @@ def run_shared_rates(
                 device, priority, b, missing, ready_key, ready_item, offsets[b], ready[b],
             )  # fmt: skip
         for r in range(rails):
+            for k in range(count[r]):
+                dirty[r] = dirty[r] or state[active[r, k], EVENT_AT] <= now
+        at = first_waiting
+        while at < last_waiting:
+            slot = waiting[at]
+            if part_start[slot // rails, slot % rails] + tables.setup_seconds > now:
+                break
+            dirty[slot % rails] = True
+            at += 1
+        for r in range(rails):
             k = 0
-            while k < count[r]:
+            while dirty[r] and k < count[r]:
                 lane = active[r, k]
                 if state[lane, EVENT_AT] > now + (_AT_ONCE_SECONDS if sending[lane] else 0.0):
                     k += 1
                     continue
-                dirty[r] = True
                 message = head[lane] // rails
                 if not sending[lane]:
                     sending[lane] = True
@@ -304,7 +313,6 @@ def run_shared_rates(
                 active[r, count[r]] = lane
                 count[r] += 1
             if pending_item[base[lane]] == item:
-                dirty[r] = True
                 serve_most_urgent(
                     lane, r, now, state, head, base, pending_key, pending_item, message_of,
                     part_bits,
