@@ -7,6 +7,7 @@ how it began.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,11 @@ from placewire.optimizer.engines.best_sharing import solution_of
 from placewire.optimizer.engines.costing import Costing
 from placewire.optimizer.engines.piece_search import piece_solutions
 from placewire.optimizer.engines.place import place
-from placewire.optimizer.engines.refusals import BrokenRuleError
+from placewire.optimizer.engines.refusals import (
+    BrokenRuleError,
+    EngineRefusedError,
+    OutOfTimeError,
+)
 from placewire.optimizer.engines.reporting import JoinedReports
 from placewire.optimizer.engines.single import best_single
 from placewire.optimizer.engines.solution import Report, Solution
@@ -35,8 +40,9 @@ _NEAR, _MOST_SEARCHED = 1.3, 4
 
 @dataclass(frozen=True)
 class Choice:
-    """taken: its index. starts: solutions of it. left: the settings with what time or moves are
-    left. variants: all of them; the taken one's step is known only after its search."""
+    """taken: its index among the given problems. starts: solutions of it. left: the settings with
+    what time or moves are left. variants: those that may have a placement; the taken one's step is
+    known only after its search."""
 
     taken: int
     starts: tuple[Solution, ...]
@@ -47,13 +53,11 @@ class Choice:
         """A placement of the taken variant, with all variants."""
         if not self.variants:
             return placement
-        own = self.variants[self.taken].model_copy(
-            update={
-                "step_seconds": placement.step_seconds,
-                "bound_seconds": placement.bound_seconds,
-            }
+        own = {"step_seconds": placement.step_seconds, "bound_seconds": placement.bound_seconds}
+        noted = tuple(
+            one.model_copy(update=own) if one.structure_hash == placement.structure_hash else one
+            for one in self.variants
         )
-        noted = tuple(own if k == self.taken else one for k, one in enumerate(self.variants))
         return placement.model_copy(update={"variants": noted})
 
 
@@ -76,8 +80,8 @@ def best_variant(
     progress: Report | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Choice:
-    """names, problems: at least one; graphs of one step on one cluster. Raises InfeasibleError
-    where no variant has a placement within the memories."""
+    """names, problems: at least one; graphs of one step on one cluster, no two the same. Raises
+    InfeasibleError where no variant has a placement within the memories."""
     until = time.monotonic() + settings.time_limit_seconds
     if len(problems) == 1:
         return Choice(0, (), settings, ())
@@ -90,9 +94,12 @@ def best_variant(
             tell(f"{name}: {error}")
             continue
         one = known[-1]
+        begins = "no start fits the memories"
+        if math.isfinite(one.start_seconds):
+            begins = f"begins at {format_step(one.start_seconds)}"
         tell(
             f"{name}: {problem.graph.operator_count} operators, bound "
-            f"{format_step(one.variant.bound_seconds)}, begins at {format_step(one.start_seconds)}"
+            f"{format_step(one.variant.bound_seconds)}, {begins}"
         )
     if not known:
         raise why[0]
@@ -111,7 +118,9 @@ def best_variant(
         tell(f"{one.variant.name}: searched for {part.time_limit_seconds:.0f} s")
         try:
             found = place(one.problem, engine, part, reduction, report.next())
-        except (InfeasibleError, BrokenRuleError) as error:
+        except (
+            InfeasibleError, BrokenRuleError, EngineRefusedError, OutOfTimeError,
+        ) as error:  # fmt: skip
             tell(f"{one.variant.name}: {error}")
             continue
         one.variant = one.variant.model_copy(update={"step_seconds": found.step_seconds})
@@ -123,7 +132,7 @@ def best_variant(
     used = _CHOICE_PART if len(near) > 1 else 0.0
     left = replace(settings.part(1.0 - used), time_limit_seconds=max(until - time.monotonic(), 0.0))
     by_index = sorted(known, key=lambda one: one.index)
-    return Choice(by_index.index(taken), starts, left, tuple(one.variant for one in by_index))
+    return Choice(taken.index, starts, left, tuple(one.variant for one in by_index))
 
 
 def _known(index: int, name: str, problem: Problem, engine: str) -> _Known:
