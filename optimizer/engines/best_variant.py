@@ -141,11 +141,12 @@ def _known(index: int, name: str, problem: Problem, engine: str) -> _Known:
         refuse_impossible(problem)
     alone = best_single(problem)
     seconds = alone[1] if alone is not None else float("inf")
-    if engine == "auto":
+    # How `auto` would begin says how well a variant can be divided, whatever the engine.
+    if engine != "single":
         costing = Costing(problem)
         begun = [*starting_solutions(problem), *piece_solutions(problem)]
         found = (costing.cost(start) for start in begun)
-        seconds = min(seconds, *(one.cost for one in found if one.excess == 0.0))
+        seconds = min([seconds, *(one.cost for one in found if one.excess == 0.0)])
     variant = Variant(
         name=name,
         structure_hash=problem.graph.structure_hash,

@@ -123,35 +123,61 @@ def test_a_variant_that_only_several_devices_can_hold_is_taken_where_one_is_too_
     assert choice.variants[0].single_device_seconds is None
 
 
-def test_variants_without_a_start_that_fits_are_searched_all_the_same() -> None:
-    parts = [step(n, weight_bytes={f"P{k}": 1000 for k in range(n)}) for n in (4, 8)]
+def test_variants_of_which_no_start_fits_are_searched_all_the_same() -> None:
+    """Five weights of which no two fit onto one of four devices, though all together would."""
+    parts = [step(n, weight_bytes={f"P{k}": 2000 for k in range(5)}) for n in (5, 6)]
     told: list[str] = []
     given = problems(*parts, memory=3000)
-    choice = best_variant(names(2), given, "heft", SETTINGS, tell=told.append)
+    choice = best_variant(names(2), given, "auto", SETTINGS, tell=told.append)
     assert [line.endswith("no start fits the memories") for line in told[:2]] == [True, True]
-    assert choice.variants[choice.taken].step_seconds is not None
-    assert all(one.single_device_seconds is None for one in choice.variants)
-    assert choice.starts
+    for name in names(2):
+        assert any(line.startswith(f"{name}: searched") for line in told)
+    assert choice.starts == () and [one.step_seconds for one in choice.variants] == [None, None]
+    with pytest.raises(InfeasibleError):
+        place(given[choice.taken], "auto", choice.left)
+
+
+def test_what_cannot_win_by_its_bound_is_not_searched() -> None:
+    """The search of the first finds 0.25 s; the second begins alike, with a chain of 0.26 s."""
+    chain = graph(
+        {"A": 0.001, "B": 0.26, **{f"P{k}": 0.24 for k in range(3)}},
+        [("A", ["B", "P0", "P1", "P2"], 1000)],
+    )
+    told: list[str] = []
+    given = problems(chain, step(4))
+    choice = best_variant(names(2), given, "auto", SETTINGS, tell=told.append)
+    assert choice.taken == 1 and "v1: searched" in " ".join(told)
+    assert not [line for line in told if line.startswith("v0: searched")]
+    assert choice.variants[0].step_seconds is None
+
+
+def test_what_begins_far_from_the_best_is_not_searched_and_one_alone_keeps_all_moves() -> None:
+    """The longer one's bound is below what the shorter one begins with."""
+    far = step(3, 1.2)
+    near = step(2, 0.5)
+    told: list[str] = []
+    choice = best_variant(names(2), problems(far, near), "auto", SETTINGS, tell=told.append)
+    assert choice.variants[0].bound_seconds > 0 and choice.taken == 1
+    assert not [line for line in told if "searched" in line]
+    assert choice.left.moves == SETTINGS.moves
 
 
 @pytest.mark.parametrize("engine", ["single", "heft"])
 def test_other_engines_choose_by_their_own_placements(engine: str) -> None:
-    """On one device the first is shorter, and over several the second."""
-    given = problems(step(1, 1.0), step(4, 1.2))
+    """On one device the first is far shorter, and over several the second."""
+    given = problems(step(1, 1.0), step(4, 2.0))
     choice = best_variant(names(2), given, engine, SETTINGS)
     assert choice.taken == {"single": 0, "heft": 1}[engine]
-    searched = [one.step_seconds for one in choice.variants]
-    assert searched[0] == pytest.approx(1.001)
-    # A variant whose bound is above what was found is not searched.
-    if engine == "single":
-        assert searched[1] in (None, pytest.approx(1.201))
+    placement = place(given[choice.taken], engine, choice.left, starts=choice.starts)
+    best = {"single": 1.001, "heft": 0.501}[engine]
+    assert placement.step_seconds == pytest.approx(best, rel=1e-3)
 
 
 @pytest.mark.parametrize("error", [BrokenRuleError, EngineRefusedError, OutOfTimeError])
 def test_a_variant_that_an_engine_refuses_is_told_and_not_taken(
     monkeypatch: pytest.MonkeyPatch, error: type[ValueError]
 ) -> None:
-    given = problems(step(4), step(5))
+    given = problems(step(4), step(8, 1.02))
 
     def placed(problem: Problem, *arguments: object):
         if problem is given[0]:
