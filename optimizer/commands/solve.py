@@ -198,6 +198,7 @@ def _placed(
 ) -> tuple[OperatorGraph, Placement, tuple[Placement, ...]]:
     """(the graph that was taken, the answer, the placement of each sharing that was tried)."""
     from placewire.optimizer.engines.best_variant import best_variant
+    from placewire.optimizer.engines.reporting import JoinedReports
     from placewire.optimizer.problem import SolveSettings
 
     settings = SolveSettings(
@@ -208,15 +209,15 @@ def _placed(
         scheduler=options.scheduler,
         options=options_of(ENGINES.load(options.engine), options),
     )
-    progress, all_sharings = ProgressLines(), options.sharing == "auto"
+    reports, all_sharings = JoinedReports(ProgressLines()), options.sharing == "auto"
     # What is best cut under one sharing is assumed to be so under the others.
     sharing: SharingName = "job" if all_sharings else options.sharing
     problems = [replace(problem, sharing=sharing) for problem in problems]
     choice = best_variant(
-        names, problems, options.engine, settings, options.reduction, progress, say
+        names, problems, options.engine, settings, options.reduction, reports.next(), say
     )
     problem = problems[choice.taken]
-    how = options.engine, choice.left, options.reduction, progress
+    how = options.engine, choice.left, options.reduction, reports.next()
     if all_sharings:
         from placewire.optimizer.engines.best_sharing import place_under_best_sharing
 

@@ -17,10 +17,11 @@ from placewire.optimizer.engines.refusals import (
     EngineRefusedError,
     OutOfTimeError,
 )
+from placewire.optimizer.engines.reporting import JoinedReports
 from placewire.optimizer.engines.solution import Progress
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
-from tests.optimizer.cases import cluster, graph
+from tests.optimizer.cases import cluster, graph, layered
 
 SETTINGS = SolveSettings(gap=0.0, moves=400, seed=3)
 HUGE = 10**13
@@ -193,13 +194,32 @@ def test_a_variant_that_an_engine_refuses_is_told_and_not_taken(
 
 
 def test_progress_goes_on_over_the_variants() -> None:
+    """And over the search of what was taken, as `optimizer solve` joins both."""
     seen: list[Progress] = []
-    given = problems(step(4), step(8, 1.02), step(12, 1.01))
-    best_variant(names(3), given, "auto", replace(SETTINGS, moves=3000), progress=seen.append)
-    assert len(seen) > 3
+    joined = JoinedReports(seen.append)
+    on = cluster(3, (8e7, 8e7))
+    given = [Problem(layered(3, 2, spread=part), on, sharing="even") for part in (0.5, 0.4)]
+    settings = replace(SETTINGS, moves=3000)
+    choice = best_variant(names(2), given, "auto", settings, progress=joined.next())
+    assert choice.starts, "both were searched"
+    before = len(seen)
+    place(given[choice.taken], "auto", choice.left, "auto", joined.next(), choice.starts)
+    assert len(seen) > before > 3 and seen[before].moves > 0
     assert falls([one.incumbent_seconds for one in seen])
     assert falls([-one.moves for one in seen])
     assert falls([-one.seconds for one in seen])
+
+
+def test_joined_reports_pass_a_solver_s_words_on() -> None:
+    seen: list[Progress] = []
+    say = JoinedReports(seen.append).next()
+    assert say is not None
+    say(Progress(0.0, 2.0, 1.0, 5, "cut 3"))
+    say(Progress(0.0, 3.0, 1.0, 6))
+    assert [(one.words, one.incumbent_seconds, one.moves) for one in seen] == [
+        ("cut 3", 2.0, 5), ("", 2.0, 6),
+    ]  # fmt: skip
+    assert JoinedReports(None).next() is None
 
 
 def falls(values: Sequence[float]) -> bool:
