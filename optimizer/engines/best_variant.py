@@ -63,12 +63,14 @@ class Choice:
 
 @dataclass
 class _Known:
-    """index: among the variants. start_seconds: of its best start, inf where none fits."""
+    """index: among the variants. start_seconds: of its best start, inf where none fits.
+    took_seconds: how long it took to know this."""
 
     index: int
     problem: Problem
     variant: Variant
     start_seconds: float
+    took_seconds: float
 
 
 def best_variant(
@@ -105,17 +107,26 @@ def best_variant(
         raise why[0]
     known.sort(key=lambda one: (one.start_seconds, one.index))
     near = [one for one in known if one.start_seconds <= known[0].start_seconds * _NEAR]
-    near = near[:_MOST_SEARCHED] or known[:_MOST_SEARCHED]
-    part = settings.part(_CHOICE_PART / len(near))
-    begun = until - settings.time_limit_seconds
-    spent = _CHOICE_PART * settings.time_limit_seconds - (time.monotonic() - begun)
-    part = replace(part, time_limit_seconds=max(spent, 0.0) / len(near), certify=0.0)
+    near = near[:_MOST_SEARCHED]
+    time_left = until - time.monotonic() - (1.0 - _CHOICE_PART) * settings.time_limit_seconds
+    if settings.moves is None:
+        # A search makes its starts anew: in less time than they took it would find nothing else.
+        while len(near) > 1 and time_left / len(near) < max(one.took_seconds for one in near):
+            near.pop()
+    part = replace(
+        settings.part(_CHOICE_PART / len(near)),
+        time_limit_seconds=max(time_left, 0.0) / len(near),
+        certify=0.0,
+    )
     best: tuple[float, _Known, Placement | None] = (float("inf"), near[0], None)
     report = JoinedReports(progress)
     for one in near if len(near) > 1 else ():
         if one.variant.bound_seconds >= best[0]:
             continue
-        tell(f"{one.variant.name}: searched for {part.time_limit_seconds:.0f} s")
+        limit = f"for {part.time_limit_seconds:.0f} s"
+        if part.moves is not None:
+            limit = f"with {part.moves} moves"
+        tell(f"{one.variant.name}: searched {limit}")
         try:
             found = place(one.problem, engine, part, reduction, report.next())
         except (
@@ -137,6 +148,7 @@ def best_variant(
 
 def _known(index: int, name: str, problem: Problem, engine: str) -> _Known:
     """Raises InfeasibleError where no placement can fit."""
+    began = time.monotonic()
     if engine != "single":
         refuse_impossible(problem)
     alone = best_single(problem)
@@ -155,4 +167,4 @@ def _known(index: int, name: str, problem: Problem, engine: str) -> _Known:
         bound_seconds=lower_bound(problem).seconds,
         single_device_seconds=None if alone is None else alone[1],
     )
-    return _Known(index, problem, variant, seconds)
+    return _Known(index, problem, variant, seconds, time.monotonic() - began)

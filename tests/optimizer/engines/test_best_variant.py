@@ -138,6 +138,31 @@ def test_variants_of_which_no_start_fits_are_searched_all_the_same() -> None:
         place(given[choice.taken], "auto", choice.left)
 
 
+def test_without_time_for_a_search_the_best_start_is_taken() -> None:
+    """A budget of moves is searched all the same, so that the answer is repeatable."""
+    given = problems(step(8, 1.02), step(4), step(12, 1.01))
+    told: list[str] = []
+    short = SolveSettings(gap=0.0, time_limit_seconds=1e-3)
+    choice = best_variant(names(3), given, "auto", short, tell=told.append)
+    assert choice.taken == 1 and choice.starts == ()
+    assert not [line for line in told if "searched" in line]
+    assert choice.left.time_limit_seconds < 1e-3
+    told.clear()
+    best_variant(names(3), given, "auto", replace(short, moves=400), tell=told.append)
+    assert "v1: searched with 53 moves" in told
+
+
+def test_with_time_a_search_says_how_long_it_takes() -> None:
+    given = problems(step(8, 1.02), step(4))
+    told: list[str] = []
+    # The searches end at their bounds, so that nothing waits for this.
+    settings = SolveSettings(gap=0.5, time_limit_seconds=10_000.0)
+    choice = best_variant(names(2), given, "auto", settings, tell=told.append)
+    (said,) = (line for line in told if line.startswith("v1: searched for "))
+    assert 1900 <= int(said.split()[-2]) <= 2000 and choice.taken == 1
+    assert 9_000 < choice.left.time_limit_seconds < 10_000
+
+
 def test_what_cannot_win_by_its_bound_is_not_searched() -> None:
     """The search of the first finds 0.25 s; the second begins alike, with a chain of 0.26 s."""
     chain = graph(
