@@ -128,6 +128,8 @@ async def decide(
 
 async def _taken(variants: list[Variant], placement: Placement) -> Variant:
     """The variant that the placement is of."""
+    if len(variants) == 1:
+        return variants[0]
     for variant in variants:
         document = await asyncio.to_thread(read_json, variant.scored_file)
         if document["structure_hash"] == placement.structure_hash:

@@ -13,6 +13,7 @@ from placewire.controller.launch.launcher import Launcher
 from placewire.controller.plan.job import PlacedJob, ReplayJob
 from placewire.controller.plan.plan import Plan
 from placewire.optimizer.graph.json_file import read_json
+from placewire.optimizer.graph.variants import cut_name
 
 
 @dataclass(frozen=True)
@@ -37,21 +38,22 @@ async def variants_of(
     only_told: bool = False,
 ) -> list[Variant]:
     """At least one, no two of one structure. What cannot be profiled, for lack of memory perhaps,
-    is told and left out, unless nothing else is left. Raises what profiled_graph raises, and
-    PlanError where micro-batches would change what is trained and the plan asks for no number;
-    only_told: of which `say` gets a line instead."""
+    or captured, because an input is no batch, is told and left out, unless nothing else is left.
+    Raises what profiled_graph raises, and PlanError where micro-batches would change what is
+    trained and the plan asks for no number; only_told: of which `say` gets a line instead."""
     cuts = job.cuts(len(plan.payload_cluster.devices))
     found: dict[str, Variant] = {}
     failed: PlacewireError | None = None
     for cut in cuts:
         one = job.cut_as(cut)
         if len(cuts) > 1:
-            say(f"variant: {cut.accumulate} micro-batches, {cut.shards} shards")
+            say(f"variant: {cut_name(cut.accumulate, cut.shards)}")
         try:
             file = await profiled_graph(plan, one, plan_file, launcher, cache, say)
-        except PlanError:
-            raise
         except PlacewireError as error:
+            # No variant can be captured where the first one, which is cut least, cannot.
+            if isinstance(error, PlanError) and cut == cuts[0]:
+                raise
             failed = error
             if len(cuts) > 1:
                 say(f"left out: {error}")

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from placewire.controller.plan.values import (
     Count,
+    CountOrAuto,
     Folder,
     Fraction,
     LearningRate,
@@ -153,13 +154,13 @@ class PlacedJob(Frozen):
         "the plan"
     )
     batch: Count = Field(description="the number of examples in a step")
-    accumulate: Count | Literal["auto"] = Field(
+    accumulate: CountOrAuto = Field(
         1,
         description="the number of equal micro-batches that the batch is cut into; their gradients "
         "are added up before the one update; `auto`: as many as make the step shortest, out of 1, "
         "the number of devices, 2, 4, 8 and 16",
     )
-    shards: Count | Literal["auto"] = Field(
+    shards: CountOrAuto = Field(
         1,
         description="the number of shards that a large weight is cut into by rows; each has an "
         "update and a device of its own; `auto`: 1, or one for each device",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -176,6 +176,22 @@ def _engine(name: str) -> str:
     return name
 
 
+def _or_auto(of: Check) -> Check:
+    """Also accepts auto. Two types of a union would each have a message of their own."""
+    accepted = f"{of.accepted}, or auto"
+
+    def check(value: object) -> object:
+        if value == "auto":
+            return value
+        try:
+            return of(value)
+        except ValueError:
+            raise ValueError(f"found {shown(value)}; accepted: {accepted}") from None
+
+    return Check(accepted, check)
+
+
+_count = whole(1, 2**31 - 1)
 _lease = quantity(parse_seconds, 10, 604_800, "10s to 168h")
 _time_limit = quantity(parse_seconds, 1e-3, 604_800, "1ms to 168h")
 _measured_seconds = quantity(
@@ -203,7 +219,8 @@ SshPath = Annotated[Text, AfterValidator(Check(_FOR_SSH_ACCEPTED, _path_for_ssh)
 Folder = Annotated[Text, AfterValidator(_folder)]
 Version = BeforeValidator(Check("1", _version))
 TrafficMatrix = Annotated[Mapping[str, Mapping[str, float]], BeforeValidator(_matrix)]
-Count = Annotated[int, BeforeValidator(whole(1, 2**31 - 1))]
+Count = Annotated[int, BeforeValidator(_count)]
+CountOrAuto = Annotated[int | Literal["auto"], BeforeValidator(_or_auto(_count))]
 TcpPort = Annotated[int, BeforeValidator(whole(1, 65_535))]
 Threads = Annotated[int, BeforeValidator(whole(1, 1024))]
 Warmup = Annotated[int, BeforeValidator(whole(0, 2**31 - 1))]

@@ -17,10 +17,15 @@ from placewire.optimizer.quantities import format_bytes, format_seconds
 def why(placement: Placement) -> list[str]:
     """Explains a placement in sentences: against its bound, against one device, and its traffic."""
     step, single = placement.step_seconds, placement.best_single_device_seconds
+    others = len(placement.variants) > 1
+    what = "placement of this variant" if others else "placement"
     lines = [
-        f"predicted step {format_seconds(step)}; no placement can do better than "
+        f"predicted step {format_seconds(step)}; no {what} can do better than "
         f"{format_seconds(placement.bound_seconds)} (gap {placement.gap:.1%})"
     ]
+    if others:
+        least = format_seconds(placement.least_bound_seconds)
+        lines.append(f"no placement of any variant can do better than {least}")
     if single is None:
         lines.append("no single device can hold the model: it must be distributed")
     elif placement.engine == "single":

@@ -60,8 +60,9 @@ def add_model_arguments(
 def each_cut(options: argparse.Namespace) -> Iterator[argparse.Namespace]:
     """The options of each number of micro-batches and shards, as single numbers. Where there are
     several, the name of the file `out` ends in both, as in step.4x2.json.gz."""
-    found = [(count, shards) for count in options.accumulate for shards in options.shards]
-    for count, shards in dict.fromkeys(found):
+    both = [(count, shards) for count in options.accumulate for shards in options.shards]
+    found = list(dict.fromkeys(both))
+    for count, shards in found:
         given = {**vars(options), "accumulate": count, "shards": shards}
         if len(found) > 1 and options.out is not None:
             given["out"] = _marked(Path(options.out), f"{count}x{shards}")

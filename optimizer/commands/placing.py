@@ -29,16 +29,18 @@ def place_best(
 ) -> tuple[int, Placement, tuple[Placement, ...]]:
     """(which of the problems was taken, its placement, one for each sharing that was tried). names,
     problems: variants of one step, at least one. Raises what `place` raises."""
+    from placewire.optimizer.engines.reporting import JoinedReports
+
     own = _SHARING_OF_THE_CHOICE if sharing == "auto" else sharing
     problems = [replace(problem, sharing=own) for problem in problems]
-    progress, taken, noted = ProgressLines(), 0, _unchanged
+    reports, taken, noted = JoinedReports(ProgressLines()), 0, _unchanged
     starts: tuple[Solution, ...] = ()
     if len(problems) > 1:
         from placewire.optimizer.engines.best_variant import best_variant
 
-        choice = best_variant(names, problems, engine, settings, reduction, progress, say)
+        choice = best_variant(names, problems, engine, settings, reduction, reports.next(), say)
         taken, starts, settings, noted = choice.taken, choice.starts, choice.left, choice.noted
-    how = engine, settings, reduction, progress
+    how = engine, settings, reduction, reports.next()
     if sharing == "auto":
         from placewire.optimizer.engines.best_sharing import place_under_best_sharing
 

@@ -20,6 +20,7 @@ from placewire.optimizer.commands.outcome import DONE, ended, say
 from placewire.optimizer.commands.outputs import refuse_overwriting
 from placewire.optimizer.graph.graph_file import load_graph, save_graph
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
+from placewire.optimizer.graph.variants import cut_name
 from placewire.optimizer.names import runs_on
 from placewire.optimizer.profile import sampling
 from placewire.optimizer.profile.devices import DEVICES
@@ -75,8 +76,8 @@ def _captured(options: argparse.Namespace) -> OperatorGraph:
     """Without times, and without memory for the model's values."""
     from placewire.optimizer.capture.partial_values import capture_part
 
-    count = f"{options.accumulate} micro-batches, {options.shards} shards"
-    say(f"capture: {options.model}, batch {options.batch}, {count}")
+    cut = cut_name(options.accumulate, options.shards)
+    say(f"capture: {options.model}, batch {options.batch}, {cut}")
     return capture_part(
         options.model, options.batch, parse_optimizer(options.optimizer), options.seed,
         options.accumulate, options.autocast, shards=options.shards, wanted=(), others=False,

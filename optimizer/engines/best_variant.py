@@ -7,6 +7,7 @@ how it began.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,11 @@ from placewire.optimizer.engines.best_sharing import solution_of
 from placewire.optimizer.engines.costing import Costing
 from placewire.optimizer.engines.piece_search import piece_solutions
 from placewire.optimizer.engines.place import place
-from placewire.optimizer.engines.refusals import BrokenRuleError
+from placewire.optimizer.engines.refusals import (
+    BrokenRuleError,
+    EngineRefusedError,
+    OutOfTimeError,
+)
 from placewire.optimizer.engines.reporting import JoinedReports
 from placewire.optimizer.engines.single import best_single
 from placewire.optimizer.engines.solution import Report, Solution
@@ -35,8 +40,9 @@ _NEAR, _MOST_SEARCHED = 1.3, 4
 
 @dataclass(frozen=True)
 class Choice:
-    """taken: its index. starts: solutions of it. left: the settings with what time or moves are
-    left. variants: all of them; the taken one's step is known only after its search."""
+    """taken: its index among the given problems. starts: solutions of it. left: the settings with
+    what time or moves are left. variants: those that may have a placement; the taken one's step is
+    known only after its search."""
 
     taken: int
     starts: tuple[Solution, ...]
@@ -45,24 +51,24 @@ class Choice:
 
     def noted(self, placement: Placement) -> Placement:
         """A placement of the taken variant, with all variants."""
-        own = self.variants[self.taken].model_copy(
-            update={
-                "step_seconds": placement.step_seconds,
-                "bound_seconds": placement.bound_seconds,
-            }
+        own = {"step_seconds": placement.step_seconds, "bound_seconds": placement.bound_seconds}
+        noted = tuple(
+            one.model_copy(update=own) if one.structure_hash == placement.structure_hash else one
+            for one in self.variants
         )
-        noted = tuple(own if k == self.taken else one for k, one in enumerate(self.variants))
         return placement.model_copy(update={"variants": noted})
 
 
 @dataclass
 class _Known:
-    """index: among the variants. start_seconds: of its best start, inf where none fits."""
+    """index: among the variants. start_seconds: of its best start, inf where none fits.
+    took_seconds: how long it took to know this."""
 
     index: int
     problem: Problem
     variant: Variant
     start_seconds: float
+    took_seconds: float
 
 
 def best_variant(
@@ -74,8 +80,8 @@ def best_variant(
     progress: Report | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Choice:
-    """names, problems: at least two; graphs of one step on one cluster. Raises InfeasibleError
-    where no variant has a placement within the memories."""
+    """names, problems: at least two; graphs of one step on one cluster, no two the same. Raises
+    InfeasibleError where no variant has a placement within the memories."""
     until = time.monotonic() + settings.time_limit_seconds
     known, why = list[_Known](), list[InfeasibleError]()
     for k, (name, problem) in enumerate(zip(names, problems, strict=True)):
@@ -86,28 +92,42 @@ def best_variant(
             tell(f"{name}: {error}")
             continue
         one = known[-1]
+        begins = "no start fits the memories"
+        if math.isfinite(one.start_seconds):
+            begins = f"begins at {format_step(one.start_seconds)}"
         tell(
             f"{name}: {problem.graph.operator_count} operators, bound "
-            f"{format_step(one.variant.bound_seconds)}, begins at {format_step(one.start_seconds)}"
+            f"{format_step(one.variant.bound_seconds)}, {begins}"
         )
     if not known:
         raise why[0]
     known.sort(key=lambda one: (one.start_seconds, one.index))
     near = [one for one in known if one.start_seconds <= known[0].start_seconds * _NEAR]
-    near = near[:_MOST_SEARCHED] or known[:_MOST_SEARCHED]
-    part = settings.part(_CHOICE_PART / len(near))
-    begun = until - settings.time_limit_seconds
-    spent = _CHOICE_PART * settings.time_limit_seconds - (time.monotonic() - begun)
-    part = replace(part, time_limit_seconds=max(spent, 0.0) / len(near), certify=0.0)
+    near = near[:_MOST_SEARCHED]
+    time_left = until - time.monotonic() - (1.0 - _CHOICE_PART) * settings.time_limit_seconds
+    if settings.moves is None:
+        # A search makes its starts anew: in less time than they took it would find nothing else.
+        while len(near) > 1 and time_left / len(near) < max(one.took_seconds for one in near):
+            near.pop()
+    part = replace(
+        settings.part(_CHOICE_PART / len(near)),
+        time_limit_seconds=max(time_left, 0.0) / len(near),
+        certify=0.0,
+    )
     best: tuple[float, _Known, Placement | None] = (float("inf"), near[0], None)
     report = JoinedReports(progress)
     for one in near if len(near) > 1 else ():
         if one.variant.bound_seconds >= best[0]:
             continue
-        tell(f"{one.variant.name}: searched for {part.time_limit_seconds:.0f} s")
+        limit = f"for {part.time_limit_seconds:.0f} s"
+        if part.moves is not None:
+            limit = f"with {part.moves} moves"
+        tell(f"{one.variant.name}: searched {limit}")
         try:
             found = place(one.problem, engine, part, reduction, report.next())
-        except (InfeasibleError, BrokenRuleError) as error:
+        except (
+            InfeasibleError, BrokenRuleError, EngineRefusedError, OutOfTimeError,
+        ) as error:  # fmt: skip
             tell(f"{one.variant.name}: {error}")
             continue
         one.variant = one.variant.model_copy(update={"step_seconds": found.step_seconds})
@@ -119,20 +139,22 @@ def best_variant(
     used = _CHOICE_PART if len(near) > 1 else 0.0
     left = replace(settings.part(1.0 - used), time_limit_seconds=max(until - time.monotonic(), 0.0))
     by_index = sorted(known, key=lambda one: one.index)
-    return Choice(by_index.index(taken), starts, left, tuple(one.variant for one in by_index))
+    return Choice(taken.index, starts, left, tuple(one.variant for one in by_index))
 
 
 def _known(index: int, name: str, problem: Problem, engine: str) -> _Known:
     """Raises InfeasibleError where no placement can fit."""
+    began = time.monotonic()
     if engine != "single":
         refuse_impossible(problem)
     alone = best_single(problem)
     seconds = alone[1] if alone is not None else float("inf")
-    if engine == "auto":
+    # How `auto` would begin says how well a variant can be divided, whatever the engine.
+    if engine != "single":
         costing = Costing(problem)
         begun = [*starting_solutions(problem), *piece_solutions(problem)]
         found = (costing.cost(start) for start in begun)
-        seconds = min(seconds, *(one.cost for one in found if one.excess == 0.0))
+        seconds = min([seconds, *(one.cost for one in found if one.excess == 0.0)])
     variant = Variant(
         name=name,
         structure_hash=problem.graph.structure_hash,
@@ -141,4 +163,4 @@ def _known(index: int, name: str, problem: Problem, engine: str) -> _Known:
         bound_seconds=lower_bound(problem).seconds,
         single_device_seconds=None if alone is None else alone[1],
     )
-    return _Known(index, problem, variant, seconds)
+    return _Known(index, problem, variant, seconds, time.monotonic() - began)

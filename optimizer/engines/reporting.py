@@ -110,5 +110,5 @@ class JoinedReports:
         self._moves = progress.moves
         self._incumbent = min(self._incumbent, progress.incumbent_seconds)
         bound = min(progress.bound_seconds, self._incumbent)
-        elapsed = time.monotonic() - self._began
-        self._progress(Progress(elapsed, self._incumbent, bound, self._earlier + progress.moves))
+        elapsed, moves = time.monotonic() - self._began, self._earlier + progress.moves
+        self._progress(Progress(elapsed, self._incumbent, bound, moves, progress.words))

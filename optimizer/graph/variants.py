@@ -29,6 +29,11 @@ def variant_names(graphs: Mapping[str, OperatorGraph]) -> list[str]:
     return names if len(set(names)) == len(names) else list(graphs)
 
 
+def cut_name(micro_batches: int, shards: int) -> str:
+    name = f"{micro_batches} micro-batch{'es' if micro_batches > 1 else ''}"
+    return name if shards == 1 else f"{name}, {shards} shards"
+
+
 def distinct(
     graphs: Mapping[str, OperatorGraph], tell: Callable[[str], None]
 ) -> dict[str, OperatorGraph]:
@@ -46,5 +51,4 @@ def _name(where: str, graph: OperatorGraph) -> str:
     count, shards = graph.notes.get("accumulate"), graph.notes.get("shards")
     if not isinstance(count, int) or not isinstance(shards, int):
         return where
-    parts = f"{count} micro-batch{'es' if count > 1 else ''}"
-    return parts if shards == 1 else f"{parts}, {shards} shards"
+    return cut_name(count, shards)

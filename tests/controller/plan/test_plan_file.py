@@ -256,6 +256,11 @@ MISTAKES = {
         "accepted here: name, warmup_steps",
     ),
     "accumulate": (_set("job", "accumulate", to=7), "job.accumulate", "divides job.batch"),
+    "accumulate of a word": (
+        _set("job", "accumulate", to="two"),
+        "job.accumulate",
+        "found 'two'; accepted: a whole number from 1 to 2147483647, or auto",
+    ),
     "shards with a norm": (
         _set(
             "job",
@@ -320,8 +325,8 @@ VALUES: dict[tuple[Any, ...], list[Any]] = {
     ("job", "optimizer", "lr"): [True, 0, -1, float("inf"), float("nan"), "1e400", "0.1", 10**400],
     ("job", "optimizer", "weight_decay"): [float("nan"), -1, "x", True],
     ("job", "optimizer", "clip_norm"): [0, -1, "x", float("inf")],
-    ("job", "accumulate"): [0, 1.5, "two"],
-    ("job", "shards"): [0, 1.5, "two"],
+    ("job", "accumulate"): [0, 1.5, "two", "4", "Auto", True, None, ["auto"], 2**31],
+    ("job", "shards"): [0, 1.5, "two", "4", "Auto", True, None, ["auto"], 2**31],
     ("job", "optimizer", "momentum"): [-0.5, 1, float("nan")],
     ("job", "env"): [
         {"A": 1}, {"": "x"}, {"A=B": "x"}, {"A": "\0"}, ["A"], {"A B": "x"}, {"A\n": "x"},
@@ -362,6 +367,57 @@ def test_a_value_is_taken_for_nothing_else(path: tuple[Any, ...], value: Any) ->
         parse_plan(document, "test.yaml", base=ROOT)
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)[1:]
     assert [found for found, _ in raised.value.mistakes if found.startswith(place)], raised.value
+
+
+@pytest.mark.parametrize("key", ["accumulate", "shards"])
+@pytest.mark.parametrize("value", [0, "two", ["auto"]])
+def test_a_number_or_auto_is_refused_in_one_sentence(key: str, value: Any) -> None:
+    document = plan_document()
+    document["job"][key] = value
+    with pytest.raises(PlanError) as raised:
+        plan(document)
+    ((place, message),) = raised.value.mistakes
+    assert place == f"job.{key}"
+    accepted = "accepted: a whole number from 1 to 2147483647, or auto"
+    assert message == f"found {value!r}; {accepted}"
+
+
+def _job(**keys: Any) -> PlacedJob:
+    document = plan_document()
+    document["job"] |= keys
+    job = plan(document).job
+    assert isinstance(job, PlacedJob)
+    return job
+
+
+def _cuts(devices: int, **keys: Any) -> list[tuple[int, int]]:
+    return [(cut.accumulate, cut.shards) for cut in _job(**keys).cuts(devices)]
+
+
+def test_auto_is_every_number_to_choose_from_and_a_number_is_one() -> None:
+    assert _cuts(3) == [(1, 1)]
+    assert _cuts(3, accumulate=4, shards=2) == [(4, 2)]
+    assert _cuts(3, accumulate="auto") == [(1, 1), (2, 1), (4, 1), (8, 1)]
+    assert _cuts(3, accumulate="auto", batch=9) == [(1, 1), (3, 1)]
+    assert _cuts(3, accumulate="auto", batch=7) == [(1, 1)]
+    assert _cuts(3, accumulate=2, shards="auto") == [(2, 1), (2, 3)]
+    assert _cuts(2, accumulate="auto", shards="auto", batch=2) == [(1, 1), (2, 1), (2, 2)]
+
+
+def test_clipped_gradients_are_in_one_piece_where_the_shards_are_to_be_decided() -> None:
+    clipped = {"name": "adamw", "clip_norm": 1}
+    both = _cuts(2, accumulate="auto", shards="auto", batch=4, optimizer=clipped)
+    assert both == [(1, 1), (2, 1), (4, 1)]
+
+
+def test_a_job_cut_as_one_of_them_says_so() -> None:
+    job = _job(accumulate="auto", shards="auto", batch=2)
+    assert (job.accumulate, job.shards) == ("auto", "auto")
+    one = job.cut_as(job.cuts(2)[2])
+    assert (one.accumulate, one.shards) == (2, 2)
+    assert one.model_dump(exclude={"accumulate", "shards"}) == job.model_dump(
+        exclude={"accumulate", "shards"}
+    )
 
 
 def test_numbers_arrive_as_written() -> None:

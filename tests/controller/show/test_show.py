@@ -14,11 +14,17 @@ from placewire.agent.contract.messages import Observation, ReadBackResult
 from placewire.agent.contract.state import Change, DriftState, LeaseState, ObservedState
 from placewire.controller.records.report import RunReport
 from placewire.controller.show.changes import diff_lines
-from placewire.controller.show.placements import beside_tensors, where_data_is
+from placewire.controller.show.placements import (
+    beside_tensors,
+    variants_table,
+    where_data_is,
+    why,
+)
 from placewire.controller.show.reports import steps_table
 from placewire.controller.show.steps import Step, Steps
 from placewire.controller.show.story import Show
 from placewire.job.contract.specification import Finished, StepDone
+from placewire.optimizer.placement import Placement, Variant
 from tests.controller.plans import placement, plan
 
 SERVERS = ("gpu-node-a-rack12-01", "gpu-node-a-rack12-02")
@@ -103,6 +109,48 @@ def test_an_error_is_one_line_below_the_table(error: str) -> None:
     assert lines[end + 1 :] == [f"  s2 to s1 on {NIC}: {' '.join(error.split())}"]
     rows = [line for line in lines if line.startswith("│")]
     assert len(rows) == 2 and "failed" in rows[1] and "broken" in rows[0]
+
+
+def _with_variants() -> Placement:
+    """Of the second of two variants, whose step is worse than that of the first on one device."""
+    made = placement(plan(), ())
+    first, second = (
+        Variant(
+            name=name, structure_hash=structure, operators=operators, step_seconds=step,
+            bound_seconds=bound, single_device_seconds=alone,
+        )
+        for name, structure, operators, step, bound, alone in (
+            ("1 micro-batch", "1" * 64, 10, None, 0.25, 1.5),
+            ("16 micro-batches, 8 shards", made.structure_hash, 20, 1.0, 0.5, None),
+        )
+    )  # fmt: skip
+    return made.model_copy(update={"variants": (first, second), "single_device_seconds": None})
+
+
+def test_variants_are_shown_with_what_is_known_of_each() -> None:
+    show = Show()
+    show.console.file = io.StringIO()
+    show.console.width = 100
+    show.console.print(variants_table(_with_variants()))
+    rows = [line for line in show.console.file.getvalue().splitlines() if "micro-batch" in line]
+    cells = [[cell.strip() for cell in row.split("│")[1:-1]] for row in rows]
+    assert cells == [
+        ["1 micro-batch", "10", "1.5 s", "250 ms", "not searched", ""],
+        ["16 micro-batches, 8 shards", "20", "does not fit", "500 ms", "1 s", "taken"],
+    ]
+
+
+def test_a_placement_is_compared_with_all_variants() -> None:
+    """One device needs no micro-batches, and another variant may have a lower bound."""
+    said = why(_with_variants())
+    assert said[:3] == [
+        "predicted step 1 s; no placement of this variant can do better than 500 ms (gap 50.0%)",
+        "no placement of any variant can do better than 250 ms",
+        "the best single device would take 1.5 s: 1.50×",
+    ]
+    alone = why(placement(plan(), ()))
+    assert alone[0] == "predicted step 1 s; no placement can do better than 500 ms (gap 50.0%)"
+    assert "variant" not in " ".join(alone)
 
 
 def test_the_device_of_the_loss_and_of_each_input_is_named() -> None:

@@ -13,7 +13,7 @@ from placewire.controller.records.report import RailRow, RunReport, SharingRow, 
 from placewire.optimizer.cluster import Cluster, Device, Link, Nic, Server
 from placewire.optimizer.graph.graph_file import graph_from_json, graph_to_json
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow
-from placewire.optimizer.placement import Message, Placement
+from placewire.optimizer.placement import Message, Placement, Variant
 from tests.paths import ROOT
 
 TEXT = (ROOT / "docs" / "files.md").read_text()
@@ -27,7 +27,7 @@ def section(title: str) -> str:
     ("title", "models"),
     [
         ("Cluster", [Cluster, Server, Device, Nic, Link]),
-        ("Placement", [Placement, Message]),
+        ("Placement", [Placement, Message, Variant]),
         ("run.json", [RunReport, SharingRow, LinkMeasurement, RailRow, TrafficRow]),
     ],
 )

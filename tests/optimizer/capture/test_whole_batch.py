@@ -1,0 +1,107 @@
+"""What a step computes of its whole batch is found, and named, in real captures."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from placewire.optimizer.capture.protocol import Autocast, TrainingStep
+from placewire.optimizer.capture.step import CapturedStep, capture, captured_from
+from placewire.optimizer.capture.updates import OptimizerChoice
+
+WIDTH = 6
+
+
+class Net(nn.Module):
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(WIDTH, WIDTH), norm
+        self.last = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.norm(self.first(x))).square().mean()
+
+
+class Counts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen, self.read = nn.Buffer(torch.zeros(())), nn.Buffer(torch.ones(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.add_(1)
+        return x * self.read
+
+
+class Reads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = nn.Buffer(torch.ones(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.read
+
+
+def captured(
+    norm: nn.Module, accumulate: int = 1, autocast: Autocast | None = None
+) -> CapturedStep:
+    def batch(number: int) -> tuple[torch.Tensor, ...]:
+        generator = torch.Generator().manual_seed(number)
+        return (torch.randn(4, WIDTH, WIDTH, generator=generator),)
+
+    step = TrainingStep(model=Net(norm), example_inputs=batch(0), batches=batch)
+    return captured_from(step, "here:step", 4, OptimizerChoice("sgd", 0.1), 0, accumulate, autocast)
+
+
+def found(norm: nn.Module, accumulate: int = 1, autocast: Autocast | None = None) -> str | None:
+    said: str | None = captured(norm, accumulate, autocast).operators.notes["whole_batch"]
+    return said
+
+
+NORMALISES = "norm normalises over the batch"
+
+
+def test_a_batch_norm_is_named_however_the_batch_is_cut() -> None:
+    assert found(nn.BatchNorm1d(WIDTH)) == NORMALISES
+    assert found(nn.BatchNorm1d(WIDTH), accumulate=2) == NORMALISES
+    inner = found(nn.Sequential(nn.ReLU(), nn.BatchNorm1d(WIDTH)))
+    assert inner == "norm.1 normalises over the batch"
+    autocast = found(nn.BatchNorm1d(WIDTH), autocast="bf16")
+    assert autocast == "the model normalises over the batch"
+
+
+def test_a_batch_norm_that_does_not_learn_its_means_takes_those_of_the_batch() -> None:
+    assert found(nn.BatchNorm1d(WIDTH, track_running_stats=False)) == NORMALISES
+    assert found(nn.BatchNorm1d(WIDTH, track_running_stats=False).eval()) == NORMALISES
+
+
+def test_a_batch_norm_with_given_means_needs_no_batch() -> None:
+    assert found(nn.BatchNorm1d(WIDTH).eval()) is None
+    assert found(nn.BatchNorm1d(WIDTH).eval(), autocast="bf16") is None
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        nn.LayerNorm(WIDTH), nn.GroupNorm(2, WIDTH), nn.InstanceNorm1d(WIDTH, affine=True),
+        nn.Dropout(0.5), Reads(),
+    ],
+    ids=lambda norm: type(norm).__name__,
+)  # fmt: skip
+def test_what_looks_at_one_sample_after_the_other_needs_no_batch(norm: nn.Module) -> None:
+    assert found(norm) is None
+    assert found(norm, accumulate=2) is None
+
+
+def test_a_buffer_that_the_step_writes_is_named() -> None:
+    assert found(Counts()) == "the step writes buffer norm.seen"
+    tracking = nn.InstanceNorm1d(WIDTH, track_running_stats=True)
+    assert (found(tracking) or "").startswith("the step writes buffer norm.running_")
+
+
+def test_the_examples_are_told_apart() -> None:
+    models = {"resnet50:training_step_small": True, "transformer:training_step_small": False}
+    for model, needs in models.items():
+        path = f"placewire.examples.models.{model}"
+        graph = capture(path, 4, OptimizerChoice(), 0).operators
+        assert (graph.notes["whole_batch"] is not None) == needs, model

@@ -1,0 +1,149 @@
+"""The search of whole pieces of a step: from grids, and never worse than the best of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from placewire.optimizer.cluster import Cluster, Device
+from placewire.optimizer.engines.costing import Costing
+from placewire.optimizer.engines.grids import grid_layouts
+from placewire.optimizer.engines.piece_search import piece_solutions
+from placewire.optimizer.engines.pieces import Pieces
+from placewire.optimizer.engines.solution import Solution
+from placewire.optimizer.engines.units import unit_of_operator
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.simulation.simulate import simulate
+from tests.optimizer.engines.test_grids import (
+    WEIGHT,
+    accumulated,
+    require_placement,
+    servers,
+    with_micro_batches,
+)
+
+MOVES = 1_000
+
+
+def uneven() -> Problem:
+    return Problem(accumulated(8, weights=6), servers("cpu", "fast", "cpu"), sharing="even")
+
+
+def best_grid(problem: Problem) -> tuple[float, float]:
+    pieces = Pieces(problem)
+    return min(pieces.cost(layout).key for layout in grid_layouts(pieces))
+
+
+def same(one: list[Solution], other: list[Solution]) -> bool:
+    return len(one) == len(other) and all(
+        (a.device == b.device).all() and (a.priority == b.priority).all()
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def test_a_search_is_better_than_its_best_grid_and_more_moves_do_not_harm() -> None:
+    problem = uneven()
+    cost, found = Costing(problem).cost, [best_grid(problem)]
+    for moves in (MOVES, 10 * MOVES):
+        found.append(cost(piece_solutions(problem, moves=moves, seed=1)[0]).key)
+    assert found[2] < found[0] and found[1] <= found[0]
+    assert found[2][1] < found[0][1] * 0.95
+
+
+def test_the_best_grids_come_after_the_answer() -> None:
+    problem = uneven()
+    cost = Costing(problem).cost
+    keys = [cost(one).key for one in piece_solutions(problem, moves=MOVES)]
+    assert keys[0] <= keys[1] == best_grid(problem)
+    assert keys[1:] == sorted(keys[1:]) and len(keys) == 5
+
+
+def test_no_time_at_all_gives_the_best_grids() -> None:
+    problem = uneven()
+    assert Costing(problem).cost(piece_solutions(problem)[0]).key <= best_grid(problem)
+
+
+def test_the_same_seed_and_moves_give_the_same_answer() -> None:
+    problem = uneven()
+    one, other = (piece_solutions(problem, 60.0, MOVES, seed=4) for _ in range(2))
+    assert same(one, other)
+    cost = Costing(problem).cost
+    several = {cost(piece_solutions(problem, moves=MOVES, seed=k)[0]).cost for k in range(4)}
+    assert len(several) > 1, "else the seed has no effect"
+
+
+def test_every_shorter_step_is_reported() -> None:
+    problem, said = uneven(), list[float]()
+    (first, *_) = piece_solutions(problem, moves=10 * MOVES, seed=1, on_best=said.append)
+    assert said == sorted(said, reverse=True)
+    assert said[0] == best_grid(problem)[1]
+    assert said[-1] == Costing(problem).cost(first).cost
+
+
+def small(on: Cluster, memory: int) -> Cluster:
+    held = tuple(
+        one.model_copy(
+            update={"devices": tuple(Device(type=d.type, memory_bytes=memory) for d in one.devices)}
+        )
+        for one in on.servers
+    )
+    return on.model_copy(update={"servers": held})
+
+
+@pytest.mark.parametrize("weights", [3, 9])
+def test_a_memory_that_binds_is_kept_to(weights: int) -> None:
+    """Data parallelism, which is best, sends all eight weights to each device."""
+    graph, on = accumulated(4, weights=8), servers(*["cpu"] * 4, gigabits=[100.0] * 4)
+    free = Pieces(Problem(graph, on, sharing="even"))
+    problem = Problem(graph, small(on, weights * WEIGHT), sharing="even")
+    costing, said = Costing(problem), list[float]()
+    shortest = min(grid_layouts(free), key=lambda layout: free.cost(layout).cost)
+    assert costing.cost(free.solution(shortest)).excess > 0.0, "else the memory does not bind"
+    first = piece_solutions(problem, moves=10 * MOVES, seed=1, on_best=said.append)[0]
+    found = costing.cost(first)
+    assert found.excess == 0.0 and found.key < best_grid(problem)
+    assert said[-1] == found.cost > free.cost(shortest).cost
+    timeline = simulate(problem, first.device, first.priority)
+    assert (timeline.peak_memory_bytes <= problem.cluster.memory_bytes).all()
+
+
+def test_what_fits_nowhere_is_not_reported_as_a_step() -> None:
+    problem = Problem(accumulated(4), small(servers("cpu", "cpu"), WEIGHT // 2), sharing="even")
+    said: list[float] = []
+    assert piece_solutions(problem, moves=MOVES, on_best=said.append)
+    assert said == []
+
+
+def test_one_micro_batch_or_one_device_has_no_pieces() -> None:
+    assert piece_solutions(Problem(accumulated(1), servers("cpu", "cpu")), moves=MOVES) == []
+    assert piece_solutions(Problem(accumulated(4), servers("cpu")), moves=MOVES) == []
+    whole = accumulated(4)
+    whole = replace(whole, micro_batch=np.full_like(whole.micro_batch, -1))
+    assert piece_solutions(Problem(whole, servers("cpu", "cpu")), moves=MOVES) == []
+
+
+def test_micro_batches_in_one_group_have_no_pieces() -> None:
+    """All of a group are on one device, so that no micro-batch has one of its own."""
+    graph = accumulated(2)
+    one_group = replace(graph, colocation=np.zeros_like(graph.colocation))
+    assert piece_solutions(Problem(one_group, servers("cpu", "cpu")), moves=MOVES) == []
+
+
+def test_solutions_of_any_problem_are_placements_no_worse_than_a_grid() -> None:
+    seen = [0]
+
+    @settings(max_examples=60, deadline=None, derandomize=True, database=None)
+    @given(with_micro_batches())
+    def holds(problem: Problem) -> None:
+        found, unit = piece_solutions(problem, moves=200), unit_of_operator(problem)
+        seen[0] += len(found)
+        for one in found:
+            require_placement(problem, unit, one)
+        if found:
+            assert Costing(problem).cost(found[0]).key <= best_grid(problem)
+
+    holds()
+    assert seen[0] > 5, "else nothing was looked at"
