@@ -16,8 +16,9 @@ from placewire.optimizer.commands.clusters import (
     refuse_half_a_cluster,
 )
 from placewire.optimizer.commands.outcome import DONE, ended, say, tell
+from placewire.optimizer.commands.outputs import refuse_overwriting
 from placewire.optimizer.commands.placing import place_best
-from placewire.optimizer.quantities import format_bytes, format_step
+from placewire.optimizer.quantities import format_bytes, format_seconds, format_step
 from placewire.visible import visible_json
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 OURS, ALONE = "placewire", "one device"
 # Steps that differ by less are ties, and the one that is easier to run wins.
 _TIE = 0.02
+_COLUMNS = 100
 _SIMPLE = (ALONE, "ddp", "fsdp")
 
 
@@ -59,6 +61,7 @@ def main(arguments: list[str], prog: str) -> int:
     made = parser(prog)
     options = made.parse_args(arguments)
     refuse_half_a_cluster(made, options)
+    refuse_overwriting(made, options, ["out"])
     return ended(_advise, options)
 
 
@@ -124,18 +127,29 @@ def _own_rows(
 
 
 def _table(rows: Sequence[PeerStep], batch: int | None) -> list[str]:
-    lines = [
-        f"{'':<17} {'step':>10} {'samples/s':>9} {'memory':>10} {'a NIC sends':>11}  "
-        f"{'spends its step on':<18} {'how':<20}"
-    ]
+    cells = [["", "step", "samples/s", "memory", "NIC sends", "spent on", "how"]]
     for row in rows:
-        rate = "" if batch is None else f"{batch / row.step_seconds:.0f}"
-        lines.append(
-            f"{row.name:<17} {format_step(row.step_seconds):>10} {rate:>9} "
-            f"{format_bytes(float(row.memory_bytes)):>10} {format_bytes(row.sent_bytes):>11}  "
-            f"{row.limit:<18} {row.words[:20]:<20}".rstrip()
-        )
+        memory, sent = format_bytes(float(row.memory_bytes)), format_bytes(row.sent_bytes)
+        rate = "" if batch is None else _rate(batch, row.step_seconds)
+        step = format_seconds(row.step_seconds)
+        cells.append([row.name, step, rate, memory, sent, row.limit, row.words])
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = []
+    for name, *numbers, limit, words in cells:
+        right = "".join(f" {cell:>{w}}" for cell, w in zip(numbers, widths[1:5], strict=True))
+        lines.append(_cut(f"{name:<{widths[0]}}{right}  {limit:<{widths[5]}}  {words}".rstrip()))
     return lines
+
+
+def _rate(batch: int, step_seconds: float) -> str:
+    if not step_seconds:
+        return ""
+    rate = batch / step_seconds
+    return f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _COLUMNS else f"{line[: _COLUMNS - 1]}…"
 
 
 def _advice(rows: Sequence[PeerStep]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.cluster import Cluster, Device
 from placewire.optimizer.graph.operator_graph import (
     OperatorGraph,
@@ -34,6 +35,7 @@ class PeerGraph:
         self.rows: list[OperatorRow] = []
         self.tensors: list[TensorRow] = []
         self.home: list[tuple[int, bool]] = []
+        self.held: list[tuple[int, int, str | None, tuple[str, ...]]] = []
 
     def copy(self, i: int, name: str, on: int, part: float = 1.0) -> str:
         """Adds operator i of the user's graph, or a part of its work, weights and memory."""
@@ -55,11 +57,9 @@ class PeerGraph:
         self.home.append((on, False))
         return name
 
-    def collective(self, name: str, on: int, *, holds: int = 0) -> str:
-        """Adds a step of a collective, which takes no time but for its messages. holds: bytes that
-        its result takes until the last operator that waits for it has run."""
-        row = OperatorRow(name, COMMUNICATION, {COMMUNICATION: 0.0}, activation_bytes=holds)
-        self.rows.append(row)
+    def collective(self, name: str, on: int) -> str:
+        """Adds a step of a collective, which takes no time but for its messages."""
+        self.rows.append(OperatorRow(name, COMMUNICATION, {COMMUNICATION: 0.0}))
         self.home.append((on, True))
         return name
 
@@ -71,15 +71,35 @@ class PeerGraph:
         """The consumers wait for the producer, and nothing is sent."""
         self.send(producer, consumers, 0)
 
-    def simulated(self, sharing: SharingName) -> tuple[Problem, Timeline]:
-        """On each device the ready operator that was added first runs next."""
+    def hold(self, on: int, size: int, since: str | None = None, until: Iterable[str] = ()) -> None:
+        """A collective's memory, from when an operator begins, or the step does, until all of
+        others have run, or to the end of the step."""
+        self.held.append((on, size, since, tuple(until)))
+
+    def simulated(self, sharing: SharingName) -> tuple[Problem, Timeline, IntArray]:
+        """On each device the ready operator that was added first runs next. Returns the most bytes
+        that collectives hold on each device of the user's cluster, too, int64[D]."""
         types = (*self.graph.device_types, COMMUNICATION)
         graph = build_graph(self.rows, self.tensors, device_types=types)
         place = _places(self.cluster)
         device = np.array([place[on][beside] for on, beside in self.home], dtype=np.int64)
         problem = Problem(graph, with_communication(self.cluster), sharing=sharing)
         added = -np.arange(len(self.rows), dtype=np.float64)
-        return problem, simulate(problem, device, added)
+        timeline = simulate(problem, device, added)
+        return problem, timeline, self._most_held(graph, timeline)
+
+    def _most_held(self, graph: OperatorGraph, timeline: Timeline) -> IntArray:
+        most = np.zeros(len(self.cluster.devices), dtype=np.int64)
+        at = graph.index_of
+        for d in range(len(most)):
+            changes: list[tuple[float, int]] = []
+            for on, size, since, until in self.held:
+                if on == d:
+                    begin = 0.0 if since is None else float(timeline.start[at[since]])
+                    end = max((float(timeline.finish[at[i]]) for i in until), default=np.inf)
+                    changes += [(begin, size), (end, -size)]
+            most[d] = np.cumsum([change for _, change in sorted(changes)]).max(initial=0)
+        return most
 
 
 def with_communication(cluster: Cluster) -> Cluster:

@@ -4,15 +4,14 @@ As torch.nn.parallel.DistributedDataParallel does it (Li et al. 2020, "PyTorch D
 Experiences on Accelerating Data Parallel Training", section 3.2): gradients are summed in buckets
 of 25 MiB, in the order in which the backward half makes them, the first bucket being 1 MiB; each
 sum is a ring over all devices, beside the backward half; updates begin when all sums are there.
+Buckets are there all the time, and gradients are views of them (gradient_as_bucket_view).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.names import WITHOUT_SHAPING
-from placewire.optimizer.peers.beside_devices import PeerGraph
+from placewire.optimizer.peers.collectives import all_reduce
 from placewire.optimizer.peers.peer import PeerStep, peer_step
 from placewire.optimizer.peers.replicas import name_on, replicas
 from placewire.optimizer.peers.step_parts import Gradient, StepParts
@@ -21,7 +20,8 @@ _FIRST_BUCKET_BYTES, _BUCKET_BYTES = 1 << 20, 25 << 20
 
 
 def ddp_step(parts: StepParts, cluster: Cluster) -> PeerStep:
-    """parts: of a step with a micro-batch for each device of the cluster."""
+    """parts: of a step with a micro-batch for each device of the cluster. Raises ValueError where
+    a device cannot run its part."""
     made = replicas(parts, cluster)
     devices = range(parts.micro_batches)
     done = {d: made.collective(f"all gradients@{d}", d) for d in devices}
@@ -30,14 +30,15 @@ def ddp_step(parts: StepParts, cluster: Cluster) -> PeerStep:
         made.then(done[d], sorted(readers))
     for number, bucket in enumerate(_buckets(parts)):
         size = sum(gradient.bytes for gradient in bucket)
-        ready = {d: made.collective(f"bucket {number}@{d}", d, holds=size) for d in devices}
+        ready = {d: made.collective(f"bucket {number}@{d}", d) for d in devices}
         for d in devices:
+            made.hold(d, size)
             for gradient in bucket:
                 made.then(parts.graph.ids[gradient.leaves[d]], [ready[d]])
-        ring(made, f"bucket {number}", ready, size, done)
-    problem, timeline = made.simulated(WITHOUT_SHAPING)
-    words = f"{len(devices)} replicas, buckets of 25 MiB"
-    return peer_step("ddp", words, problem, timeline, beside=True)
+        all_reduce(made, f"bucket {number}", ready, size, done)
+    problem, timeline, held = made.simulated(WITHOUT_SHAPING)
+    words = f"{len(devices)} replicas"
+    return peer_step("ddp", words, problem, timeline, held)
 
 
 def _buckets(parts: StepParts) -> list[list[Gradient]]:
@@ -52,23 +53,3 @@ def _buckets(parts: StepParts) -> list[list[Gradient]]:
         found[-1].append(gradient)
         room -= gradient.bytes
     return found
-
-
-def ring(
-    made: PeerGraph, name: str, ready: Mapping[int, str], size: int, done: Mapping[int, str]
-) -> None:
-    """Sums `size` bytes over all devices: each chunk goes round once to be summed, and once more to
-    be known to all. ready, done: by device, the operators before and after."""
-    count = len(ready)
-    chunk = max(1, size // count)
-    for first in range(count):
-        before = ready[first]
-        for step in range(1, 2 * count - 1):
-            d = (first + step) % count
-            here = made.collective(f"{name}, chunk {first}, step {step}@{d}", d)
-            made.send(before, [here], chunk)
-            if step < count:
-                made.then(ready[d], [here])
-            if step >= count - 1:
-                made.then(here, [done[d]])
-            before = here

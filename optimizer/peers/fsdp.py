@@ -4,7 +4,8 @@ As torch.distributed.fsdp does it (Zhao et al. 2023, "PyTorch FSDP: Experiences 
 Sharded Data Parallel", sections 3.2 and 3.3): weights are units, one for each repeated block of the
 model, and one for all others, which is gathered once. A unit is gathered before its forward half
 and again before its backward half, at most two units ahead; its gradients are summed and scattered
-as soon as they are there; updates begin when all of them are.
+as soon as they are there; updates begin when all of them are. A block that runs several times in a
+step stays gathered from its first run to its last one.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.names import WITHOUT_SHAPING
 from placewire.optimizer.peers.beside_devices import PeerGraph
+from placewire.optimizer.peers.collectives import all_gather, reduce_scatter
 from placewire.optimizer.peers.peer import PeerStep, peer_step
 from placewire.optimizer.peers.replicas import PARAMETER, name_on, replicas
 from placewire.optimizer.peers.step_parts import Gradient, StepParts
@@ -36,7 +38,14 @@ class _Unit:
 
 
 def fsdp_step(parts: StepParts, cluster: Cluster) -> PeerStep:
-    """parts: of a step with a micro-batch for each device of the cluster."""
+    """parts: of a step with a micro-batch for each device of the cluster. Raises ValueError where
+    a device cannot run its part."""
+    several = any(len(server.devices) > 1 for server in cluster.servers)
+    ways = [_step(parts, cluster, ring=ring) for ring in (False, True)[: 1 + several]]
+    return min(ways, key=lambda step: (not step.fits, step.step_seconds))
+
+
+def _step(parts: StepParts, cluster: Cluster, *, ring: bool) -> PeerStep:
     count = parts.micro_batches
     made = replicas(parts, cluster, held=1.0 / count)
     root, blocks = _units(parts)
@@ -45,19 +54,18 @@ def fsdp_step(parts: StepParts, cluster: Cluster) -> PeerStep:
         readers = {name_on(parts, c, d) for one in parts.gradients for c in one.readers}
         made.then(done[d], sorted(readers))
     if root is not None:
-        gathered = _gather(made, root, "gather", {})
-        for d in range(count):
-            _before(made, parts, gathered[d], [*root.forward[d], *root.backward[d]])
+        both = [[*root.forward[d], *root.backward[d]] for d in range(count)]
+        _gather(made, parts, root, "gather", both, {}, ring=ring)
     forth = sorted(blocks, key=lambda unit: _first(parts, unit.forward[0]))
-    _pass(made, parts, forth, forward=True)
+    _pass(made, parts, forth, forward=True, ring=ring)
     back = sorted(blocks, key=lambda unit: _first(parts, unit.backward[0]))
-    _pass(made, parts, back, forward=False)
+    _pass(made, parts, back, forward=False, ring=ring)
     for unit in [*back, *([] if root is None else [root])]:
         if unit.gradients:
-            _scatter(made, parts, unit, done)
-    problem, timeline = made.simulated(WITHOUT_SHAPING)
+            _scatter(made, parts, unit, done, ring=ring)
+    problem, timeline, held = made.simulated(WITHOUT_SHAPING)
     words = f"{count} shards, {len(blocks)} units"
-    return peer_step("fsdp", words, problem, timeline, beside=True)
+    return peer_step("fsdp", words, problem, timeline, held)
 
 
 def _first(parts: StepParts, operators: Sequence[int]) -> int:
@@ -109,24 +117,30 @@ def _block(module: str) -> str:
     return "" if number is None else ".".join(words[: number + 1])
 
 
-def _pass(made: PeerGraph, parts: StepParts, units: Sequence[_Unit], *, forward: bool) -> None:
+def _pass(
+    made: PeerGraph, parts: StepParts, units: Sequence[_Unit], *, forward: bool, ring: bool
+) -> None:
     """Gathers the units in this order, each when the one before the last before it has run."""
     half = "forward" if forward else "backward"
-    ran: list[dict[int, str]] = []
+    ids = parts.graph.ids
     for k, unit in enumerate(units):
         readers = unit.forward if forward else unit.backward
-        gates = ran[k - _AHEAD] if k >= _AHEAD else {}
-        if not forward and k < _AHEAD:
-            gates = {d: parts.graph.ids[_last_forward(parts, d)] for d in range(len(readers))}
-        gathered = _gather(made, unit, f"gather for {half}", gates)
+        gates: dict[int, str] = {}
         for d, operators in enumerate(readers):
-            _before(made, parts, gathered[d], operators)
-        last = {
-            d: parts.graph.ids[max(operators, key=lambda i: int(parts.graph.position[i]))]
-            for d, operators in enumerate(readers)
-            if operators
-        }
-        ran.append(last)
+            if k >= _AHEAD:
+                before = units[k - _AHEAD].forward if forward else units[k - _AHEAD].backward
+                ran = _last_before(parts, before[d], operators)
+                gates |= {} if ran is None else {d: ids[ran]}
+            elif not forward:
+                gates[d] = ids[_last_forward(parts, d)]
+        _gather(made, parts, unit, f"gather for {half}", readers, gates, ring=ring)
+
+
+def _last_before(parts: StepParts, operators: Sequence[int], later: Sequence[int]) -> int | None:
+    """The last of the operators that comes before all of the later ones: a block may run again."""
+    position, first = parts.graph.position, _first(parts, later)
+    earlier = [i for i in operators if position[i] < first]
+    return max(earlier, key=lambda i: int(position[i]), default=None)
 
 
 def _last_forward(parts: StepParts, d: int) -> int:
@@ -137,34 +151,43 @@ def _last_forward(parts: StepParts, d: int) -> int:
     return int(inside[-1])
 
 
-def _before(made: PeerGraph, parts: StepParts, gathered: str, operators: Sequence[int]) -> None:
-    made.then(gathered, [parts.graph.ids[i] for i in operators])
-
-
-def _gather(made: PeerGraph, unit: _Unit, what: str, gates: Mapping[int, str]) -> dict[int, str]:
-    """By device, the operator at whose end the unit's weights are whole there. gates: by device,
-    what must have run before it sends its part."""
-    count = len(unit.forward)
-    part = unit.bytes // count
+def _gather(
+    made: PeerGraph,
+    parts: StepParts,
+    unit: _Unit,
+    what: str,
+    readers: Sequence[Sequence[int]],
+    gates: Mapping[int, str],
+    *,
+    ring: bool,
+) -> None:
+    """readers: by device, the operators that wait for the whole unit. gates: by device, what must
+    have run before it sends its part."""
+    count, ids = len(readers), parts.graph.ids
     sent = {d: made.collective(f"{unit.name} {what}, part {d}@{d}", d) for d in range(count)}
-    whole = {
-        d: made.collective(f"{unit.name} {what}@{d}", d, holds=unit.bytes) for d in range(count)
-    }
+    whole = {d: made.collective(f"{unit.name} {what}@{d}", d) for d in range(count)}
     for d in range(count):
         if d in gates:
             made.then(gates[d], [sent[d]])
-        made.send(sent[d], list(whole.values()), part)
-    return whole
+        waiting = [ids[i] for i in readers[d]]
+        made.then(whole[d], waiting)
+        made.hold(d, unit.bytes, sent[d], [whole[d], *waiting])
+    all_gather(made, f"{unit.name} {what}", sent, unit.bytes, whole, ring=ring)
 
 
-def _scatter(made: PeerGraph, parts: StepParts, unit: _Unit, done: Mapping[int, str]) -> None:
-    count = len(unit.forward)
+def _scatter(
+    made: PeerGraph, parts: StepParts, unit: _Unit, done: Mapping[int, str], *, ring: bool
+) -> None:
+    graph, count = parts.graph, len(unit.forward)
     size = sum(gradient.bytes for gradient in unit.gradients)
     own = {d: made.collective(f"{unit.name} gradient, part {d}@{d}", d) for d in range(count)}
+    ready = {d: made.collective(f"{unit.name} gradient@{d}", d) for d in range(count)}
     for d in range(count):
-        ready = made.collective(f"{unit.name} gradient@{d}", d, holds=size)
-        for gradient in unit.gradients:
-            made.then(parts.graph.ids[gradient.leaves[d]], [ready])
-        for to in range(count):
-            made.send(ready, [own[to]], size // count)
+        leaves = [gradient.leaves[d] for gradient in unit.gradients]
+        for i in leaves:
+            made.then(graph.ids[i], [ready[d]])
         made.then(own[d], [done[d]])
+        first = min(leaves, key=lambda i: int(graph.position[i]))
+        made.hold(d, size, graph.ids[first], own.values())
+        made.hold(d, size // count, own[d])
+    reduce_scatter(made, f"{unit.name} gradient", ready, size, own, ring=ring)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from placewire.optimizer.arrays import IntArray
+from placewire.optimizer.peers.beside_devices import COMMUNICATION
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.timeline import Timeline
 
@@ -13,7 +15,8 @@ from placewire.optimizer.simulation.timeline import Timeline
 @dataclass(frozen=True)
 class PeerStep:
     """words: how it was set, such as how many micro-batches. memory_bytes: of the device that needs
-    most. sent_bytes: by the NIC that transmits most. limit: what its step waits for most."""
+    most. sent_bytes: by the NIC that transmits most. limit: what its step waits for most. fits:
+    whether every device has the memory."""
 
     name: str
     words: str
@@ -21,13 +24,14 @@ class PeerStep:
     memory_bytes: int
     sent_bytes: float
     limit: str
+    fits: bool = True
 
 
 def peer_step(
-    name: str, words: str, problem: Problem, timeline: Timeline, *, beside: bool = False
+    name: str, words: str, problem: Problem, timeline: Timeline, held: IntArray | None = None
 ) -> PeerStep:
-    """beside: whether the second half of each server's devices only communicates, each for one of
-    the first half."""
+    """held int64[D]: what collectives hold on each device; those that only communicate do not
+    count."""
     cluster = problem.cluster
     rates = cluster.nic_rates
     sent = (timeline.transmit_busy_seconds * rates / 8.0).max(initial=0.0)
@@ -40,16 +44,13 @@ def peer_step(
         (float(seconds[list(row), d].sum()) for d, row in enumerate(timeline.order) if row),
         default=0.0,
     )
-    memory, at = [], 0
-    for server in cluster.servers:
-        count = len(server.devices)
-        peaks = timeline.peak_memory_bytes[at : at + count].astype(np.int64)
-        own = count // 2 if beside else count
-        memory += (peaks[:own] + (peaks[own:] if beside else 0)).tolist()
-        at += count
+    own = np.flatnonzero([device.type != COMMUNICATION for device in cluster.devices])
+    memory = timeline.peak_memory_bytes[own].astype(np.int64)
+    memory += 0 if held is None else held
+    fits = bool((memory <= cluster.memory_bytes[own]).all())
     return PeerStep(
-        name, words, timeline.step_seconds, int(max(memory, default=0)), float(sent),
-        limit_words(timeline.step_seconds, work, network),
+        name, words, timeline.step_seconds, int(memory.max(initial=0)), float(sent),
+        limit_words(timeline.step_seconds, work, network), fits,
     )  # fmt: skip
 
 

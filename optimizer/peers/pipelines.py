@@ -14,14 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.cluster import Cluster
-from placewire.optimizer.engines import units
 from placewire.optimizer.engines.pieces import Pieces
 from placewire.optimizer.graph.operator_graph import OperatorGraph
-from placewire.optimizer.kernels.annealing.whole_pieces import expanded
 from placewire.optimizer.names import WITHOUT_SHAPING
 from placewire.optimizer.peers.peer import PeerStep, peer_step
+from placewire.optimizer.peers.stages import stages_of
 from placewire.optimizer.peers.step_parts import StepParts, step_parts
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.simulate import simulate
@@ -46,7 +45,8 @@ class Schedule:
 
 
 def pipeline_steps(graph: OperatorGraph, cluster: Cluster) -> list[PeerStep]:
-    """Of every schedule that the step's micro-batches can use; graph: with at least two."""
+    """Of every schedule that the step's micro-batches can use; graph: with at least two. Raises
+    ValueError as step_parts() does."""
     problem = Problem(graph, cluster, sharing=WITHOUT_SHAPING)
     pieces, parts = Pieces(problem), step_parts(graph)
     found = []
@@ -62,8 +62,9 @@ def schedules(devices: int, micro_batches: int) -> Iterator[Schedule]:
     if devices < 2:
         return
     yield Schedule("gpipe", devices, 1, tuple(_gpipe(micro_batches) for _ in range(devices)))
-    one = tuple(_alternating(devices, k, micro_batches, 1) for k in range(devices))
-    yield Schedule("1f1b", devices, 1, one)
+    if micro_batches >= devices:  # torch refuses fewer
+        one = tuple(_alternating(devices, k, micro_batches, 1) for k in range(devices))
+        yield Schedule("1f1b", devices, 1, one)
     if micro_batches % devices == 0:
         for pieces in _PIECES_OF_A_DEVICE:
             rows = tuple(_alternating(devices, k, micro_batches, pieces) for k in range(devices))
@@ -102,10 +103,8 @@ def _step(
 ) -> PeerStep | None:
     """None where the schedule cannot run, because layers are not in one order."""
     ranges = schedule.stages * schedule.pieces
-    stage = _stages(problem, parts, ranges, off_equal)
-    device_of = pieces.devices[np.arange(ranges) % schedule.stages]
-    home = np.repeat(device_of[:, None], pieces.micro_batches, axis=1)
-    device = expanded(pieces.costing.tables, pieces.tables._replace(piece=stage), home)
+    stage = stages_of(problem, parts, ranges, off_equal)
+    device = _devices(pieces, pieces.devices[np.arange(ranges) % schedule.stages][stage])
     order = _orders(problem, pieces, parts, schedule, stage, device)
     try:
         timeline = simulate(problem, device, None, order)
@@ -113,71 +112,20 @@ def _step(
         return None
     stages = f"{schedule.stages} stages"
     if schedule.pieces > 1:
-        stages = f"{schedule.stages} x {schedule.pieces} stages"
+        stages = f"{schedule.stages}x{schedule.pieces} stages"
     words = f"{stages}, {pieces.micro_batches} micro-batches"
     return peer_step(schedule.name, words, problem, timeline)
 
 
-def _stages(problem: Problem, parts: StepParts, ranges: int, off_equal: float) -> IntArray:
-    """int64[n]: the backward half of an operator is where its forward half is, and a shared one
-    where the first is that reads it."""
-    graph, part = problem.graph, problem.graph.micro_batch
-    stage = np.zeros(graph.operator_count, dtype=np.int64)
-    order = graph.topological_order
-    mean = units.mean_seconds(problem)
-    for m in range(parts.micro_batches):
-        inside = order[(part[order] == m) & parts.forward[order]]
-        stage[inside] = _cut(graph, inside, mean[inside], ranges, off_equal)
-    for i in order[::-1].tolist():
-        if part[i] >= 0 and parts.forward[i]:
-            same = [c for c in _readers(graph, i) if part[c] == part[i] and parts.forward[c]]
-            stage[i] = min([stage[i], *(stage[c] for c in same)])
-    for i in order.tolist():
-        if part[i] >= 0 and not parts.forward[i]:
-            made = graph.tensor_producer[graph.input_tensors(i)]
-            made = made[part[made] == part[i]]
-            forth, back = made[parts.forward[made]], made[~parts.forward[made]]
-            most = int(stage[back].min(initial=ranges - 1))
-            stage[i] = min(int(stage[forth].max(initial=-1)), most) if len(forth) else most
-    after = set(parts.after.tolist())
-    for i in parts.before[::-1].tolist():
-        stage[i] = min((int(stage[c]) for c in _readers(graph, i) if c not in after), default=0)
-    for i in sorted(after):
-        made = graph.tensor_producer[graph.input_tensors(i)]
-        weights = [int(stage[j]) for j in made if part[j] < 0]
-        stage[i] = weights[0] if weights else ranges - 1
-    return stage
-
-
-def _cut(
-    graph: OperatorGraph, inside: IntArray, work: FloatArray, ranges: int, off_equal: float
-) -> IntArray:
-    """int64[...]: the stage of each operator of a forward half, in the recorded order: near equal
-    work, where the fewest bytes cross, as between two layers."""
-    place = {i: k for k, i in enumerate(inside.tolist())}
-    change = np.zeros(len(inside) + 1)
-    for i, k in place.items():
-        for e in graph.output_tensors(i).tolist():
-            last = max((place.get(c, k) for c in graph.tensor_consumers(e).tolist()), default=k)
-            change[k] += graph.tensor_bytes[e] if last > k else 0
-            change[last] -= graph.tensor_bytes[e] if last > k else 0
-    crossing = np.cumsum(change)[:-1]
-    done = np.cumsum(work) / max(float(work.sum()), 1e-300)
-    cuts = []
-    for k in range(1, ranges):
-        off = np.abs(done - k / ranges)
-        near = off <= off_equal / ranges
-        near[off.argmin()] = True
-        cuts.append(int(np.lexsort((off, np.where(near, crossing, np.inf)))[0]))
-    stage: IntArray = np.searchsorted(np.array(cuts), np.arange(len(inside)), side="left")
-    return stage
-
-
-def _readers(graph: OperatorGraph, i: int) -> Iterator[int]:
-    """Of tensors that are sent: an update waits for the readers of its weight as well."""
-    for e in graph.output_tensors(i).tolist():
-        if graph.tensor_bytes[e] > 0:
-            yield from graph.tensor_consumers(e).tolist()
+def _devices(pieces: Pieces, wanted: IntArray) -> IntArray:
+    """int64[n]: the wanted devices, one for each unit, and another where that cannot run it."""
+    tables = pieces.tables
+    chosen = wanted[tables.first]
+    for u in np.flatnonzero(~tables.able[np.arange(len(chosen)), chosen]).tolist():
+        able = [int(d) for d in tables.preferred if tables.able[u, d]]
+        chosen[u] = able[0] if able else chosen[u]
+    device: IntArray = chosen[tables.unit]
+    return device
 
 
 def _orders(

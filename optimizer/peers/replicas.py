@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.peers.beside_devices import PeerGraph
 from placewire.optimizer.peers.step_parts import UPDATE, StepParts
+from placewire.optimizer.problem import Problem
 
 PARAMETER = "parameter"
 
 
 def replicas(parts: StepParts, cluster: Cluster, held: float = 1.0) -> PeerGraph:
     """Micro-batch d on device d, with a copy of what it shares with others. held: the part of each
-    parameter, and of its update, that a device has. Nothing joins gradients and updates yet."""
+    parameter, and of what reads its gradient, that a device has. Nothing joins gradients and
+    updates yet. Raises ValueError where a device cannot run all of it, or an update needs more of
+    several micro-batches than sums of gradients."""
+    _refuse_unable(parts, cluster)
     graph, made = parts.graph, PeerGraph(parts.graph, cluster)
+    of_gradients = {c for gradient in parts.gradients for c in gradient.readers}
     devices = range(parts.micro_batches)
     exists: dict[int, tuple[int, ...]] = {i: tuple(devices) for i in parts.before.tolist()}
     for d in devices:
@@ -26,7 +33,9 @@ def replicas(parts: StepParts, cluster: Cluster, held: float = 1.0) -> PeerGraph
         known = [exists[j] for j in _read(parts, i) if j in exists]
         exists[i] = tuple(d for d in devices if all(d in one for one in known))
         for d in exists[i]:
-            made.copy(i, name_on(parts, i, d), d, held if graph.types[i] == UPDATE else 1.0)
+            made.copy(i, name_on(parts, i, d), d, held if i in of_gradients else 1.0)
+        if graph.types[i] == UPDATE and len(exists[i]) < len(devices):
+            raise ValueError(f"{graph.ids[i]} needs more of several micro-batches than a sum")
     for e in range(graph.tensor_count):
         producer, size = int(graph.tensor_producer[e]), int(graph.tensor_bytes[e])
         for d in exists.get(producer, ()):
@@ -39,6 +48,15 @@ def replicas(parts: StepParts, cluster: Cluster, held: float = 1.0) -> PeerGraph
 def name_on(parts: StepParts, i: int, d: int) -> str:
     name = parts.graph.ids[i]
     return name if parts.graph.micro_batch[i] >= 0 else f"{name}@{d}"
+
+
+def _refuse_unable(parts: StepParts, cluster: Cluster) -> None:
+    finite = np.isfinite(Problem(parts.graph, cluster).seconds)
+    shared = parts.graph.micro_batch < 0
+    for d, name in enumerate(cluster.device_names):
+        lacking = np.flatnonzero(~finite[:, d] & (shared | (parts.graph.micro_batch == d)))
+        if len(lacking):
+            raise ValueError(f"{name} cannot run {parts.graph.ids[int(lacking[0])]}")
 
 
 def _read(parts: StepParts, i: int) -> list[int]:

@@ -38,7 +38,8 @@ class StepParts:
 
 
 def step_parts(graph: OperatorGraph) -> StepParts:
-    """graph: with at least two micro-batches. Raises ValueError where it has fewer."""
+    """graph: with at least two micro-batches. Raises ValueError where it has fewer, does not name
+    its loss, or sums no gradients over them."""
     part = graph.micro_batch
     count = int(part.max(initial=-1)) + 1
     if count < 2:
@@ -53,6 +54,8 @@ def step_parts(graph: OperatorGraph) -> StepParts:
             leaves = _leaves(graph, root, inside, count)
             size = max(int(graph.tensor_bytes[e]) for e in graph.output_tensors(root))
             gradients.append(Gradient(root, leaves, size, tuple(readers)))
+    if not gradients:
+        raise ValueError("the step adds no gradients of its micro-batches")
     shared = graph.topological_order[part[graph.topological_order] < 0]
     return StepParts(
         graph, count, _forward(graph), tuple(gradients), shared[~needs[shared]],
@@ -94,10 +97,10 @@ def _leaves(graph: OperatorGraph, root: int, additions: set[int], count: int) ->
 
 
 def _forward(graph: OperatorGraph) -> BoolArray:
-    """bool[n]: ancestors of the loss, which the graph's notes name; all where they name none."""
+    """bool[n]: ancestors of the loss, which the graph's notes name."""
     loss = graph.index_of.get(str(graph.notes.get("loss")))
     if loss is None:
-        return np.ones(graph.operator_count, dtype=np.bool_)
+        raise ValueError("the graph does not say which operator makes the loss")
     found = np.zeros(graph.operator_count, dtype=np.bool_)
     found[loss] = True
     for i in graph.topological_order[::-1].tolist():

@@ -1,0 +1,120 @@
+"""Training steps in micro-batches, for peers: a small chain of layers, and captured models."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import cache
+
+from placewire.optimizer.capture.step import capture
+from placewire.optimizer.capture.updates import OptimizerChoice
+from placewire.optimizer.cluster import Cluster
+from placewire.optimizer.graph.operator_graph import (
+    OperatorGraph,
+    OperatorRow,
+    TensorRow,
+    build_graph,
+)
+from placewire.optimizer.profile.modelled import with_modelled_seconds
+from tests.optimizer.cases import cluster
+
+WEIGHT = 120_000
+# Milliseconds of an operator.
+FORWARD, BACKWARD, UPDATE, LOSS = 5.0, 10.0, 2.0, 1.0
+GPU = "rtx4080s"
+BATCH = 16
+MODELS = ("mlp", "transformer", "gpt2", "bert", "resnet50", "alexnet")
+
+
+def chain(
+    parts: int,
+    layers: int = 4,
+    *,
+    blocks: int | None = None,
+    again: bool = False,
+    summed: str = "aten.add.Tensor",
+    loss: str = "loss",
+) -> OperatorGraph:
+    """Layers one after the other, in micro-batches whose gradients are added before the updates.
+    blocks: how many of the first layers are numbered ones, all by default. again: layer 0 runs once
+    more after the last one. summed: the type of the sums. loss: which operator notes call so."""
+    rows: list[OperatorRow] = []
+    readers: dict[str, list[str]] = defaultdict(list)
+    size: dict[str, int] = {}
+
+    def operator(name: str, kind: str, millis: float, reads: list[str], sends: int = 1000) -> str:
+        _, micro, number = name.partition("_m")
+        weight = WEIGHT if kind == "parameter" else 0
+        layer = int(name.lstrip("updatew")) if kind in ("parameter", "update") else None
+        inside = weight and layer is not None and (blocks is None or layer < blocks)
+        rows.append(
+            OperatorRow(
+                name, kind, {"cpu": millis / 1e3, "fast": millis / 3e3}, weight_bytes=weight,
+                activation_bytes=0 if weight else sends, micro_batch=int(number) if micro else None,
+                module=f"model.layers.{layer}" if inside else "model",
+                colocation=None if layer is None else f"w{layer}",
+            )
+        )  # fmt: skip
+        size[name] = sends
+        for one in reads:
+            readers[one].append(name)
+        return name
+
+    weights = [operator(f"w{k}", "parameter", 0, [], WEIGHT) for k in range(layers)]
+    path = [*range(layers), *([0] if again else [])]
+    gradients: dict[int, list[str]] = defaultdict(list)
+    losses = []
+    for m in range(parts):
+        below = operator(f"x_m{m}", "input", 0, [])
+        for at, k in enumerate(path):
+            below = operator(f"f{at}_m{m}", "mm", FORWARD, [below, weights[k]])
+        above = operator(f"l_m{m}", "loss", LOSS, [below])
+        losses.append(above)
+        made: dict[int, str] = {}
+        for at, k in reversed(list(enumerate(path))):
+            below = f"f{at - 1}_m{m}" if at else f"x_m{m}"
+            above = operator(f"b{at}_m{m}", "mm", BACKWARD / 2, [above, weights[k]])
+            own = operator(f"g{at}_m{m}", "mm", BACKWARD / 2, [above, below], WEIGHT)
+            if k in made:
+                own = operator(f"both{k}_m{m}", "aten.add.Tensor", 0, [made[k], own], WEIGHT)
+            made[k] = own
+        for k, name in made.items():
+            gradients[k].append(name)
+    operator("loss", "mean", 0, losses, 8)
+    for k, shares in sorted(gradients.items()):
+        total = shares[0]
+        for m in range(1, parts):
+            total = operator(f"sum{m}.{k}", summed, 0.1, [total, shares[m]], WEIGHT)
+        operator(f"update{k}", "update", UPDATE, [total, weights[k]], 0)
+    tensors = [TensorRow(name, tuple(them), size[name]) for name, them in readers.items()]
+    notes = {"loss": loss, "batch": BATCH}
+    return build_graph(rows, tensors, device_types=("cpu", "fast"), notes=notes)
+
+
+@cache
+def captured(
+    model: str, parts: int, clip_norm: float | None = None, shards: int = 1
+) -> OperatorGraph:
+    """A small model's step at batch 16, with the modelled times of a GPU."""
+    function = "training_step" if model == "mlp" else "training_step_small"
+    path = f"placewire.examples.models.{model}:{function}"
+    choice = OptimizerChoice(clip_norm=clip_norm)
+    step = capture(path, BATCH, choice, 0, accumulate=parts, shards=shards)
+    return with_modelled_seconds(step.operators, [GPU])
+
+
+def gpus(
+    servers: int, gigabits: float = 10.0, *, devices: int = 1, rails: int = 1, memory: int = 1 << 34
+) -> Cluster:
+    rates = [gigabits * 1e9] * rails
+    types = [GPU] * servers
+    return cluster(
+        servers, rates, devices=devices, memory=memory, latency=1e-5, types=types, intra=1e11
+    )
+
+
+def parameter_bytes(graph: OperatorGraph) -> int:
+    return sum(
+        max(int(graph.tensor_bytes[e]) for e in graph.output_tensors(i))
+        for i, kind in enumerate(graph.types)
+        if kind == "parameter"
+    )

@@ -1,0 +1,112 @@
+"""Pipelines of a small chain, by hand, and of captured models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from placewire.optimizer.bounds.load import share_of_load
+from placewire.optimizer.peers.peer import PeerStep
+from placewire.optimizer.peers.pipelines import pipeline_steps
+from placewire.optimizer.problem import Problem
+from tests.optimizer.cases import cluster
+from tests.optimizer.peers.steps import (
+    BACKWARD,
+    FORWARD,
+    LOSS,
+    MODELS,
+    UPDATE,
+    captured,
+    chain,
+    gpus,
+)
+
+AT_ONCE = 1e17
+
+
+def best(steps: Iterable[PeerStep]) -> dict[str, PeerStep]:
+    found: dict[str, PeerStep] = {}
+    for step in sorted(steps, key=lambda step: step.step_seconds):
+        found.setdefault(step.name, step)
+    return found
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+@pytest.mark.parametrize("parts", [4, 8])
+@pytest.mark.parametrize("model", MODELS)
+def test_every_schedule_of_every_model_runs_and_is_no_better_than_its_work(
+    model: str, parts: int, devices: int
+) -> None:
+    graph = captured(model, parts)
+    found = best(pipeline_steps(graph, gpus(devices)))
+    assert set(found) == {"gpipe", "1f1b", "interleaved-1f1b"}
+    bound = float(share_of_load(Problem(graph, gpus(devices)).seconds).sum())
+    for step in found.values():
+        assert bound <= step.step_seconds < np.inf
+        assert step.sent_bytes > 0 and step.fits
+
+
+def test_the_step_of_a_chain_is_that_of_its_stages() -> None:
+    """Two layers a stage: six turns of a stage's work, and one in which the pipeline fills."""
+    found = best(pipeline_steps(chain(6), cluster(2, (AT_ONCE,))))
+    turn = 2 * (FORWARD + BACKWARD) / 1e3
+    # Losses, sums of gradients and updates come on top.
+    more = (6 * LOSS + 2 * 5 * 0.1 + 2 * UPDATE + 1) / 1e3
+    for name in ("gpipe", "1f1b"):
+        assert 7 * turn < found[name].step_seconds < 7 * turn + more
+    # Two pieces of a device halve what it idles.
+    assert 6.5 * turn < found["interleaved-1f1b"].step_seconds < found["1f1b"].step_seconds
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+def test_a_chain_sends_results_between_layers_and_no_weight(devices: int) -> None:
+    """Each border sends 1000 bytes a micro-batch forth and as many back; weights have 120,000."""
+    found = pipeline_steps(chain(8, 16), cluster(devices, (AT_ONCE,)))
+    for step in found:
+        borders = {"2x2": 2, "2x3": 3, "2x4": 4, "4x2": 4, "4x3": 6, "4x4": 8}
+        most = 2 * borders.get(step.words.split()[0], 1)
+        assert 0 < step.sent_bytes <= most * 8 * 1000, step
+
+
+def test_1f1b_needs_less_memory_than_gpipe() -> None:
+    graph = chain(8)
+    graph.activation_bytes[graph.activation_bytes > 0] = 1_000_000
+    found = best(pipeline_steps(graph, cluster(2, (AT_ONCE,))))
+    assert found["1f1b"].memory_bytes < 0.75 * found["gpipe"].memory_bytes
+
+
+@pytest.mark.parametrize("model", ["gpt2", "resnet50"])
+def test_clipping_sends_norms_and_no_gradients(model: str) -> None:
+    """The norm of a gradient is taken where the gradient is."""
+    graphs = [captured(model, 4, norm) for norm in (None, 1.0)]
+    plain, clipped = (best(pipeline_steps(graph, gpus(4))) for graph in graphs)
+    for name in ("gpipe", "1f1b"):
+        assert clipped[name].sent_bytes - plain[name].sent_bytes < 1000
+        assert clipped[name].step_seconds < 1.3 * plain[name].step_seconds
+
+
+def test_a_stage_runs_elsewhere_where_its_device_cannot() -> None:
+    graph = chain(4)
+    seconds = graph.seconds.copy()
+    for m in range(4):
+        seconds[graph.index_of[f"f3_m{m}"], 1] = np.inf
+    graph = graph.with_seconds({"cpu": seconds[:, 0], "fast": seconds[:, 1]})
+    found = pipeline_steps(graph, cluster(2, (AT_ONCE,), types=["fast", "cpu"]))
+    assert found and all(np.isfinite(step.step_seconds) for step in found)
+
+
+def test_in_one_server_no_nic_sends() -> None:
+    found = pipeline_steps(chain(4), cluster(1, devices=2, intra=AT_ONCE))
+    assert {step.sent_bytes for step in found} == {0.0}
+
+
+def test_two_devices_of_a_server_are_neighbours_in_the_pipeline() -> None:
+    """Of three borders between four stages one is between the servers."""
+    alone, paired = (
+        best(pipeline_steps(chain(4), cluster(servers, (AT_ONCE,), devices=devices, intra=AT_ONCE)))
+        for servers, devices in ((4, 1), (2, 2))
+    )
+    assert 0 < paired["1f1b"].sent_bytes <= alone["1f1b"].sent_bytes
+    assert paired["1f1b"].step_seconds == pytest.approx(alone["1f1b"].step_seconds)
