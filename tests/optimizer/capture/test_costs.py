@@ -215,8 +215,9 @@ def test_a_graph_without_costs_is_refused(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["m:f", "--device", "t4"], "m:f is none: check the path"),
-        (["m:f", "--batch", "4"], "to measure the model m:f give --out"),
+        (["m:f", "--device", "t4"], "to model the times of m:f give --batch, --out"),
+        (["m:f", "--batch", "4", "--against", "t4"], "m:f is none: check the path"),
+        (["m:f", "--batch", "4"], "to measure the times of m:f give --out"),
         (["FILE"], "is a graph file: say which --device"),
         (["FILE", "--device", "t4"], "give --out, or --against"),
         (["FILE", "--device", "t4", "--batch", "4", "--out", "o"], "drop --batch"),

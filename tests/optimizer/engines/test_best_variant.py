@@ -10,7 +10,7 @@ import pytest
 
 from placewire.optimizer.check.check import check
 from placewire.optimizer.engines import best_variant as module
-from placewire.optimizer.engines.best_variant import Choice, best_variant
+from placewire.optimizer.engines.best_variant import best_variant
 from placewire.optimizer.engines.place import place
 from placewire.optimizer.engines.refusals import (
     BrokenRuleError,
@@ -80,17 +80,6 @@ def test_the_same_seed_and_moves_choose_the_same() -> None:
     one, other = (best_variant(names(3), given, "auto", SETTINGS) for _ in range(2))
     assert (one.taken, one.variants) == (other.taken, other.variants)
     assert [s.device.tolist() for s in one.starts] == [s.device.tolist() for s in other.starts]
-
-
-def test_one_problem_alone_passes_through() -> None:
-    told: list[str] = []
-    choice = best_variant(["v0"], problems(step(3)), "auto", SETTINGS, tell=told.append)
-    assert choice == Choice(0, (), SETTINGS, ()) and not told
-    placement = place(problems(step(3))[0], "heft", SETTINGS)
-    assert choice.noted(placement) is placement
-    # Whether it has a placement is for its own search to say.
-    lone = problems(step(3, weight_bytes={"A": HUGE}))
-    assert best_variant(["v0"], lone, "auto", SETTINGS).taken == 0
 
 
 def test_a_variant_without_a_placement_is_told_and_left_out() -> None:
