@@ -82,7 +82,7 @@ def _advise(options: argparse.Namespace) -> int:
     taken, placement, _ = place_best(names, problems, "auto", "job", settings)
     rows += _own_rows(every, names, taken, placement, cluster)
     rows.sort(key=lambda row: row.step_seconds)
-    advice = _advice(rows)
+    advice = advice_on(rows)
     if options.out is not None:
         save_placement(placement, options.out)
     batch = every[0].notes.get("batch")
@@ -152,7 +152,7 @@ def _cut(line: str) -> str:
     return line if len(line) <= _COLUMNS else f"{line[: _COLUMNS - 1]}…"
 
 
-def _advice(rows: Sequence[PeerStep]) -> str:
+def advice_on(rows: Sequence[PeerStep]) -> str:
     """rows: the shortest step first."""
     limit = rows[0].step_seconds * (1 + _TIE)
     near = [row for row in rows if row.step_seconds <= limit]

@@ -77,18 +77,9 @@ class Pieces:
             self.devices,
         )  # fmt: skip
 
-    @property
-    def piece(self) -> IntArray:
-        """int64[n]"""
-        return self.tables.piece
-
-    def expanded(self, home: IntArray) -> IntArray:
-        """int64[n]: the device of each operator; home int64[pieces, micro-batches]."""
-        home = np.ascontiguousarray(home, dtype=np.int64)
-        return expanded(self.costing.tables, self.tables, home)
-
     def solution(self, layout: Layout) -> Solution:
-        device = self.expanded(layout.home)
+        home = np.ascontiguousarray(layout.home, dtype=np.int64)
+        device = expanded(self.costing.tables, self.tables, home)
         inside = self.micro_batch >= 0
         later = np.where(inside, 1 + layout.turn[self.micro_batch], 0)
         return Solution(device, self.rank - later * (layout.lateness * self.longest), None)
