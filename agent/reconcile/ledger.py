@@ -151,7 +151,7 @@ def has_back(taken: TakenOver, nic: NicFacts) -> bool:
 
 
 def givable(taken: TakenOver, observed: ObservedState) -> TakenOver:
-    """What can be given back of this: no route whose source this server no longer has. The kernel
+    """Returns what can be given back of this: no route whose source this server lacks. The kernel
     removes such a route with that address, also from a NIC that nobody took over, and takes it back
     from nobody."""
     sources = hosts((*taken.addresses, *(a for _, a in _addresses_beside("", None, observed))))

@@ -192,7 +192,8 @@ class Authority:
         certificate = builder.sign(self._key, hashes.SHA256())
         if kind == "agent":
             try:
-                # Whoever serves renewals may have leases to renew; an agent asks again later.
+                # A command that serves renewals may have leases to renew, so it does not wait: the
+                # agent asks again later.
                 with self.revocations.locked(waits=renews is None):
                     if renews is not None and self.revocations.is_denied(renews):
                         raise UsageError("its certificate is denied", where=name)

@@ -54,7 +54,7 @@ def _layout(pieces: Pieces, grid: IntArray, turns: int, lateness: float) -> Layo
     speed = (1.0 / np.maximum(pieces.work.sum(axis=0), 1e-300))[grid].sum(axis=0)
     cuts = np.cumsum(np.tile(speed, turns)[:-1]) / (speed.sum() * turns)
     stage = np.searchsorted(cuts, pieces.middle, side="right") % columns
-    # What a micro-batch takes in each row, at the row's slowest stage.
+    # A micro-batch takes so long in each row, at the row's slowest stage.
     seconds = [
         max(pieces.work[stage == c, grid[r, c]].sum() for c in range(columns)) for r in range(rows)
     ]

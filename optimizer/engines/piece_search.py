@@ -25,7 +25,7 @@ CHAINS = 2
 _GRIDS, _GRIDS_PART = 4, 0.5
 # The temperature at the begin, as a part of the step.
 _HOT = 0.003
-# Of a budget of moves, one state takes so many; a walk looks at no more states than _MOST_STATES.
+# One state counts as so many moves of a budget; a walk looks at _MOST_STATES states at most.
 _MOVES_PER_STATE, _MOST_STATES = 10, 3_000
 
 

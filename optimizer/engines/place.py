@@ -31,8 +31,9 @@ from placewire.optimizer.reductions.contract import Undo
 _BOUND_PART, _BOUND_PART_SMALL, _SMALL = 0.25, 0.5, 600
 # With more operators even the first model of a stronger bound takes too long.
 _BOUND_UP_TO = 6_000
-# Seconds per operator to write down and check the answer, and its largest part of the limit.
-_CLOSING_SECONDS, _CLOSING_PART = 8e-5, 0.3
+# Seconds per operator to write down and check the answer, and its largest part of the limit; with
+# micro-batches there are more messages, which the check follows one by one.
+_CLOSING_SECONDS, _CLOSING_SECONDS_OF_MANY, _CLOSING_PART = 8e-5, 2.5e-4, 0.3
 # The part of the time limit that the allocator of rates may take after an engine.
 _RATES_PART = 0.15
 
@@ -117,7 +118,10 @@ class _Budget:
     def end(self) -> float:
         """When the answer must be there, to be written down and checked."""
         limit = self.settings.time_limit_seconds
-        needed = _CLOSING_SECONDS * self.problem.graph.operator_count
+        graph = self.problem.graph
+        is_cut = graph.micro_batch.max(initial=-1) > 0
+        each = _CLOSING_SECONDS_OF_MANY if is_cut else _CLOSING_SECONDS
+        needed = each * graph.operator_count
         return self.clock.began + limit - min(needed, _CLOSING_PART * limit)
 
     @property

@@ -100,7 +100,7 @@ class JoinedReports:
         self._incumbent, self._moves, self._earlier = float("inf"), 0, 0
 
     def next(self) -> Report | None:
-        """What the next search reports to."""
+        """Returns the function to which the next search reports."""
         self._earlier += self._moves
         self._moves = 0
         return None if self._progress is None else self._say

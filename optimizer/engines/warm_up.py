@@ -45,6 +45,7 @@ def main(engines: Sequence[str]) -> None:
             for sharing, model in _CASES:
                 problem = Problem(_graph(), _cluster(), sharing, model)
                 place(problem, engine, SolveSettings(gap=0.0, moves=480))
+            place(Problem(_graph(2), _cluster()), engine, SolveSettings(gap=0.0, moves=480))
         else:  # such an engine has compiled functions of its own
             with contextlib.suppress(InfeasibleError):
                 place(Problem(_graph(), _cluster()), engine, SolveSettings(moves=1))
@@ -52,9 +53,16 @@ def main(engines: Sequence[str]) -> None:
     print(f"compiled in {took:.0f} s: {', '.join(engines)}", file=sys.stderr)
 
 
-def _graph() -> OperatorGraph:
+def _graph(micro_batches: int = 0) -> OperatorGraph:
+    """micro_batches: how many take turns among the operators; 0: the step is whole."""
     names = [f"o{i}" for i in range(_OPERATORS)]
-    rows = [OperatorRow(name, "op", {"device": 1e-3}, weight_bytes=_BYTES) for name in names]
+    rows = [
+        OperatorRow(
+            name, "op", {"device": 1e-3}, weight_bytes=_BYTES,
+            micro_batch=i % micro_batches if micro_batches else None,
+        )
+        for i, name in enumerate(names)
+    ]  # fmt: skip
     tensors = [
         TensorRow(names[i], tuple(names[i + 3 : i + 8 : 4]), 100_000) for i in range(_OPERATORS - 3)
     ]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
 
-# What a capture notes of a step, and what must not differ between its variants.
+# These notes of a capture must not differ between the variants of a step.
 _SAME = ("model", "batch", "autocast", "optimizer")
 
 

@@ -19,6 +19,7 @@ from placewire.optimizer.engines.grids import grid_layouts
 from placewire.optimizer.engines.layering import layers_of
 from placewire.optimizer.engines.pieces import Pieces
 from placewire.optimizer.engines.solution import Solution
+from placewire.optimizer.engines.structured import structured_starts
 from placewire.optimizer.engines.units import unit_able, unit_of_operator
 from placewire.optimizer.graph.operator_graph import (
     OperatorGraph,
@@ -240,6 +241,24 @@ def test_the_better_half_of_the_layers_is_on_the_faster_device() -> None:
     part = graph.micro_batch == 0
     shares = [(start.device[part] == 1).mean() for start in grid_starts(problem)]
     assert any(0.6 < share < 0.9 for share in shares), shares
+
+
+def test_a_large_step_of_micro_batches_costs_few_simulations_of_cuts() -> None:
+    """Whole pieces are searched better; moving cuts took half of the time limit."""
+    graph = accumulated(70, weights=20)
+    assert graph.operator_count > 2_000
+    problem, counted = Problem(graph, servers(*["cpu"] * 4), sharing="even"), [0]
+    costing = Costing(problem)
+
+    def cost(solution: Solution) -> tuple[float, float]:
+        counted[0] += 1
+        return costing.cost(solution).key
+
+    assert structured_starts(problem, cost) and counted[0] < 70
+    whole = replace(graph, micro_batch=np.full_like(graph.micro_batch, -1))
+    few, counted[0] = counted[0], 0
+    structured_starts(replace(problem, graph=whole), cost)
+    assert counted[0] > 2 * few
 
 
 @st.composite

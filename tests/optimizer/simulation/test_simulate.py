@@ -57,6 +57,18 @@ def test_a_tensor_is_sent_once_to_a_device():
     assert timeline.step_seconds == pytest.approx(4.0)
 
 
+@pytest.mark.parametrize("sharing", ["job", "guarantee", "unshaped"])
+def test_a_part_ends_at_its_own_time_where_nothing_on_its_rail_changes(sharing):
+    # A message of 1 s; 0.4 ns before its end an operator elsewhere ends, which sends nothing. The
+    # check follows parts by other code, and large steps have thousands of such moments.
+    made = graph({"A": 1.0, "B": 0.5, "C": 2.0 - 4e-10, "D": 1.0}, [("A", ["B"], 1_000_000)])
+    problem = Problem(made, cluster(3), sharing)
+    rates = full_rates(problem) if problem.decides_rates else None
+    timeline = run(problem, [0, 1, 2, 2], [[0], [1], [2, 3]], rates)
+    (message,) = timeline.messages
+    assert message.finish_seconds == pytest.approx(2.0, abs=1e-12)
+
+
 def test_zero_bytes_order_without_a_message():
     made = graph({"A": 1.0, "B": 1.0}, [("A", ["B"], 0)])
     for model in ("contended", "thesis"):
