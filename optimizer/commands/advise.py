@@ -70,7 +70,7 @@ def _advise(options: argparse.Namespace) -> int:
     from placewire.optimizer.graph.variants import distinct, variant_names
     from placewire.optimizer.peers.compare import peers_of
     from placewire.optimizer.placement import save_placement
-    from placewire.optimizer.problem import Problem, SolveSettings
+    from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 
     graphs = distinct({str(file): load_graph(file) for file in options.graph}, say)
     names = variant_names(graphs)
@@ -79,26 +79,33 @@ def _advise(options: argparse.Namespace) -> int:
     rows = peers_of(every, cluster, say)
     settings = SolveSettings(time_limit_seconds=options.time_limit, seed=options.seed)
     problems = [Problem(graph, cluster) for graph in every]
-    taken, placement, _ = place_best(names, problems, "auto", "job", settings)
-    rows += _own_rows(every, names, taken, placement, cluster)
+    placement = None
+    try:
+        taken, placement, _ = place_best(names, problems, "auto", "job", settings)
+        rows += _own_rows(every, names, taken, placement, cluster)
+    except InfeasibleError as error:
+        if not rows:
+            raise
+        say(f"{OURS} and {ALONE} are left out: {error}")
     rows.sort(key=lambda row: row.step_seconds)
     advice = advice_on(rows)
-    if options.out is not None:
+    if options.out is not None and placement is not None:
         save_placement(placement, options.out)
+    bound = None if placement is None else placement.least_bound_seconds
     batch = every[0].notes.get("batch")
     if options.json:
         document: dict[str, Any] = {
             "rows": [asdict(row) for row in rows],
-            "bound_seconds": placement.least_bound_seconds,
+            "bound_seconds": bound,
             "advice": advice,
         }
         print(visible_json(json.dumps(document)))
         return DONE
     tell("\n".join([*_table(rows, batch if isinstance(batch, int) else None), "", advice]))
-    bound = format_step(placement.least_bound_seconds)
-    print(f"no placement of these variants can be below {bound}")
+    if bound is not None:
+        print(f"no placement of these variants can be below {format_step(bound)}")
     if options.out is not None:
-        print(f"written to {options.out}")
+        print("nothing is written" if placement is None else f"written to {options.out}")
     return DONE
 
 

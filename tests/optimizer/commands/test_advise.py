@@ -158,6 +158,18 @@ def test_what_fits_nowhere_exits_4(tmp_path, capsys) -> None:
     assert "device type 'gpu'" in capsys.readouterr().err
 
 
+def test_where_only_a_peer_fits_it_is_advised(tmp_path, capsys) -> None:
+    out = tmp_path / "placement.json"
+    servers = gpus(4, memory=97_000)
+    assert advise(tmp_path, [captured("two_towers", 4)], servers, "--out", str(out)) == 0
+    said = capsys.readouterr()
+    assert "placewire and one device are left out: no placement within" in said.err
+    assert "fsdp is as good as anything here: take it" in said.out
+    assert "nothing is written" in said.out and not out.exists()
+    assert advise(tmp_path, [captured("two_towers", 4)], servers, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["bound_seconds"] is None
+
+
 def row(name: str, seconds: float) -> PeerStep:
     return PeerStep(name, "", seconds, 1, 1.0, "")
 
