@@ -66,6 +66,7 @@ def main(arguments: list[str], prog: str) -> int:
 
 
 def _advise(options: argparse.Namespace) -> int:
+    from placewire.optimizer.explain.parallelism import parallelism_words, stages
     from placewire.optimizer.graph.graph_file import load_graph
     from placewire.optimizer.graph.variants import distinct, variant_names
     from placewire.optimizer.peers.compare import peers_of
@@ -79,9 +80,10 @@ def _advise(options: argparse.Namespace) -> int:
     rows = peers_of(every, cluster, say)
     settings = SolveSettings(time_limit_seconds=options.time_limit, seed=options.seed)
     problems = [Problem(graph, cluster) for graph in every]
-    placement = None
+    placement, spread = None, ""
     try:
         taken, placement, _ = place_best(names, problems, "auto", "job", settings)
+        spread = parallelism_words(stages(every[taken], placement))
         rows += _own_rows(every, names, taken, placement, cluster)
     except InfeasibleError as error:
         if not rows:
@@ -98,10 +100,13 @@ def _advise(options: argparse.Namespace) -> int:
             "rows": [asdict(row) for row in rows],
             "bound_seconds": bound,
             "advice": advice,
+            "spread": spread,
         }
         print(visible_json(json.dumps(document)))
         return DONE
     tell("\n".join([*_table(rows, batch if isinstance(batch, int) else None), "", advice]))
+    if spread:
+        print(f"{OURS} is here {spread}")
     if bound is not None:
         print(f"no placement of these variants can be below {format_step(bound)}")
     if options.out is not None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from placewire.optimizer.device_names import server_of
 from placewire.optimizer.explain import what_if
 from placewire.optimizer.explain.critical_path import Segment, critical_path
+from placewire.optimizer.explain.parallelism import Stage, stages
 from placewire.optimizer.explain.summary import indices_of, problem_of, traffic_by_pair
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.placement import Placement
@@ -49,12 +50,14 @@ class PairTraffic:
 
 @dataclass(frozen=True)
 class Explanation:
-    """changes: step times of the same placement after each change, the shortest first. limit: with
-    a network that takes no time, None where nothing is sent. more: a bound with one device more."""
+    """stages: how layers are spread, in the order of the step. changes: step times of the same
+    placement after each change, the shortest first. limit: with a network that takes no time, None
+    where nothing is sent. more: a bound with one device more."""
 
     step_seconds: float
     bound_seconds: float
     bound_reason: str
+    stages: tuple[Stage, ...]
     path: tuple[Stretch, ...]
     pairs: tuple[PairTraffic, ...]
     changes: tuple[what_if.Change, ...]
@@ -77,6 +80,7 @@ def explain(graph: OperatorGraph, placement: Placement) -> Explanation:
         step_seconds=timeline.step_seconds,
         bound_seconds=placement.bound_seconds,
         bound_reason=placement.bound_reason,
+        stages=stages(graph, placement),
         path=_stretches(graph, placement, path),
         pairs=_pairs(placement, path, problem.decides_rates),
         changes=tuple(sorted(found, key=lambda change: change.step_seconds)),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from placewire.optimizer.explain.explanation import Explanation, PairTraffic, Stretch
+from placewire.optimizer.explain.parallelism import Stage, parallelism_words, stage_words
 from placewire.optimizer.explain.summary import verdict, wrapped
 from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Placement
@@ -10,6 +13,7 @@ from placewire.optimizer.quantities import format_bits_per_second, format_bytes,
 
 _MOST_STRETCHES = 16
 _MOST_PAIRS = 12
+_MOST_STAGES = 16
 # A change or a stretch of less than this part of the step is not mentioned.
 _WORTH = 0.01
 _NEAR_THE_BOUND = 0.02
@@ -22,6 +26,7 @@ def explanation_lines(placement: Placement, explanation: Explanation) -> list[st
         f"step {format_step(step)}, bound {format_step(explanation.bound_seconds)}   "
         f"({placement.model}, {placement.sharing})",
         *wrapped(verdict(placement)),
+        *_stage_lines(explanation.stages),
         "",
         *_path_lines(explanation),
     ]
@@ -32,6 +37,17 @@ def explanation_lines(placement: Placement, explanation: Explanation) -> list[st
         if len(explanation.pairs) > _MOST_PAIRS:
             lines.append(f"  … and {len(explanation.pairs) - _MOST_PAIRS} more pairs")
     return [*lines, "", *_change_lines(explanation)]
+
+
+def _stage_lines(found: Sequence[Stage]) -> list[str]:
+    if not found:
+        return []
+    lines = ["", f"how the layers are spread: {parallelism_words(found)}"]
+    for stage in found[:_MOST_STAGES]:
+        lines += wrapped(stage_words(stage))
+    if len(found) > _MOST_STAGES:
+        lines.append(f"  … and {len(found) - _MOST_STAGES} more stages")
+    return lines
 
 
 def _path_lines(explanation: Explanation) -> list[str]:

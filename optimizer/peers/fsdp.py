@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from placewire.optimizer.cluster import Cluster
+from placewire.optimizer.graph.blocks import block_of
 from placewire.optimizer.names import WITHOUT_SHAPING
 from placewire.optimizer.peers.beside_devices import PeerGraph
 from placewire.optimizer.peers.collectives import all_gather, reduce_scatter
@@ -79,8 +80,8 @@ def _units(parts: StepParts) -> tuple[_Unit | None, list[_Unit]]:
     size: dict[str, int] = defaultdict(int)
     for i in parts.before.tolist():
         if graph.types[i] == PARAMETER:
-            unit_of[i] = {_block(graph.modules[i])}
-            size[_block(graph.modules[i])] += max(
+            unit_of[i] = {block_of(graph.modules[i])}
+            size[block_of(graph.modules[i])] += max(
                 (int(graph.tensor_bytes[e]) for e in graph.output_tensors(i)), default=0
             )
         else:  # a view of a weight, for example
@@ -108,13 +109,6 @@ def _units(parts: StepParts) -> tuple[_Unit | None, list[_Unit]]:
         for name in {*size, *gradients}
     }  # fmt: skip
     return units.get(""), [units[name] for name in sorted(units) if name]
-
-
-def _block(module: str) -> str:
-    """model.layers.3.attention -> model.layers.3; "" where the path has no number."""
-    words = module.split(".")
-    number = next((k for k, word in enumerate(words) if word.isdigit()), None)
-    return "" if number is None else ".".join(words[: number + 1])
 
 
 def _pass(
