@@ -45,15 +45,17 @@ class _Layer:
     device works for it. holders: of its weights."""
 
     first: int | None = None
-    seconds: dict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    seconds: dict[int, dict[str, float]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(float))
+    )
     holders: set[str] = field(default_factory=set)
 
     def stage(self, name: str) -> Stage:
         homes: Counter[str] = Counter()
         spread, devices = 0, set[str]()
         for by_device in self.seconds.values():
-            (home, most), *_ = by_device.most_common()
-            if most >= _NEARLY_ALL * by_device.total():
+            home = max(by_device, key=lambda device: by_device[device])
+            if by_device[home] >= _NEARLY_ALL * sum(by_device.values()):
                 homes[home] += 1
                 devices.add(home)
             else:
@@ -111,8 +113,7 @@ def _joined(one: Stage, other: Stage) -> Stage:
 
 
 def parallelism_words(found: Sequence[Stage]) -> str:
-    """What the stages amount to, such as `a pipeline of 4 stages, 2 of them data-parallel`; "" where
-    there are none."""
+    """What the stages amount to, such as `data parallelism over 4 devices`; "" for no stages."""
     if not found:
         return ""
     groups: list[Stage] = []
