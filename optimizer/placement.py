@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError, model_validator
@@ -24,21 +24,38 @@ class PlacementError(ValueError):
     """A document or file is not a valid placement."""
 
 
+class Sent(NamedTuple):
+    """A tensor in a message: output number `output` of the operator `producer`."""
+
+    producer: str
+    output: int
+    bytes: int
+
+
 class Message(Frozen):
-    """One send of one tensor to one other device.
+    """One send of one tensor, or of several small ones, to one other device.
 
     producer: the operator that makes the tensor. output: the tensor's number among its outputs.
+    bundled: tensors that lie before this one in the same message, in this order; the source runs
+    their producers before `producer`, after which the message may leave. bytes: of all of them.
     send_order: of the messages that wait, the smallest is sent first (the one with the longest
     remaining path). rails: share of the bytes on each rail, summing to 1; empty inside one server.
     """
 
     producer: str
     output: int = 0
+    bundled: tuple[Sent, ...] = ()
     source: str
     destination: str
     bytes: int
     send_order: int
     rails: Mapping[str, float]
+
+    @property
+    def tensors(self) -> tuple[Sent, ...]:
+        """All tensors of the message, in the order in which they lie in it."""
+        own = self.bytes - sum(one.bytes for one in self.bundled)
+        return (*self.bundled, Sent(self.producer, self.output, own))
 
 
 class Variant(Frozen):
@@ -54,7 +71,7 @@ class Variant(Frozen):
 
 
 class Placement(Frozen):
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     structure_hash: str
     profile_digest: str
     cluster: Cluster
@@ -81,10 +98,13 @@ class Placement(Frozen):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_version_1(cls, document: Any) -> Any:
-        """Placewire 0.1 called `floor` `entitled`, and `send_order` `rank`."""
-        if not isinstance(document, dict) or document.get("version", 2) != 1:
+    def _of_earlier_versions(cls, document: Any) -> Any:
+        """Version 2 had no bundles. Version 1 called `floor` `entitled`, and `send_order` `rank`,
+        too."""
+        if not isinstance(document, dict) or document.get("version", 3) not in (1, 2):
             return document
+        if document["version"] == 2:
+            return {**document, "version": 3}
         renamed = {"floor" if key == "entitled" else key: v for key, v in document.items()}
         if isinstance(messages := renamed.get("messages"), list):
             renamed["messages"] = [
@@ -93,7 +113,7 @@ class Placement(Frozen):
                 else message
                 for message in messages
             ]
-        return {**renamed, "version": 2}
+        return {**renamed, "version": 3}
 
     @property
     def best_single_device_seconds(self) -> float | None:
