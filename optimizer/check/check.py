@@ -27,6 +27,7 @@ _STRUCTURAL: tuple[Callable[[OperatorGraph, Placement], Iterator[Violation]], ..
     structure.order_violations,
     rate_violations,
     structure.message_name_violations,
+    structure.bundle_violations,
     structure.send_order_violations,
 )
 

@@ -9,9 +9,12 @@ import numpy as np
 
 from placewire.optimizer.bounds import Bound
 from placewire.optimizer.device_names import server_of
+from placewire.optimizer.engines.bundling import Bundled, bundled
 from placewire.optimizer.engines.solution import Solution
-from placewire.optimizer.placement import Message, Placement
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.placement import Message, Placement, Sent
 from placewire.optimizer.problem import InfeasibleError, Problem
+from placewire.optimizer.simulation.bundles import PlacedStep
 from placewire.optimizer.simulation.simulate import Timeline, simulate
 
 
@@ -25,13 +28,18 @@ def assemble(
     reduction: str,
     seed: int,
     wall_seconds: Mapping[str, float],
+    bundles: bool = False,
 ) -> Placement:
-    """Raises InfeasibleError where a message never arrives."""
+    """bundles: whether small tensors may travel together. Raises InfeasibleError where a message
+    never arrives."""
     graph, cluster, names = problem.graph, problem.cluster, problem.cluster.device_names
     timeline = simulate(problem, solution.device, solution.priority, None, solution.rates)
-    step = timeline.step_seconds
-    if not math.isfinite(step):
+    if not math.isfinite(timeline.step_seconds):
         raise InfeasibleError(_what_never_arrives(problem, timeline, engine))
+    made = Bundled(problem, PlacedStep(graph, solution.device, timeline.order), timeline)
+    if bundles:
+        made = bundled(problem, solution, timeline)
+    step = made.timeline.step_seconds
     return Placement(
         structure_hash=graph.structure_hash,
         profile_digest=graph.profile_digest,
@@ -42,10 +50,11 @@ def assemble(
         floor=problem.floor,
         operators=dict(zip(graph.ids, (names[d] for d in solution.device), strict=True)),
         order={
-            names[d]: tuple(graph.ids[i] for i in order) for d, order in enumerate(timeline.order)
+            names[d]: tuple(graph.ids[i] for i in row if i < graph.operator_count)
+            for d, row in enumerate(made.step.order)
         },
         rates_bits_per_second=_rate_rows(problem, solution),
-        messages=_messages(problem, timeline),
+        messages=_messages(graph, made),
         step_seconds=step,
         bound_seconds=bound.seconds,
         bound_reason=bound.reason,
@@ -84,22 +93,33 @@ def _rate_rows(problem: Problem, solution: Solution) -> tuple[tuple[str, str, st
     )
 
 
-def _messages(problem: Problem, timeline: Timeline) -> tuple[Message, ...]:
-    graph, cluster = problem.graph, problem.cluster
+def _messages(graph: OperatorGraph, made: Bundled) -> tuple[Message, ...]:
+    """graph: as given, without the bundles."""
+    cluster, operators = made.problem.cluster, graph.operator_count
     names = cluster.device_names
     found = []
-    for message in sorted(timeline.messages, key=lambda m: m.send_order):
-        producer = int(graph.tensor_producer[message.tensor])
-        outputs = graph.output_tensors(producer).tolist()
+    for message in sorted(made.timeline.messages, key=lambda m: m.send_order):
+        producer = int(made.step.graph.tensor_producer[message.tensor])
+        tensors: tuple[int, ...] = (message.tensor,)
+        if producer >= operators:
+            tensors = made.bundles[producer - operators].tensors
+        *others, last = (_sent(graph, e) for e in tensors)
         found.append(
             Message(
-                producer=graph.ids[producer],
-                output=outputs.index(message.tensor),
+                producer=last.producer,
+                output=last.output,
+                bundled=tuple(others),
                 source=names[message.source],
                 destination=names[message.destination],
-                bytes=int(graph.tensor_bytes[message.tensor]),
+                bytes=int(made.step.graph.tensor_bytes[message.tensor]),
                 send_order=message.send_order,
                 rails={r: x for r, x in zip(cluster.rails, message.rails, strict=False) if x > 0},
             )
         )
     return tuple(found)
+
+
+def _sent(graph: OperatorGraph, tensor: int) -> Sent:
+    producer = int(graph.tensor_producer[tensor])
+    output = graph.output_tensors(producer).tolist().index(tensor)
+    return Sent(graph.ids[producer], output, int(graph.tensor_bytes[tensor]))

@@ -95,6 +95,7 @@ def place(
         placement = assemble(
             problem, best.solution, bound, single_device_seconds=single_seconds,
             engine=engine, reduction=words, seed=settings.seed, wall_seconds=clock.stages,
+            bundles=engine == "auto",
         )  # fmt: skip
         violations = check(problem.graph, placement)
         clock.stage("check")

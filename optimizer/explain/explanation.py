@@ -10,10 +10,11 @@ from placewire.optimizer.device_names import server_of
 from placewire.optimizer.explain import what_if
 from placewire.optimizer.explain.critical_path import Segment, critical_path
 from placewire.optimizer.explain.parallelism import Stage, stages
-from placewire.optimizer.explain.summary import indices_of, problem_of, traffic_by_pair
+from placewire.optimizer.explain.summary import problem_of, step_of, traffic_by_pair
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.simulation.simulate import simulate
+from placewire.optimizer.simulation.timeline import TimelineMessage
 
 
 @dataclass(frozen=True)
@@ -70,31 +71,39 @@ class Explanation:
 
 def explain(graph: OperatorGraph, placement: Placement) -> Explanation:
     """The placement must pass `check`."""
-    problem = problem_of(graph, placement)
-    device, order = indices_of(graph, placement)
-    decision = what_if.PlacementArrays(device, order, placement.rates)
-    timeline = simulate(problem, device, order=order, rates=placement.rates)
-    path = critical_path(problem, device, timeline)
+    step = step_of(graph, placement)
+    problem = problem_of(step.graph, placement)
+    decision = what_if.PlacementArrays(step.device, step.order, placement.rates)
+    timeline = simulate(problem, step.device, order=step.order, rates=placement.rates)
+    path = critical_path(problem, step.device, timeline)
     found = what_if.changes(problem, decision, what_if.busiest_devices(problem, decision))
     return Explanation(
         step_seconds=timeline.step_seconds,
         bound_seconds=placement.bound_seconds,
         bound_reason=placement.bound_reason,
         stages=stages(graph, placement),
-        path=_stretches(graph, placement, path),
+        path=_stretches(step.graph, placement, path, timeline.messages),
         pairs=_pairs(placement, path, problem.decides_rates),
         changes=tuple(sorted(found, key=lambda change: change.step_seconds)),
         limit=what_if.without_network(problem, decision) if timeline.messages else None,
-        more=what_if.bound_with_another_device(problem),
+        more=what_if.bound_with_another_device(problem_of(graph, placement)),
     )
 
 
 def _stretches(
-    graph: OperatorGraph, placement: Placement, path: Sequence[Segment]
+    graph: OperatorGraph,
+    placement: Placement,
+    path: Sequence[Segment],
+    messages: Sequence[TimelineMessage],
 ) -> tuple[Stretch, ...]:
     """Operators in a row on one device are one stretch."""
     names = placement.cluster.device_names
-    sizes = {(m.producer, m.source, m.destination): m.bytes for m in placement.messages}
+    sizes = {
+        (graph.ids[graph.tensor_producer[m.tensor]], names[m.source], names[m.destination]): int(
+            graph.tensor_bytes[m.tensor]
+        )
+        for m in messages
+    }
     runs: list[list[Segment]] = []
     for segment in path:
         joins = runs and segment.kind == "compute" == runs[-1][-1].kind

@@ -14,6 +14,7 @@ from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.quantities import format_bits_per_second, format_bytes, format_step
+from placewire.optimizer.simulation.bundles import PlacedStep, bundles_of, with_bundles
 from placewire.optimizer.simulation.simulate import Timeline, simulate
 
 _BAR_COLUMNS = 72
@@ -159,11 +160,18 @@ def indices_of(graph: OperatorGraph, placement: Placement) -> tuple[IntArray, li
     return device, order
 
 
-def timeline_of(graph: OperatorGraph, placement: Placement) -> tuple[Problem, Timeline]:
-    """Simulates the placement with its own orders and rates. The placement must pass `check`."""
-    problem = problem_of(graph, placement)
+def step_of(graph: OperatorGraph, placement: Placement) -> PlacedStep:
+    """The placed step with its bundles as operators."""
     device, order = indices_of(graph, placement)
-    return problem, simulate(problem, device, order=order, rates=placement.rates)
+    return with_bundles(PlacedStep(graph, device, order), bundles_of(graph, placement))
+
+
+def timeline_of(graph: OperatorGraph, placement: Placement) -> tuple[Problem, Timeline]:
+    """Simulates the placement with its own orders and rates; bundles are operators of the problem.
+    The placement must pass `check`."""
+    step = step_of(graph, placement)
+    problem = problem_of(step.graph, placement)
+    return problem, simulate(problem, step.device, order=step.order, rates=placement.rates)
 
 
 def gantt_lines(problem: Problem, timeline: Timeline) -> list[str]:

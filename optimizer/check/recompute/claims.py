@@ -24,7 +24,7 @@ def recompute_best_single(facts: Facts) -> float | None:
 
 def _alone(facts: Facts, device_type: str) -> tuple[float, int]:
     """(step seconds, peak bytes) on any device of this type."""
-    lists = facts.lists
+    lists = facts.given
     order = facts.graph.topological_order.tolist()
     column = facts.graph.device_types.index(device_type)
     starts: list[float] = []
@@ -40,7 +40,7 @@ def _alone(facts: Facts, device_type: str) -> tuple[float, int]:
 def least_bound(facts: Facts) -> float:
     """The larger of two bounds that anyone can add up: the longest path with each operator at its
     fastest, and all fastest times spread over the devices. The optimizer states no lower bound."""
-    lists, placement = facts.lists, facts.placement
+    lists, placement = facts.given, facts.placement
     types = {device.type for device in placement.cluster.devices}
     columns = [k for k, name in enumerate(facts.graph.device_types) if name in types]
     fastest: list[float] = [min(row[k] for k in columns) for row in lists.seconds]

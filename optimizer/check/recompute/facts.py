@@ -1,12 +1,14 @@
 """A placement file read against its graph: the lists that all recomputations start from.
 
+A bundle is an operator of its source that takes no time, reads the tensors, and makes what is sent.
+
 Arrays become lists here, once: plain Python reads a list many times faster than a numpy scalar.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -34,7 +36,7 @@ class GraphLists:
 
     def __init__(self, graph: OperatorGraph) -> None:
         n = graph.operator_count
-        self.ids, self.types = graph.ids, graph.types
+        self.ids, self.types = list(graph.ids), list(graph.types)
         self.seconds = graph.seconds.tolist()
         self.weight: list[int] = graph.weight_bytes.tolist()
         self.activation: list[int] = graph.activation_bytes.tolist()
@@ -52,6 +54,29 @@ class GraphLists:
             for c in consumers:
                 self.inputs[c].append(e)
 
+    def add_bundle(self, tensors: Sequence[int], readers: Sequence[int]) -> tuple[int, int]:
+        """Adds an operator that takes no time, reads the tensors, and makes one that these readers
+        read in their place. Returns (operator, tensor)."""
+        operator, whole = len(self.ids), len(self.size)
+        total = sum(self.size[e] for e in tensors)
+        self.ids.append(f"bundle {operator}")
+        self.types.append("bundle")
+        self.seconds.append([0.0] * len(self.seconds[0]))
+        self.weight.append(0)
+        self.activation.append(total)
+        self.workspace.append(0)
+        self.size.append(total)
+        self.maker.append(operator)
+        self.readers.append(list(readers))
+        self.outputs.append([whole])
+        self.inputs.append(list(tensors))
+        inside, away = set(tensors), set(readers)
+        for e in tensors:
+            self.readers[e] = [*(c for c in self.readers[e] if c not in away), operator]
+        for c in readers:
+            self.inputs[c] = [*(e for e in self.inputs[c] if e not in inside), whole]
+        return operator, whole
+
     def allocator(self, operator: int) -> int:
         """The operator whose start allocates this one's storage; for a tuple's item, the tuple."""
         inputs = self.inputs[operator]
@@ -65,7 +90,8 @@ class GraphLists:
 
 
 class Facts:
-    """Operators and tensors by index; devices, servers and rails by name.
+    """Operators and tensors by index; devices, servers and rails by name. given: the graph as it
+    is; lists: with the placement's bundles, which come after all others.
 
     Raises KeyError or IndexError where names do not exist, so structural checks come first.
     """
@@ -73,7 +99,9 @@ class Facts:
     def __init__(self, graph: OperatorGraph, placement: Placement) -> None:
         cluster = placement.cluster
         self.graph, self.placement = graph, placement
-        self.lists = GraphLists(graph)
+        self.given = self.lists = GraphLists(graph)
+        if any(message.bundled for message in placement.messages):
+            self.lists = GraphLists(graph)
         self.device_of = [placement.operators[name] for name in graph.ids]
         self.order = {
             device: [graph.index_of[name] for name in names]
@@ -90,9 +118,30 @@ class Facts:
             for row, device in zip(self.lists.seconds, self.device_of, strict=True)
         ]
         self.message: dict[tuple[int, str], Message] = {}
+        after: dict[int, list[tuple[list[int], int]]] = defaultdict(list)
         for message in placement.messages:
-            tensor = self.lists.outputs[graph.index_of[message.producer]][message.output]
+            tensors = [
+                self.lists.outputs[graph.index_of[sent.producer]][sent.output]
+                for sent in message.tensors
+            ]
+            tensor = tensors[-1]
+            if message.bundled:
+                operator, tensor = self._bundle(tensors, message)
+                after[graph.index_of[message.producer]].append((tensors, operator))
             self.message[tensor, message.destination] = message
+        if after:
+            self.order = {
+                device: [j for i in order for j in (i, *(b for _, b in sorted(after.get(i, ()))))]
+                for device, order in self.order.items()
+            }
+
+    def _bundle(self, tensors: Sequence[int], message: Message) -> tuple[int, int]:
+        """Counts a bundle as an operator of its source."""
+        readers = [c for e in tensors for c in self.readers_on(e, message.destination)]
+        added = self.lists.add_bundle(tensors, list(dict.fromkeys(readers)))
+        self.device_of.append(message.source)
+        self.seconds.append(0.0)
+        return added
 
     @cached_property
     def messages_of(self) -> Mapping[int, list[tuple[int, str]]]:

@@ -17,7 +17,8 @@ _ROUNDING = 1e-12
 def colocation_violations(facts: Facts) -> Iterator[Violation]:
     home: dict[int, str] = {}
     keys = facts.graph.colocation.tolist()
-    for name, key, device in zip(facts.graph.ids, keys, facts.device_of, strict=True):
+    placed = facts.device_of[: len(keys)]  # bundles, which come last, are free
+    for name, key, device in zip(facts.graph.ids, keys, placed, strict=True):
         if key >= 0 and home.setdefault(key, device) != device:
             yield Violation(
                 f"is on {device}, others of its co-location group on {home[key]}",
@@ -26,10 +27,10 @@ def colocation_violations(facts: Facts) -> Iterator[Violation]:
 
 
 def message_violations(facts: Facts) -> Iterator[Violation]:
-    graph, placement, lists = facts.graph, facts.placement, facts.lists
+    placement, lists = facts.placement, facts.lists
     needed = facts.needed()
     for e, device in sorted(needed - set(facts.message)):
-        name = graph.ids[lists.maker[e]]
+        name = lists.ids[lists.maker[e]]
         yield Violation(f"an output of {name!r} is needed there and never sent", device)
     if len(placement.messages) != len(facts.message):
         yield Violation("a tensor is sent twice to one device", "messages")

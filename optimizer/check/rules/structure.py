@@ -83,14 +83,50 @@ def message_name_violations(graph: OperatorGraph, placement: Placement) -> Itera
     devices = set(placement.cluster.device_names)
     for k, message in enumerate(placement.messages):
         where = f"messages.{k}"
-        index = graph.index_of.get(message.producer)
-        if index is None:
-            yield Violation(f"producer {message.producer!r} is no operator", where)
-        elif not 0 <= message.output < len(graph.output_tensors(index)):
-            yield Violation(f"{message.producer!r} has no output {message.output}", where)
+        for sent in message.tensors:
+            index = graph.index_of.get(sent.producer)
+            if index is None:
+                yield Violation(f"producer {sent.producer!r} is no operator", where)
+            elif not 0 <= sent.output < len(graph.output_tensors(index)):
+                yield Violation(f"{sent.producer!r} has no output {sent.output}", where)
         for device in (message.source, message.destination):
             if device not in devices:
                 yield Violation(f"{device!r} is no device of the cluster", where)
+
+
+def bundle_violations(graph: OperatorGraph, placement: Placement) -> Iterator[Violation]:
+    """A bundle has tensors that its destination needs, of the graph's sizes, in the order in which
+    its source makes them, and brings none that another message brings."""
+    if not any(message.bundled for message in placement.messages):
+        return
+    turn = {name: k for names in placement.order.values() for k, name in enumerate(names)}
+    where_of = placement.operators
+    brought = Counter(
+        (s.producer, s.output, m.destination) for m in placement.messages for s in m.tensors
+    )
+    for k, message in enumerate(placement.messages):
+        where = f"messages.{k}"
+        if not message.bundled:
+            continue
+        before = -1
+        for sent in message.tensors:
+            name = f"{sent.producer!r} in a bundle"
+            index = graph.index_of.get(sent.producer, -1)
+            if index < 0 or not 0 <= sent.output < len(graph.output_tensors(index)):
+                continue  # told by message_name_violations
+            tensor = int(graph.output_tensors(index)[sent.output])
+            size = int(graph.tensor_bytes[tensor])
+            readers = (graph.ids[c] for c in graph.tensor_consumers(tensor).tolist())
+            if sent.bytes != size or not size:
+                yield Violation(f"{name} says {sent.bytes} bytes, the tensor has {size}", where)
+            if where_of.get(sent.producer) != message.source:
+                yield Violation(f"{name} does not run on {message.source}", where)
+            elif not before < (before := turn.get(sent.producer, -1)):
+                yield Violation(f"{name} runs before one that lies before it", where)
+            if all(where_of.get(reader) != message.destination for reader in readers):
+                yield Violation(f"{name} is needed by nobody on {message.destination}", where)
+            if brought[sent.producer, sent.output, message.destination] > 1:
+                yield Violation(f"{name} is sent to {message.destination} twice", where)
 
 
 def send_order_violations(graph: OperatorGraph, placement: Placement) -> Iterator[Violation]:

@@ -26,7 +26,7 @@ def step_under(
     position = np.empty(graph.operator_count)
     for operators in order:
         position[operators] = np.arange(len(operators))
-    by_start = -timeline.start - 1e-12 * position
+    by_start = -timeline.start[: len(position)] - 1e-12 * position
     listed = score(problem, Solution(device, by_start, None))
     kept = simulate(problem, device, order=order, rates=listed.solution.rates)
     kept_exceeds = bool((kept.peak_memory_bytes > problem.cluster.memory_bytes).any())

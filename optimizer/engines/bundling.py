@@ -1,0 +1,172 @@
+"""Decides which small tensors travel together, so that a step has few messages.
+
+However small a message is, both of its ranks spend some time of their processors on it, which the
+model of the network does not count. So several ways to join tensors are tried, from those that
+delay readers a little to those that delay nobody, and the step and its messages are weighed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.engines.solution import Solution
+from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
+from placewire.optimizer.kernels.tables import tables_of
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.simulation.bundles import Bundle, PlacedStep, with_bundles
+from placewire.optimizer.simulation.simulate import recorded_priority, simulate
+from placewire.optimizer.simulation.timeline import Timeline, TimelineMessage
+
+# A bundle takes at most this part of the step, or this time, to be sent alone.
+_PART_OF_STEP, _LEAST_SECONDS = 1 / 200, 1e-3
+# Bundles of one pair that may still grow.
+_MOST_OPEN = 8
+# By what part of the step a bundle may be late at its first reader, and by what part of the first
+# limit it may be large.
+_ATTEMPTS = ((0.005, 2.0), (0.002, 1.0), (0.0, 1.0), (0.0, 0.25), (-0.03, 0.25))
+# Of larger steps only these, because each takes a simulation.
+_FEW_FROM, _FEW_ATTEMPTS = 10_000, ((0.002, 1.0), (0.0, 0.25))
+# What a message costs each of its ranks at the least; on a processor it is rather five times that.
+_MESSAGE_SECONDS = 2e-5
+
+
+@dataclass(frozen=True)
+class Bundled:
+    """problem, step, timeline: with the bundles as operators."""
+
+    problem: Problem
+    step: PlacedStep
+    timeline: Timeline
+    bundles: tuple[Bundle, ...] = ()
+
+
+@dataclass
+class _Open:
+    """A bundle that may grow. there: when its last tensor arrives without bundles. needed: when the
+    first operator that reads any of it starts."""
+
+    tensors: list[int]
+    bytes: int
+    there: float
+    needed: float
+
+
+def bundled(problem: Problem, solution: Solution, timeline: Timeline) -> Bundled:
+    """The solution with the bundles that are best; its order may change. timeline: without any."""
+    device, graph = solution.device, problem.graph
+    best = Bundled(problem, PlacedStep(graph, device, timeline.order), timeline)
+    if problem.model != "contended" or not timeline.messages:
+        return best
+    given, fits = best.step, _fits(problem, timeline)
+    many = graph.operator_count >= _FEW_FROM
+    for late, large in _FEW_ATTEMPTS if many else _ATTEMPTS:
+        bundles = tuple(_chosen(problem, given, timeline, late, large))
+        try:
+            made = with_bundles(given, bundles)
+        except GraphError:
+            continue  # two bundles would wait for each other
+        again = replace(problem, graph=made.graph)
+        # A bundle leaves as soon as the last of its tensors is made.
+        first = np.full(len(bundles), np.inf)
+        priority = np.concatenate([_priority(problem, solution), first])
+        found = simulate(again, made.device, priority, None, solution.rates)
+        step = PlacedStep(made.graph, made.device, found.order)
+        if fits and not _fits(again, found):
+            continue
+        best = min(best, Bundled(again, step, found, _as_made(bundles, step)), key=_weighed)
+    return best
+
+
+def _as_made(bundles: Sequence[Bundle], step: PlacedStep) -> tuple[Bundle, ...]:
+    """The bundles with their tensors in the order in which this step makes them."""
+    turn, made = _turns(step), step.graph.tensor_producer
+    return tuple(
+        replace(one, tensors=tuple(sorted(one.tensors, key=lambda e: int(turn[made[e]]))))
+        for one in bundles
+    )
+
+
+def _turns(step: PlacedStep) -> IntArray:
+    """int64[n]: where each operator stands in its device's order."""
+    turn = np.empty(step.graph.operator_count, dtype=np.int64)
+    for row in step.order:
+        turn[list(row)] = np.arange(len(row))
+    return turn
+
+
+def _weighed(one: Bundled) -> float:
+    ends = Counter(end for m in one.timeline.messages for end in (m.source, m.destination))
+    return one.timeline.step_seconds + _MESSAGE_SECONDS * max(ends.values())
+
+
+def _priority(problem: Problem, solution: Solution) -> FloatArray:
+    return recorded_priority(problem) if solution.priority is None else solution.priority
+
+
+def _fits(problem: Problem, timeline: Timeline) -> bool:
+    return bool((timeline.peak_memory_bytes <= problem.cluster.memory_bytes).all())
+
+
+def _chosen(
+    problem: Problem, step: PlacedStep, timeline: Timeline, late: float, large: float
+) -> Iterator[Bundle]:
+    tables = tables_of(problem)
+    limit = max(_PART_OF_STEP * timeline.step_seconds, _LEAST_SECONDS) * large
+    slack = late * timeline.step_seconds
+    needed = _first_reads(problem.graph, step.device, timeline)
+    turn = _turns(step)
+    made = problem.graph.tensor_producer
+    pairs: dict[tuple[int, int], list[TimelineMessage]] = defaultdict(list)
+    for message in timeline.messages:
+        pairs[message.source, message.destination].append(message)
+    for (a, b), messages in pairs.items():
+        rate, setup = float(tables.alone_rate[a, b]), float(tables.alone_setup[a, b])
+        still_open: list[_Open] = []
+        for one in sorted(messages, key=lambda m: (turn[made[m.tensor]], m.tensor)):
+            size = int(problem.graph.tensor_bytes[one.tensor])
+            if size * 8 > limit * rate:
+                continue
+            wanted = needed[one.tensor, b] + slack
+            for at in reversed(still_open):
+                both = at.bytes + size
+                there = max(
+                    at.there, one.finish_seconds, one.queued_seconds + setup + both * 8 / rate
+                )
+                # What one operator makes leaves at once, and a file says which was made last.
+                apart = made[at.tensors[-1]] != made[one.tensor]
+                if apart and both * 8 <= limit * rate and there <= min(at.needed, wanted):
+                    at.tensors.append(one.tensor)
+                    at.bytes, at.there, at.needed = both, there, min(at.needed, wanted)
+                    break
+            else:
+                still_open.append(_Open([one.tensor], size, one.finish_seconds, wanted))
+                if len(still_open) > _MOST_OPEN:
+                    yield from _several(a, b, still_open.pop(0))
+        for at in still_open:
+            yield from _several(a, b, at)
+
+
+def _several(source: int, destination: int, found: _Open) -> Iterator[Bundle]:
+    if len(found.tensors) > 1:
+        yield Bundle(source, destination, tuple(found.tensors))
+
+
+def _first_reads(
+    graph: OperatorGraph, device: IntArray, timeline: Timeline
+) -> dict[tuple[int, int], float]:
+    """When the first operator on a device that reads a tensor of another one starts, by tensor and
+    device."""
+    source, target, tensor = graph.edges
+    crossing = device[source] != device[target]
+    found: dict[tuple[int, int], float] = {}
+    for e, d, at in zip(
+        tensor[crossing].tolist(), device[target[crossing]].tolist(),
+        timeline.start[target[crossing]].tolist(), strict=True,
+    ):  # fmt: skip
+        found[e, d] = min(at, found.get((e, d), at))
+    return found

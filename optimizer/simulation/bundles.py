@@ -1,0 +1,119 @@
+"""Bundles: small tensors that one device sends another in one message.
+
+To the simulator a bundle is an operator of the sender that takes no time: it reads the tensors, and
+what it makes is what is sent. So a step with bundles is a graph like any other.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from placewire.optimizer.arrays import IntArray
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.placement import Placement
+
+BUNDLE = "bundle"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """tensors: at least two that the device `source` sends the device `destination` at once, in the
+    order in which the source makes them."""
+
+    source: int
+    destination: int
+    tensors: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PlacedStep:
+    """A graph, device int64[n], and the order of the operators on each device. The operators of
+    bundles, if any, come after all others; tensors, too."""
+
+    graph: OperatorGraph
+    device: IntArray
+    order: Sequence[Sequence[int]]
+
+
+def bundles_of(graph: OperatorGraph, placement: Placement) -> list[Bundle]:
+    """The bundles of a placement, whose names must exist."""
+    number = {name: d for d, name in enumerate(placement.cluster.device_names)}
+    return [
+        Bundle(
+            number[message.source],
+            number[message.destination],
+            tuple(
+                int(graph.output_tensors(graph.index_of[sent.producer])[sent.output])
+                for sent in message.tensors
+            ),
+        )
+        for message in placement.messages
+        if message.bundled
+    ]
+
+
+def with_bundles(step: PlacedStep, bundles: Sequence[Bundle]) -> PlacedStep:
+    """The step whose tensors travel in these bundles, of which no two bring one tensor to one
+    device. A bundle comes right after the last of its tensors is made."""
+    if not bundles:
+        return step
+    graph, n, m = step.graph, step.graph.operator_count, step.graph.tensor_count
+    travels = {
+        (e, bundle.destination): k for k, bundle in enumerate(bundles) for e in bundle.tensors
+    }
+    starts, readers = graph.consumers_start.tolist(), graph.consumers.tolist()
+    device = step.device.tolist()
+    left: list[list[int]] = []
+    brought: list[dict[int, None]] = [{} for _ in bundles]
+    for e in range(m):
+        here: list[int] = []
+        for c in readers[starts[e] : starts[e + 1]]:
+            k = travels.get((e, device[c]))
+            if k is None:
+                here.append(c)
+            else:
+                brought[k][c] = None
+        left.append(here)
+    for k, bundle in enumerate(bundles):
+        for e in bundle.tensors:
+            left[e].append(n + k)
+    left += [list(one) for one in brought]
+    made = graph.tensor_producer.tolist()
+    sizes = [int(graph.tensor_bytes[list(bundle.tensors)].sum()) for bundle in bundles]
+    count = len(bundles)
+    names = [f"{BUNDLE} {k + 1} of {len(b.tensors)} tensors" for k, b in enumerate(bundles)]
+
+    def more(array: IntArray, values: Sequence[int]) -> IntArray:
+        return np.concatenate([array, np.array(values, dtype=np.int64)])
+
+    zeros, none = [0] * count, [-1] * count
+    bundled = replace(
+        graph,
+        ids=(*graph.ids, *names),
+        types=(*graph.types, *[BUNDLE] * count),
+        signatures=(*graph.signatures, *[""] * count),
+        modules=(*graph.modules, *[""] * count),
+        seconds=np.concatenate([graph.seconds, np.zeros((count, graph.seconds.shape[1]))]),
+        weight_bytes=more(graph.weight_bytes, zeros),
+        activation_bytes=more(graph.activation_bytes, sizes),
+        workspace_bytes=more(graph.workspace_bytes, zeros),
+        flops=more(graph.flops, zeros),
+        traffic_bytes=more(graph.traffic_bytes, zeros),
+        colocation=more(graph.colocation, none),
+        micro_batch=more(graph.micro_batch, none),
+        tensor_producer=more(graph.tensor_producer, range(n, n + count)),
+        tensor_bytes=more(graph.tensor_bytes, sizes),
+        consumers_start=np.cumsum([0, *map(len, left)], dtype=np.int64),
+        consumers=np.array([c for one in left for c in one], dtype=np.int64),
+    )
+    after: dict[int, list[int]] = defaultdict(list)
+    turn = {i: k for row in step.order for k, i in enumerate(row)}
+    for k, bundle in sorted(enumerate(bundles), key=lambda one: one[1].tensors):
+        after[max((made[e] for e in bundle.tensors), key=turn.__getitem__)].append(n + k)
+    order = [[j for i in row for j in (i, *after.get(i, ()))] for row in step.order]
+    on = [bundle.source for bundle in bundles]
+    return PlacedStep(bundled, more(step.device, on), order)
