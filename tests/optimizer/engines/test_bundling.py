@@ -1,0 +1,201 @@
+"""Bundles: which tensors travel together, and that simulator and check count them alike."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+from placewire.optimizer.bounds import lower_bound
+from placewire.optimizer.check.check import check
+from placewire.optimizer.check.recompute.facts import Facts
+from placewire.optimizer.check.recompute.memory import recompute_memory
+from placewire.optimizer.check.recompute.times import recompute_times
+from placewire.optimizer.engines import bundling
+from placewire.optimizer.engines.assemble import assemble
+from placewire.optimizer.engines.single import best_single
+from placewire.optimizer.engines.solution import Solution
+from placewire.optimizer.explain.explanation import explain
+from placewire.optimizer.explain.summary import timeline_of
+from placewire.optimizer.placement import Placement, Sent, placement_from_json
+from placewire.optimizer.problem import InfeasibleError, Problem
+from placewire.optimizer.rates.allocator import starting_rates
+from tests.optimizer.cases import cluster, graph
+from tests.optimizer.problems import SHARINGS, able_devices, problems
+
+MS = 1e-3
+
+
+def placed(problem: Problem, device, priority=None) -> Placement:
+    device = np.array(device, dtype=np.int64)
+    count = problem.graph.operator_count
+    priority = -np.arange(count, dtype=float) if priority is None else priority
+    rates = starting_rates(problem, device) if problem.decides_rates else None
+    alone = best_single(problem)
+    return assemble(
+        problem, Solution(device, priority, rates), lower_bound(problem),
+        single_device_seconds=None if alone is None else alone[1], engine="test",
+        reduction="none", seed=0, wall_seconds={}, bundles=True,
+    )  # fmt: skip
+
+
+def two_small(late: float = 1.0, size: int = 100) -> Problem:
+    """A and B (1 ms each) on the first server make what R and S on the second one read; S comes
+    after R, which takes 20 ms where `late` is 1."""
+    work = graph(
+        {"A": MS, "B": MS, "W": 20 * MS * late, "R": MS, "S": MS},
+        [("A", ["R"], size), ("B", ["S"], size), ("W", ["R"], 0)],
+    )
+    return Problem(work, cluster(2), "job")
+
+
+ON = [0, 0, 1, 1, 1]
+
+
+def test_tensors_that_nobody_waits_for_travel_together():
+    placement = placed(two_small(), ON)
+    (message,) = placement.messages
+    assert (message.bundled, message.producer, message.bytes) == ((Sent("A", 0, 100),), "B", 200)
+    assert placement.step_seconds == pytest.approx(22 * MS)
+    assert check(two_small().graph, placement) == ()
+
+
+def test_a_tensor_that_is_needed_at_once_travels_alone():
+    """R could start after 1.1 ms; in a bundle its tensor would arrive a millisecond later."""
+    placement = placed(two_small(late=0.0), ON)
+    assert [message.bundled for message in placement.messages] == [(), ()]
+
+
+def test_a_large_tensor_travels_alone():
+    """10 kB take 10 ms alone, which is longer than a bundle may take."""
+    placement = placed(two_small(size=10_000), ON)
+    assert len(placement.messages) == 2
+
+
+def test_two_outputs_of_one_operator_are_two_messages():
+    work = graph(
+        {"A": MS, "W": 20 * MS, "R": MS, "S": MS},
+        [("A", ["R"], 100), ("A", ["S"], 100), ("W", ["R"], 0)],
+    )
+    assert len(placed(Problem(work, cluster(2), "job"), [0, 1, 1, 1]).messages) == 2
+
+
+def test_a_bundle_that_does_not_fit_the_memory_is_left_out():
+    """With the bundle the first device holds both tensors and their copy, 400 bytes."""
+    problem = two_small()
+    work = replace(problem.graph, activation_bytes=np.full(5, 100, dtype=np.int64))
+    for memory, messages in ((400, 1), (300, 2)):
+        tight = Problem(work, cluster(2, memory=memory), "job")
+        assert len(placed(tight, ON).messages) == messages
+
+
+def test_bundles_that_would_wait_for_each_other_are_left_out(monkeypatch):
+    """Of A B on the first device and C D on the second, B reads C's tensor and D reads A's."""
+    work = graph(
+        {"A": MS, "B": MS, "C": MS, "D": MS, "R": MS, "S": MS},
+        [
+            ("A", ["D"], 100), ("C", ["B"], 100), ("B", ["S"], 100), ("D", ["R"], 100),
+        ],
+    )  # fmt: skip
+    monkeypatch.setattr(bundling, "_ATTEMPTS", ((1e3, 1e3),))
+    placement = placed(Problem(work, cluster(2), "job"), [0, 0, 1, 1, 0, 1])
+    assert len(placement.messages) == 4
+    assert check(work, placement) == ()
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+@settings(max_examples=25, deadline=None, database=None)
+@given(st.data())
+def test_check_agrees_with_the_simulator_on_bundles(sharing, data):
+    drawn = data.draw(problems(largest=12, models=("contended",), extremes=True))
+    problem = replace(drawn, sharing=sharing)
+    device = data.draw(able_devices(problem))
+    count = problem.graph.operator_count
+    priority = np.array(data.draw(st.permutations(range(count))), dtype=float)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bundling, "_MESSAGE_SECONDS", 10.0)
+        patch.setattr(bundling, "_ATTEMPTS", ((1e3, 1e3), (0.1, 1e3), (0.0, 1e3)))
+        try:
+            placement = placed(problem, device, priority)
+        except InfeasibleError:
+            reject()
+    assert check(problem.graph, placement) == ()
+    again, timeline = timeline_of(problem.graph, placement)
+    assert timeline.step_seconds == pytest.approx(placement.step_seconds, rel=1e-9, abs=1e-12)
+    assert placement.bound_seconds <= placement.step_seconds * (1 + 1e-9)
+    facts = Facts(problem.graph, placement)
+    times = recompute_times(facts)
+    assert times is not None
+    finish = [times.finish[i] for i in range(again.graph.operator_count)]
+    assert finish == pytest.approx(timeline.finish.tolist(), rel=1e-6, abs=1e-9)
+    names = problem.cluster.device_names
+    arrivals = {(m.tensor, names[m.destination]): m.finish_seconds for m in timeline.messages}
+    assert times.arrival == pytest.approx(arrivals, rel=1e-6, abs=1e-9)
+    peaks = dict(zip(names, timeline.peak_memory_bytes.tolist(), strict=True))
+    assert recompute_memory(facts, times) == peaks
+    explained = explain(problem.graph, placement)
+    assert explained.step_seconds == pytest.approx(placement.step_seconds, rel=1e-9, abs=1e-12)
+
+
+def changed(placement: Placement, **update: object) -> Placement:
+    (message,) = placement.messages
+    return placement.model_copy(update={"messages": (message.model_copy(update=update),)})
+
+
+@pytest.mark.parametrize(
+    ("update", "what"),
+    [
+        ({"bundled": (Sent("Z", 0, 100),)}, "producer 'Z' is no operator"),
+        ({"bundled": (Sent("A", 1, 100),)}, "'A' has no output 1"),
+        ({"bundled": (Sent("A", 0, 90),)}, "says 90 bytes, the tensor has 100"),
+        ({"bytes": 201}, "'B' in a bundle says 101 bytes, the tensor has 100"),
+        ({"bundled": (Sent("R", 0, 100),)}, "has no output 0"),
+        ({"bundled": (Sent("W", 0, 0),)}, "says 0 bytes, the tensor has 0"),
+        ({"bundled": (Sent("B", 0, 100),)}, "runs before one that lies before it"),
+        ({"bundled": (Sent("B", 0, 100),)}, "is sent to s2/0 twice"),
+        ({"bundled": (Sent("B", 0, 100),), "producer": "A"}, "runs before one that lies before"),
+        ({"source": "s2/0", "destination": "s1/0"}, "does not run on s2/0"),
+        ({"source": "s2/0", "destination": "s1/0"}, "is needed by nobody on s1/0"),
+    ],
+)
+def test_each_lie_about_a_bundle_is_found(update, what):
+    problem = two_small()
+    found = check(problem.graph, changed(placed(problem, ON), **update))
+    assert any(what in str(violation) for violation in found), found
+
+
+def test_a_tensor_in_two_messages_is_found():
+    problem = two_small()
+    placement = placed(problem, ON)
+    (message,) = placement.messages
+    alone = message.model_copy(update={"bundled": (), "bytes": 100, "send_order": 1})
+    found = check(problem.graph, placement.model_copy(update={"messages": (message, alone)}))
+    assert any("is sent to s2/0 twice" in str(violation) for violation in found)
+
+
+def test_a_file_keeps_bundles_and_an_older_one_has_none():
+    placement = placed(two_small(), ON)
+    document = json.loads(json.dumps(placement.model_dump(mode="json")))
+    assert document["version"] == 3
+    assert document["messages"][0]["bundled"] == [["A", 0, 100]]
+    assert placement_from_json(document) == placement
+    older = {**document, "version": 2}
+    older["messages"] = [
+        {key: value for key, value in message.items() if key != "bundled"}
+        for message in document["messages"]
+    ]
+    assert all(not message.bundled for message in placement_from_json(older).messages)
+
+
+def test_the_graph_with_bundles_is_given_back_by_nobody():
+    """The placement is for the graph as given."""
+    problem = two_small()
+    placement = placed(problem, ON)
+    assert set(placement.operators) == set(problem.graph.ids)
+    ordered = [name for names in placement.order.values() for name in names]
+    assert sorted(ordered) == sorted(problem.graph.ids)
+    assert placement.structure_hash == problem.graph.structure_hash
