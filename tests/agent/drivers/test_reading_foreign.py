@@ -34,7 +34,7 @@ from placewire.agent.drivers.switch_view import SwitchView
 from placewire.agent.drivers.traffic_control import read_classifiers, read_foreign
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effects import EffectError
-from placewire.agent.reconcile.foreign import DISCIPLINES, ON_BRIDGES, ON_QUEUES, PORTS
+from placewire.agent.reconcile.foreign import DISCIPLINES, ON_BRIDGES, ON_QUEUES, PORTS, USERS
 from placewire.agent.reconcile.ledger import extended, has_back
 from placewire.agent.reconcile.steps import EntryStep, NicStep
 from tests.agent.states import desired_state
@@ -664,7 +664,7 @@ class Rows:
         bridge = Row(name="pw-nic0", external_ids={**OURS, "placewire-nic": "nic0"}, ports=ports,
                      datapath_type="netdev", controller=[Row(target="tcp:127.0.0.1")],
                      mirrors=[], sflow=[Row()], uuid="b-1")  # fmt: skip
-        self._tables = {"Bridge": [bridge], "Port": ports, "Interface": [],
+        self._tables = {"Bridge": [bridge], "Port": ports, "Interface": [], "QoS": [qos],
                         "Open_vSwitch": [Row(other_config={"hw-offload": "true"})],
                         "Sets": [Row(uuid="s-1", bridge=bridge), Row(uuid="s-2", bridge=Row())],
                         "Maps": [Row(uuid="m-1", of={7: bridge})]}  # fmt: skip
@@ -689,6 +689,28 @@ def test_what_others_put_into_the_rows_of_a_bridge_of_ours() -> None:
     }
     assert [queue.queue_id for queue in switch.shapers_and_queues()[1]] == [0]
     assert switch.queue_ids() == {"nic0": {0, 7}} and switch.offloads
+
+
+def test_what_of_others_uses_a_qos_and_a_queue_of_ours_is_none_of_ours() -> None:
+    rows = Rows()
+    _, port, _ = rows.rows("Port")
+    (qos,) = port.qos
+    qos.external_ids = {**OURS, "placewire-nic": "nic0"}
+    theirs = Row(uuid="qos-2", external_ids={}, queues={1: qos.queues[0]})
+    qos.queues[9] = qos.queues[0]
+    qos.queues[0].external_ids = {**qos.external_ids, "placewire-queue": "0"}
+    rows.rows("QoS").append(theirs)
+    rows.rows("Port").append(Row(name="eth5", external_ids={}, qos=[qos], interfaces=[]))
+    switch = SwitchView(rows)  # type: ignore[arg-type]
+    found = [f for f in switch.foreign_on_ours() if f.on.startswith("nic0")]
+    assert remedies(found) == {
+        "ovs-vsctl remove qos qos-1 queues 7": ("nic0 queue 7", "queues"),
+        "ovs-vsctl remove qos qos-1 queues 9": ("nic0 queue 9", "queues"),
+        "ovs-vsctl remove qos qos-2 queues 1": ("nic0 queue 0", USERS),
+        "ovs-vsctl clear port eth5 qos": ("nic0", USERS),
+    }
+    shapers, queues = switch.shapers_and_queues()
+    assert [s.nic for s in shapers] == ["nic0"] and [q.queue_id for q in queues] == [0]
 
 
 def test_the_two_ports_of_a_bridge_of_ours_are_ours_without_their_marks() -> None:
@@ -738,7 +760,8 @@ def test_a_mark_is_of_the_bridge_that_it_stands_on() -> None:
 def test_the_tables_name_what_the_drivers_find() -> None:
     """Whoever reads reconcile/foreign.py sees all that is looked for."""
     assert len(set(ON_BRIDGES)) == len(ON_BRIDGES) and len(set(ON_QUEUES)) == len(ON_QUEUES)
-    assert {"filters", "classes", "queueing disciplines", "classifiers", "queues"} == set(ON_QUEUES)
+    kinds = {"filters", "classes", "queueing disciplines", "classifiers", "queues", USERS}
+    assert kinds == set(ON_QUEUES)
     assert DISCIPLINES in ON_BRIDGES and {"flows", "ports"} <= set(ON_BRIDGES)
 
 

@@ -13,6 +13,7 @@ from placewire.agent.contract.state import Refusal
 from placewire.agent.drivers.server import Server
 from placewire.agent.reconcile.steps import EntryStep
 from tests.agent import keeping
+from tests.agent.datapath import DATAPATH
 from tests.agent.server_under_test import ServerUnderTest, wait_for
 from tests.agent.states import desired_state
 
@@ -343,4 +344,48 @@ def test_a_nic_that_somebody_took_out_of_our_bridge_for_another_address_is_left_
     server.sh("ip address del 192.168.5.1/24 dev nic0")
     assert server.inside(keeping.resume, server.config).succeeded
     assert server.inside(keeping.destroy, server.config).succeeded
+    assert server.snapshot() == before
+
+
+_USERS = {
+    "their QoS, with our queue": (
+        f"{_VSCTL} -- create qos type=linux-htb queues:1=$({_VSCTL} --bare --columns=_uuid find "
+        "queue external_ids:placewire-nic=nic0 external_ids:placewire-queue=2)",
+        "its queue 1 is nic0 queue 2",
+    ),
+    "their port, with our QoS": (
+        f"{_VSCTL} -- set port br9 qos=$({_VSCTL} get port nic0 qos)", "the QoS of port br9",
+    ),
+    "another port of ours": (
+        f"{_VSCTL} -- set port nic1 qos=$({_VSCTL} get port nic0 qos)", "the QoS of port nic1",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "said"), _USERS.values(), ids=_USERS)
+def test_what_uses_our_rows_is_named_and_blocks_nothing_else(
+    server: ServerUnderTest, make: str, said: str
+) -> None:
+    """The database removes no row to which another one refers."""
+    server.vsctl(f"add-br br9 -- set bridge br9 datapath_type={DATAPATH}")
+    before = server.snapshot()
+    assert server.inside(keeping.stage, server.config, desired_state(1)).succeeded
+    server.inside(keeping.commit, server.config, 1)
+    server.sh(f"{make}; ip rule del priority 18000")
+    healed = server.inside(keeping.resume, server.config)
+    assert "18000:" in server.sh("ip rule") and "reference" not in str(healed.refusals)
+    changed = desired_state(2, nics=("nic0",), rates=(12_000_000, 20_000_000))
+    if "nic1" not in said:
+        assert server.inside(keeping.stage, server.config, changed).succeeded
+        server.inside(keeping.commit, server.config, 2)
+    during = server.snapshot()
+    report = server.inside(keeping.destroy, server.config)
+    assert report.changes == () and server.snapshot() == during
+    (refusal,) = (one for one in report.refusals if said in one.what)
+    assert refusal.where == "NIC nic0"
+    found = _COMMAND.search(refusal.remedy)
+    assert found is not None
+    server.sh(f"{_VSCTL} {found[1].removeprefix('ovs-vsctl ')}")
+    assert server.inside(keeping.destroy, server.config).succeeded
+    server.sh(f"{_VSCTL} -- --all destroy qos")
     assert server.snapshot() == before
