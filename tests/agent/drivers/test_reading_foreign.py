@@ -34,7 +34,14 @@ from placewire.agent.drivers.switch_view import SwitchView
 from placewire.agent.drivers.traffic_control import read_classifiers, read_foreign
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effects import EffectError
-from placewire.agent.reconcile.foreign import DISCIPLINES, ON_BRIDGES, ON_QUEUES, PORTS, USERS
+from placewire.agent.reconcile.foreign import (
+    DISCIPLINES,
+    INTERFACES,
+    ON_BRIDGES,
+    ON_QUEUES,
+    PORTS,
+    USERS,
+)
 from placewire.agent.reconcile.ledger import extended, has_back
 from placewire.agent.reconcile.steps import EntryStep, NicStep
 from tests.agent.states import desired_state
@@ -326,6 +333,29 @@ def a_busy_bridge(said: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict
         ),
     )
     return said
+
+
+@pytest.mark.parametrize("kind", ["ipvlan", "macvlan"])
+def test_what_another_namespace_has_on_a_bridge_is_told(said: dict[str, str], kind: str) -> None:
+    """An ipvlan has the link-layer address of the bridge. Groups, and what a bridge above enters,
+    are nobody's interface."""
+    own, group, other = "02:00:00:00:00:01", "33:33:00:00:00:01", "02:00:00:00:00:77"
+    links = [{"ifname": "pw-nic0", "ifindex": 5, "flags": [], "address": own, "addr_info": []}]
+    found = {"flags": ["self"], "state": "permanent"}
+    entries = [{"mac": mac, **found} for mac in (own, group, other)]
+    entries.append({"mac": "02:00:00:00:00:78", "flags": ["master"], "state": "permanent"})
+    said["bridge -j fdb show dev pw-nic0"] = json.dumps(entries)
+
+    def told() -> list[str]:
+        said["ip -N -j -d address show"] = json.dumps(links)
+        on = read_on_bridges(InterfaceView(), "pw-nic0", OWN, offloads=False)
+        return [entry.key for entry in on if entry.collection == INTERFACES]
+
+    assert told() == [f"pw-nic0 {own}", f"pw-nic0 {other}"]
+    links.append({"ifname": "v0", "ifindex": 6, "link": "pw-nic0", "flags": [], "addr_info": [],
+                  "address": own if kind == "ipvlan" else other,
+                  "linkinfo": {"info_kind": kind}})  # fmt: skip
+    assert told() == ["v0", f"pw-nic0 {other if kind == 'ipvlan' else own}"]
 
 
 @pytest.mark.usefixtures("a_busy_bridge")
@@ -693,7 +723,7 @@ def test_what_others_put_into_the_rows_of_a_bridge_of_ours() -> None:
 
 def test_what_of_others_uses_a_qos_and_a_queue_of_ours_is_none_of_ours() -> None:
     rows = Rows()
-    _, port, _ = rows.rows("Port")
+    port: Any = rows.rows("Port")[1]
     (qos,) = port.qos
     qos.external_ids = {**OURS, "placewire-nic": "nic0"}
     theirs = Row(uuid="qos-2", external_ids={}, queues={1: qos.queues[0]})

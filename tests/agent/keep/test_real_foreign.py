@@ -347,6 +347,32 @@ def test_a_nic_that_somebody_took_out_of_our_bridge_for_another_address_is_left_
     assert server.snapshot() == before
 
 
+def test_an_interface_that_another_namespace_has_on_our_bridge_is_named_and_stays(
+    server: ServerUnderTest,
+) -> None:
+    """As container runtimes make macvlans, in the container's namespace from the beginning."""
+    before = server.snapshot()
+    assert server.inside(keeping.stage, server.config, desired_state(1)).succeeded
+    server.inside(keeping.commit, server.config, 1)
+    server.sh(f"ip link add link pw-nic0 name mv0 netns {server.peer} type macvlan")
+    server.sh("ip link set mv0 up", peer=True)
+    mac = server.sh("cat /sys/class/net/mv0/address", peer=True).strip()
+    (refusal,) = server.inside(keeping.destroy, server.config).refusals
+    assert refusal.where == "bridge pw-nic0" and mac in refusal.what, refusal
+    desired = desired_state(1, nics=("nic0",))
+    with pytest.raises(AssertionError, match=rf"{mac}.*not ours; take"):
+        step = EntryStep(desired.bridges[0], None, ("10.7.0.1/24",))
+        server.inside(Server(server.config).apply, [step], "plan")
+    assert "mv0" in server.sh("ip link show mv0", peer=True)
+    server.sh("ip link del mv0", peer=True)
+    server.sh("ip link add link pw-nic0 name mv0 type macvlan; ip link set mv0 up")
+    (refusal,) = server.inside(keeping.destroy, server.config).refusals
+    assert "interface mv0" in refusal.what, "one of this namespace is named once"
+    server.sh("ip link del mv0")
+    assert server.inside(keeping.destroy, server.config).succeeded
+    assert server.snapshot() == before
+
+
 _USERS = {
     "their QoS, with our queue": (
         f"{_VSCTL} -- create qos type=linux-htb queues:1=$({_VSCTL} --bare --columns=_uuid find "
