@@ -228,6 +228,10 @@ class InterfaceView:
             in (link.get("link"), link.get("linkinfo", {}).get("info_data", {}).get("link"))
         )
 
+    def master(self, interface: str) -> str:
+        """The bridge, bond or the like of the kernel's that it is a port of; "" for none."""
+        return str(self._links.get(interface, {}).get("master", ""))
+
     def taken_link_layers(self, interface: str) -> tuple[str, ...]:
         """The link-layer addresses of single interfaces that programs have it take beside what
         belongs to the interfaces that are known to be made on it. A macvlan or ipvlan that is up in
@@ -236,6 +240,8 @@ class InterfaceView:
         known = {link.get("address") for link in above}
         if any(_kind_of(link) in _SHARE_ITS_ADDRESS for link in above):
             known.add(self.mac(interface))
+        if self.master(interface):  # It has its ports take what it needs.
+            return ()
         entries = parsed(run(["bridge", "-j", "fdb", "show", "dev", interface]) or "[]")
         return tuple(
             entry["mac"]

@@ -53,6 +53,7 @@ def read_on_bridges(
         *_neighbours(bridge, "proxy", view.proxied),
         *_nexthops(bridge, view.nexthops(bridge)),
         *_above(bridge, view.above(bridge)),
+        *_as_port(bridge, view.master(bridge)),
         *_elsewhere(bridge, view.taken_link_layers(bridge)),
         *_disciplines(bridge, view, offloads=offloads),
     ]
@@ -188,6 +189,17 @@ def _above(bridge: str, names: Iterable[str]) -> Iterator[ForeignEntry]:
             text=f"interface {name}, which is made on {bridge}",
             on=bridge,
             remedy=f"ip link del {name}",
+        )
+
+
+def _as_port(bridge: str, master: str) -> Iterator[ForeignEntry]:
+    if master:
+        yield ForeignEntry(
+            collection=INTERFACES,
+            key=f"{master} over {bridge}",
+            text=f"the port {bridge} of {master}",
+            on=bridge,
+            remedy=f"ip link set {bridge} nomaster",
         )
 
 
