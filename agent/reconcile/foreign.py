@@ -51,7 +51,7 @@ from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 PORTS = "ports"
 SHAPERS = "shapers"
 FEATURES = "features"
-OTHER_FLOWS = "other flows"
+OTHER_FLOWS = "other flows"  # Groups and meters are among them.
 OTHER_ROUTES = "other routes"
 OTHER_RULES = "other rules"
 # On a NIC (its name is the key): Open vSwitch takes it off when it opens the NIC.

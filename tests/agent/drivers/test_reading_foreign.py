@@ -649,6 +649,21 @@ def test_each_flow_of_others_is_told_with_what_removes_it(line: str, match: str)
     )
 
 
+def test_groups_and_meters_are_told_with_what_removes_them() -> None:
+    text = (
+        "OFPST_GROUP_DESC reply (OF1.3) (xid=0x2):\n"
+        " group_id=5,type=all,bucket=actions=output:1,bucket=actions=group:6\n"
+        "OFPST_METER_CONFIG reply (OF1.3) (xid=0x2):\n"
+        "meter=3 kbps bands=\ntype=drop rate=1000\n\nmeter=controller pktps stats bands=\n"
+    )
+    found = openflow.parse_groups_and_meters("pw-nic0", text, "unix:m")
+    assert remedies(found) == {
+        "ovs-ofctl -O OpenFlow13 del-groups unix:m group_id=5": ("pw-nic0", "other flows"),
+        "ovs-ofctl -O OpenFlow13 del-meters unix:m meter=3": ("pw-nic0", "other flows"),
+        "ovs-ofctl -O OpenFlow13 del-meters unix:m meter=controller": ("pw-nic0", "other flows"),
+    }
+
+
 def test_a_bridge_without_a_flow_for_all_packets_is_found() -> None:
     ours = (
         " cookie=0x5057000000000000, priority=20480,ip,in_port=LOCAL,nw_dst=10.7.0.2 actions=drop"

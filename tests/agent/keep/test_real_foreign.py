@@ -80,6 +80,10 @@ THINGS = {
         "ip link add link pw-nic0 name mv0 type macvlan", "bridge pw-nic0",
         "ip -br link", "mv0",
     ),
+    "bridge above": Thing(
+        "ip link add br9 type bridge 2>/dev/null; ip link set pw-nic0 master br9",
+        "bridge pw-nic0", "ip link show master br9", "pw-nic0",
+    ),
     "discipline of the bridge": Thing(
         "tc qdisc add dev pw-nic0 root tbf rate 90mbit burst 20kb latency 50ms", "bridge pw-nic0",
         "tc qdisc show dev pw-nic0", "tbf",
@@ -91,6 +95,14 @@ THINGS = {
     "flow of any match": Thing(
         f"ovs-ofctl -O OpenFlow13 add-flow {_MANAGEMENT} cookie=7,table=3,actions=drop",
         "bridge pw-nic0", f"ovs-ofctl --no-stats dump-flows {_MANAGEMENT}", "table=3",
+    ),
+    "group": Thing(
+        f"ovs-ofctl -O OpenFlow13 add-group {_MANAGEMENT} group_id=7,type=all,bucket=output:1",
+        "bridge pw-nic0", f"ovs-ofctl -O OpenFlow13 dump-groups {_MANAGEMENT}", "group_id=7",
+    ),
+    "meter": Thing(
+        f"ovs-ofctl -O OpenFlow13 add-meter {_MANAGEMENT} meter=3,kbps,band=type=drop,rate=1000",
+        "bridge pw-nic0", f"ovs-ofctl -O OpenFlow13 dump-meters {_MANAGEMENT}", "meter=3",
     ),
     "mirror": Thing(
         f"{_VSCTL} -- --id=@m create mirror name=m0 -- set bridge pw-nic0 mirrors=@m",
@@ -153,7 +165,7 @@ def command_of(refusals: tuple[Refusal, ...], where: str) -> str:
 
 def whole_again(server: ServerUnderTest, before: dict[str, str]) -> None:
     """Rows of others in Open vSwitch's database stay for ever; they are taken away here."""
-    server.sh(f"{_VSCTL} -- --all destroy queue")
+    server.sh(f"{_VSCTL} -- --all destroy queue; ip link del br9 2>/dev/null; true")
     assert server.snapshot() == before
 
 
