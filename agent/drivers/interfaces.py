@@ -400,6 +400,8 @@ def _address_command(entry: Mapping[str, Any]) -> str:
             # A label may hold a blank, which would end the word.
             words += [key, _BLANK.sub(lambda found: f"\\x{ord(found[0]):02x}", str(entry[key]))]
     words += [flag for flag in ("noprefixroute", "dynamic") if entry.get(flag)]
+    if entry.get("deprecated"):
+        words += ["preferred_lft", "0"]
     return " ".join(words)
 
 

@@ -299,6 +299,16 @@ def test_a_route_that_network_manager_made_of_the_subnet_comes_back(
 
 
 @network
+def test_an_address_that_was_deprecated_is_given_back_so(server: ServerUnderTest) -> None:
+    server.sh("ip address change 10.7.0.1/24 broadcast 10.7.0.255 dev nic0 preferred_lft 0")
+    before = server.snapshot()
+    assert "deprecated nic0" in before["addresses"]
+    assert server.inside(keeping.stage, server.config, desired_state(1)).succeeded
+    assert server.inside(keeping.restore, server.config, 1).succeeded
+    assert server.snapshot() == before
+
+
+@network
 def test_routes_that_a_program_made_as_the_kernels_come_back(server: ServerUnderTest) -> None:
     """Cilium makes its routes to other nodes so."""
     server.sh("ip route add 10.60.2.0/24 via 10.7.0.2 dev nic0 proto kernel")
