@@ -236,12 +236,12 @@ class InterfaceView:
         """The link-layer addresses of single interfaces that programs have it take beside what
         belongs to the interfaces that are known to be made on it. A macvlan or ipvlan that is up in
         another network namespace shows itself by nothing else here."""
+        if interface not in self._links or self.master(interface):
+            return ()  # A master has its ports take what it needs.
         above = [self._links[name] for name in self.above(interface)]
         known = {link.get("address") for link in above}
         if any(_kind_of(link) in _SHARE_ITS_ADDRESS for link in above):
             known.add(self.mac(interface))
-        if self.master(interface):  # It has its ports take what it needs.
-            return ()
         entries = parsed(run(["bridge", "-j", "fdb", "show", "dev", interface]) or "[]")
         return tuple(
             entry["mac"]

@@ -356,6 +356,8 @@ def test_what_another_namespace_has_on_a_bridge_is_told(said: dict[str, str], ki
                   "address": own if kind == "ipvlan" else other,
                   "linkinfo": {"info_kind": kind}})  # fmt: skip
     assert told() == ["v0", f"pw-nic0 {other if kind == 'ipvlan' else own}"]
+    links.pop(0)
+    assert told() == ["v0"], "nothing is asked of an interface that is gone"
 
 
 @pytest.mark.usefixtures("a_busy_bridge")

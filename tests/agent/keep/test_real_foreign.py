@@ -385,6 +385,15 @@ def test_an_interface_that_another_namespace_has_on_our_bridge_is_named_and_stay
     assert server.snapshot() == before
 
 
+def test_a_bridge_whose_interface_has_another_name_now_is_undone(server: ServerUnderTest) -> None:
+    before = server.snapshot()
+    assert server.inside(keeping.stage, server.config, desired_state(1)).succeeded
+    server.inside(keeping.commit, server.config, 1)
+    server.sh("ip link set pw-nic0 down; ip link set pw-nic0 name other0; ip link set other0 up")
+    assert server.inside(keeping.destroy, server.config).succeeded
+    assert server.snapshot() == before
+
+
 _USERS = {
     "their QoS, with our queue": (
         f"{_VSCTL} -- create qos type=linux-htb queues:1=$({_VSCTL} --bare --columns=_uuid find "
