@@ -16,6 +16,7 @@ from placewire.agent.drivers.switch_view import (
     HELD_KEY,
     NIC_KEY,
     PURPOSE_KEY,
+    QOS_TYPE,
     QUEUE_KEY,
     SwitchView,
     is_own_port,
@@ -256,7 +257,6 @@ def _write_queues(
                 raise EffectError(f"NIC {entry.nic} has a QoS that is not ours")
             if qos is None:
                 qos = qos_of[entry.nic] = transaction.insert(tables["QoS"])
-                qos.type = "linux-htb"
                 qos.queues = {}
                 qos.external_ids = {OWNER_KEY: plan_name, NIC_KEY: entry.nic}
                 qos.other_config = {"max-rate": str(entry.max_bits_per_second)}
@@ -264,6 +264,7 @@ def _write_queues(
                 port.qos = [qos]
             else:
                 _set_keys(qos, "other_config", {"max-rate": str(entry.max_bits_per_second)})
+            qos.type = QOS_TYPE
     gone = {s.before.nic for s in steps if s.after is None and isinstance(s.before, Shaper)}
     for nic, qos in qos_of.items():
         changes = {

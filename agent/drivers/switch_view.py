@@ -26,6 +26,7 @@ NIC_KEY = "placewire-nic"
 HELD_KEY = "placewire-held"
 QUEUE_KEY = "placewire-queue"
 PURPOSE_KEY = "placewire-purpose"
+QOS_TYPE = "linux-htb"
 
 
 class SwitchView:
@@ -195,7 +196,9 @@ class SwitchView:
         """Those of ours that a port uses."""
         shapers, queues = [], []
         for port, qos in self._own_qos():
-            shapers.append(Shaper(nic=port, max_bits_per_second=_rate(qos, "max-rate")))
+            # Somebody may have made another kind of ours.
+            rate = _rate(qos, "max-rate") if qos.type == QOS_TYPE else 0
+            shapers.append(Shaper(nic=port, max_bits_per_second=rate))
             for queue_id, row in qos.queues.items():
                 if is_own_queue(port, queue_id, row):
                     queues.append(_queue(port, queue_id, row))

@@ -521,6 +521,24 @@ def test_verify_sees_what_someone_changed(server: ServerUnderTest) -> None:
     assert any("nic0 queue 2: rate is 1000000" in problem for problem in found.problems)
 
 
+@network
+def test_a_qos_of_ours_of_which_somebody_made_another_kind_is_made_ours_again(
+    server: ServerUnderTest,
+) -> None:
+    before = server.snapshot()
+    assert server.inside(keeping.stage, server.config, desired_state(1)).succeeded
+    server.inside(keeping.commit, server.config, 1)
+    server.vsctl("set qos $(ovs-vsctl --db=unix:$OVS_RUNDIR/db.sock get port nic0 qos) "
+                 "type=linux-noop")  # fmt: skip
+    server.inside(keeping.resume, server.config)  # The filters go with the former discipline.
+    assert server.inside(keeping.resume, server.config).succeeded
+    found = server.inside(keeping.read_back, server.config, 1)
+    assert found.deviations == () and found.problems == ()
+    assert "linux-noop" not in server.vsctl("list qos")
+    assert server.inside(keeping.destroy, server.config).succeeded
+    assert server.snapshot() == before
+
+
 CHANGED_CLASS = "tc class change dev nic0 parent 1:fffe classid 1:3 htb rate 1mbit ceil 1mbit"
 
 

@@ -703,7 +703,7 @@ class Rows:
     def __init__(self) -> None:
         foreign_queue = Row(uuid="q-7", external_ids={}, other_config={})
         queue = Row(uuid="q-0", external_ids=OURS, other_config={})
-        qos = Row(uuid="qos-1", external_ids=OURS, other_config={"max-rate": "9"},
+        qos = Row(uuid="qos-1", type="linux-htb", external_ids=OURS, other_config={"max-rate": "9"},
                   queues={0: queue, 7: foreign_queue})  # fmt: skip
         ports = [Row(name="pw-nic0", external_ids=OURS, qos=[], interfaces=[]),
                  Row(name="nic0", external_ids=OURS, qos=[qos], interfaces=[]),
