@@ -230,7 +230,8 @@ class InterfaceView:
 
     def master(self, interface: str) -> str:
         """The bridge, bond or the like of the kernel's that it is a port of; "" for none."""
-        return str(self._links.get(interface, {}).get("master", ""))
+        master = str(self._links.get(interface, {}).get("master", ""))
+        return "" if master in _DATAPATH_INTERFACES else master
 
     def taken_link_layers(self, interface: str) -> tuple[str, ...]:
         """The link-layer addresses of single interfaces that programs have it take beside what
