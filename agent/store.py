@@ -192,7 +192,13 @@ def take_lock(directory: Path) -> IO[str]:
     """Takes the lock that an agent holds while it runs. Closing the file gives it up, and so does
     any end of the process. Raises AlreadyRunningError, OSError."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o750)
-    file = open_own(directory / LOCK_FILE, "a+")
+    try:
+        file = open_own(directory / LOCK_FILE, "a+")
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        # A disk that fails is set read-only: what is in force must be undone all the same.
+        file = open_own(directory / LOCK_FILE, "r")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -202,7 +208,7 @@ def take_lock(directory: Path) -> IO[str]:
         raise AlreadyRunningError(
             f"{directory}: an agent is running with this state (process {holder})"
         ) from error
-    # On a full disk the lock holds all the same; only its holder's process id is missing.
+    # On a full or read-only disk the lock holds all the same, without its holder's process id.
     with contextlib.suppress(OSError):
         os.ftruncate(file.fileno(), 0)
         os.write(file.fileno(), str(os.getpid()).encode())

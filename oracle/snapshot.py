@@ -225,7 +225,8 @@ def routes(found: Sequence[Mapping[str, Any]], family: str) -> dict[str, Any]:
 def _without_states(value: Any) -> Any:
     """Leaves the states of a route out of its flags, and of those of its next hops."""
     if isinstance(value, list):
-        return [_without_states(one) for one in value if one not in _ROUTE_STATES]
+        kept = (one for one in value if not (isinstance(one, str) and one in _ROUTE_STATES))
+        return [_without_states(one) for one in kept]
     if isinstance(value, dict):
         return {k: _without_states(v) for k, v in value.items()}
     return value

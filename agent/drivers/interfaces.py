@@ -45,6 +45,8 @@ _SCOPE_LINK, _PROTOCOL_KERNEL = 253, 2
 _LINK_TYPES = {"[1]": "ether", "[32]": "infiniband", "[772]": "loopback", "[65534]": "none"}
 # The address of several interfaces: the lowest bit of its first byte is set.
 _GROUP_MAC = re.compile(r"[\da-f][13579bdf]")
+# Interfaces that have the link-layer address of what they are made on.
+_SHARE_ITS_ADDRESS = ("ipvlan", "ipvtap")
 _BLANK = re.compile(r"\s")
 _DATAPATH_INTERFACES = ("ovs-netdev", "ovs-system")
 # Disciplines that take what an interface receives.
@@ -112,7 +114,7 @@ class InterfaceView:
         ]
 
     def _kind(self, interface: str) -> str:
-        return str(self._links.get(interface, {}).get("linkinfo", {}).get("info_kind", ""))
+        return _kind_of(self._links.get(interface, {}))
 
     def has_htb_of_switch(self, nic: str) -> bool:
         """Whether the NIC has an HTB with Open vSwitch's handle and root class."""
@@ -224,6 +226,30 @@ class InterfaceView:
             for name, link in self._links.items()
             if interface
             in (link.get("link"), link.get("linkinfo", {}).get("info_data", {}).get("link"))
+        )
+
+    def master(self, interface: str) -> str:
+        """The bridge, bond or the like of the kernel's that it is a port of; "" for none."""
+        master = str(self._links.get(interface, {}).get("master", ""))
+        return "" if master in _DATAPATH_INTERFACES else master
+
+    def taken_link_layers(self, interface: str) -> tuple[str, ...]:
+        """The link-layer addresses of single interfaces that programs have it take beside what
+        belongs to the interfaces that are known to be made on it. A macvlan or ipvlan that is up in
+        another network namespace shows itself by nothing else here."""
+        if interface not in self._links or self.master(interface):
+            return ()  # A master has its ports take what it needs.
+        above = [self._links[name] for name in self.above(interface)]
+        known = {link.get("address") for link in above}
+        if any(_kind_of(link) in _SHARE_ITS_ADDRESS for link in above):
+            known.add(self.mac(interface))
+        entries = parsed(run(["bridge", "-j", "fdb", "show", "dev", interface]) or "[]")
+        return tuple(
+            entry["mac"]
+            for entry in entries
+            if "self" in entry.get("flags", ())
+            and entry["mac"] not in known
+            and not _GROUP_MAC.match(entry["mac"])
         )
 
     def address_entries(self, interface: str) -> list[Mapping[str, Any]]:
@@ -348,6 +374,10 @@ class InterfaceView:
         return [a for a in entries if a["family"] == "inet" or a["scope"] == _GLOBAL]
 
 
+def _kind_of(link: Mapping[str, Any]) -> str:
+    return str(link.get("linkinfo", {}).get("info_kind", ""))
+
+
 def is_promiscuous(nic: str) -> bool:
     """As it is at this moment. Raises EffectError."""
     (link,) = parsed(run([*_SHOW, "link", "show", "dev", nic]))
@@ -371,6 +401,8 @@ def _address_command(entry: Mapping[str, Any]) -> str:
             # A label may hold a blank, which would end the word.
             words += [key, _BLANK.sub(lambda found: f"\\x{ord(found[0]):02x}", str(entry[key]))]
     words += [flag for flag in ("noprefixroute", "dynamic") if entry.get(flag)]
+    if entry.get("deprecated"):
+        words += ["preferred_lft", "0"]
     return " ".join(words)
 
 

@@ -53,13 +53,18 @@ def read_on_bridges(
         *_neighbours(bridge, "proxy", view.proxied),
         *_nexthops(bridge, view.nexthops(bridge)),
         *_above(bridge, view.above(bridge)),
+        *_as_port(bridge, view.master(bridge)),
+        *_elsewhere(bridge, view.taken_link_layers(bridge)),
         *_disciplines(bridge, view, offloads=offloads),
     ]
 
 
 def require_nothing(found: Iterable[ForeignEntry]) -> None:
     """Raises EffectError where others have something on what is about to be removed."""
-    texts = [f"{f.text} would go with it, and is not ours ({f.remedy})" for f in found]
+    texts = [
+        f"{f.text} would go with it, and is not ours{f' ({f.remedy})' if f.remedy else ''}"
+        for f in found
+    ]
     if texts:
         raise EffectError(f"nothing is removed: {'; '.join(texts)}; take that off first")
 
@@ -184,6 +189,28 @@ def _above(bridge: str, names: Iterable[str]) -> Iterator[ForeignEntry]:
             text=f"interface {name}, which is made on {bridge}",
             on=bridge,
             remedy=f"ip link del {name}",
+        )
+
+
+def _as_port(bridge: str, master: str) -> Iterator[ForeignEntry]:
+    if master:
+        yield ForeignEntry(
+            collection=INTERFACES,
+            key=f"{master} over {bridge}",
+            text=f"the port {bridge} of {master}",
+            on=bridge,
+            remedy=f"ip link set {bridge} nomaster",
+        )
+
+
+def _elsewhere(bridge: str, link_layers: Iterable[str]) -> Iterator[ForeignEntry]:
+    for mac in link_layers:
+        yield ForeignEntry(
+            collection=INTERFACES,
+            key=f"{bridge} {mac}",
+            text=f"what has the link-layer address {mac} on {bridge} (as a macvlan or ipvlan in "
+            "another network namespace)",
+            on=bridge,
         )
 
 

@@ -53,6 +53,11 @@ _COOKIE = re.compile(r"cookie=(0x[0-9a-f]+|0)")
 _PRIORITY = re.compile(r"priority=(\d+)")
 _DESTINATION = re.compile(r"nw_dst=([0-9./]+)")
 _QUEUE = re.compile(r"set_queue:(\d+)")
+# What flows may send their packets to: by its kind, the word before its name, and where it stands.
+_COUNTED = {
+    "group": ("group_id", re.compile(r"^ *group_id=(\w+),", re.MULTILINE)),
+    "meter": ("meter", re.compile(r"^ *meter=(\w+) ", re.MULTILINE)),
+}
 _TABLE = re.compile(r"\btable=(\d+)")
 # What Open vSwitch gives a bridge that has no controller; without statistics, it prints no cookie
 # that is 0.
@@ -77,7 +82,8 @@ class Flows(NamedTuple):
 
 
 def read_flows(run_dir: str, bridges: Iterable[str]) -> Flows:
-    """Our flows, and those of others on the same bridges. Raises EffectError."""
+    """Our flows, and those of others on the same bridges, with their groups and meters. Raises
+    EffectError."""
     ours: list[Flow] = []
     foreign: list[ForeignEntry] = []
     deaf = set()
@@ -86,7 +92,7 @@ def read_flows(run_dir: str, bridges: Iterable[str]) -> Flows:
         protocol, text = _dump(management)
         found, strangers = parse_flows(bridge, text, management, protocol)
         ours += found
-        foreign += strangers
+        foreign += [*strangers, *_groups_and_meters(bridge, management)]
         if not _forwards(text):
             deaf.add(bridge)
     return Flows(sorted(ours, key=lambda f: f.key), foreign, deaf)
@@ -134,6 +140,34 @@ def parse_flows(
         queue_id = _queue_id(short.get(SHORT_FLOW_PRIORITY, "")) if whole else -1
         ours.append(Flow(bridge=bridge, destination=None, queue_id=queue_id))
     return ours, foreign
+
+
+def _groups_and_meters(bridge: str, management: str) -> list[ForeignEntry]:
+    """We make none. A bridge that somebody does not let speak our OpenFlow tells none."""
+    texts = []
+    for kind in _COUNTED:
+        try:
+            texts.append(run(["ovs-ofctl", *_PROTOCOL, f"dump-{kind}s", management]))
+        except EffectError as error:
+            if _NOT_ALLOWED not in str(error):
+                raise
+    return parse_groups_and_meters(bridge, "\n".join(texts), management)
+
+
+def parse_groups_and_meters(bridge: str, text: str, management: str = "") -> list[ForeignEntry]:
+    """text: of `ovs-ofctl dump-groups` and `dump-meters`."""
+    return [
+        ForeignEntry(
+            collection=OTHER_FLOWS,
+            key=f"{bridge} {kind} {name}",
+            text=f"{kind} {name} of its flows",
+            on=bridge,
+            remedy=f"ovs-ofctl {' '.join(_PROTOCOL)} del-{kind}s {management or bridge} "
+            f"{word}={name}",
+        )
+        for kind, (word, found) in _COUNTED.items()
+        for name in found.findall(text)
+    ]
 
 
 def _strict_match(line: str) -> str:

@@ -16,9 +16,12 @@ from placewire.agent.drivers.switch_view import (
     HELD_KEY,
     NIC_KEY,
     PURPOSE_KEY,
+    QOS_TYPE,
     QUEUE_KEY,
     SwitchView,
     is_own_port,
+    is_own_qos,
+    is_own_queue,
 )
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.steps import EntryStep
@@ -80,7 +83,7 @@ def _require_ports_ours(bridge: Any) -> None:
         if not is_own_port(bridge, port):
             raise EffectError(f"bridge {bridge.name} has a port {port.name} that is not ours")
         port.verify("qos")
-        if any(OWNER_KEY not in qos.external_ids for qos in port.qos):
+        if any(not is_own_qos(port, qos) for qos in port.qos):
             raise EffectError(f"port {port.name} has a QoS that is not ours")
 
 
@@ -254,7 +257,6 @@ def _write_queues(
                 raise EffectError(f"NIC {entry.nic} has a QoS that is not ours")
             if qos is None:
                 qos = qos_of[entry.nic] = transaction.insert(tables["QoS"])
-                qos.type = "linux-htb"
                 qos.queues = {}
                 qos.external_ids = {OWNER_KEY: plan_name, NIC_KEY: entry.nic}
                 qos.other_config = {"max-rate": str(entry.max_bits_per_second)}
@@ -262,6 +264,7 @@ def _write_queues(
                 port.qos = [qos]
             else:
                 _set_keys(qos, "other_config", {"max-rate": str(entry.max_bits_per_second)})
+            qos.type = QOS_TYPE
     gone = {s.before.nic for s in steps if s.after is None and isinstance(s.before, Shaper)}
     for nic, qos in qos_of.items():
         changes = {
@@ -269,24 +272,29 @@ def _write_queues(
         }
         if qos is None or not (changes or nic in gone):
             continue
-        _change_queue_map(transaction, tables, qos, changes, plan_name)
+        _change_queue_map(transaction, tables, nic, qos, changes, plan_name)
         if nic in gone:
             qos.verify("queues")
-            if theirs := [n for n, r in qos.queues.items() if OWNER_KEY not in r.external_ids]:
+            if theirs := [n for n, r in qos.queues.items() if not is_own_queue(nic, n, r)]:
                 raise EffectError(f"{nic} queue {theirs[0]} has a row that is not ours")
             ports[nic].qos = []
             qos.delete()
 
 
 def _change_queue_map(
-    transaction: Any, tables: Any, qos: Any, changes: dict[int, EntryStep], plan_name: str
+    transaction: Any,
+    tables: Any,
+    nic: str,
+    qos: Any,
+    changes: dict[int, EntryStep],
+    plan_name: str,
 ) -> None:
     queues = dict(qos.queues)
     for queue_id, step in changes.items():
         row = queues.get(queue_id)
         queue = step.after
         if queue is None:
-            if row is not None and OWNER_KEY in row.external_ids:
+            if row is not None and is_own_queue(nic, queue_id, row):
                 del queues[queue_id]
                 row.delete()
             continue
@@ -303,7 +311,7 @@ def _change_queue_map(
             QUEUE_KEY: str(queue_id),
             PURPOSE_KEY: queue.purpose,
         }
-        if row is not None and OWNER_KEY not in row.external_ids:
+        if row is not None and not is_own_queue(nic, queue_id, row):
             raise EffectError(f"{queue.key} has a row that is not ours")
         if row is None:
             row = queues[queue_id] = transaction.insert(tables["Queue"])
@@ -328,4 +336,4 @@ def _own_ports(database: Database) -> set[str]:
 
 
 def _own_qos(port: Any) -> Any:
-    return next((qos for qos in port.qos if OWNER_KEY in qos.external_ids), None)
+    return next((qos for qos in port.qos if is_own_qos(port, qos)), None)

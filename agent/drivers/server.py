@@ -395,6 +395,8 @@ def _problems(bridges: Sequence[Bridge], view: interfaces.InterfaceView) -> Iter
     for bridge in bridges:
         if not view.is_up(bridge.name):
             yield f"bridge {bridge.name} is down"
+        if master := view.master(bridge.name):
+            yield f"bridge {bridge.name} is a port of {master}, which gets what comes for it"
     for bridge in bridges:
         nic_mtu_bytes = view.mtu_bytes(bridge.nic)
         if bridge.nic in view.names and nic_mtu_bytes < bridge.mtu_bytes:

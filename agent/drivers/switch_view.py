@@ -20,12 +20,13 @@ from placewire.agent.contract.state import ForeignEntry, TakenOver
 from placewire.agent.drivers.ovsdb_connection import Database
 from placewire.agent.drivers.ovsdb_references import refers_to
 from placewire.agent.iproute2_names import Names
-from placewire.agent.reconcile.foreign import FEATURES, PORTS, SHAPERS
+from placewire.agent.reconcile.foreign import FEATURES, PORTS, SHAPERS, USERS
 
 NIC_KEY = "placewire-nic"
 HELD_KEY = "placewire-held"
 QUEUE_KEY = "placewire-queue"
 PURPOSE_KEY = "placewire-purpose"
+QOS_TYPE = "linux-htb"
 
 
 class SwitchView:
@@ -103,8 +104,8 @@ class SwitchView:
         ]
 
     def foreign_on_ours(self) -> list[ForeignEntry]:
-        """Ports and features of others on our bridges, QoS of others on our ports, and queues of
-        others in our QoS."""
+        """Ports and features of others on our bridges, QoS of others on our ports, queues of others
+        in our QoS, and what of others uses our QoS and queues."""
         ours = [row for row in self._rows("Bridge") if OWNER_KEY in row.external_ids]
         found = [
             ForeignEntry(
@@ -146,7 +147,7 @@ class SwitchView:
                 )
                 continue
             for qos in port.qos:
-                if OWNER_KEY in qos.external_ids:
+                if is_own_qos(port, qos):
                     found += _foreign_queues(port.name, qos)
                     continue
                 found.append(
@@ -158,15 +159,48 @@ class SwitchView:
                         remedy=f"ovs-vsctl clear port {port.name} qos",
                     )
                 )
-        return found
+        return [*found, *self._users()]
+
+    def _users(self) -> Iterator[ForeignEntry]:
+        """What of others refers to a QoS or a queue of ours: the database removes neither then."""
+        own = {qos.uuid: nic for nic, qos in self._own_qos()}
+        keys = {
+            row.uuid: (qos.uuid, Queue.key_format.format(nic=nic, queue_id=queue_id))
+            for nic, qos in self._own_qos()
+            for queue_id, row in qos.queues.items()
+            if is_own_queue(nic, queue_id, row)
+        }
+        for port in self._rows("Port"):
+            for nic in (own[qos.uuid] for qos in port.qos if qos.uuid in own):
+                if port.name != nic:
+                    yield ForeignEntry(
+                        collection=USERS,
+                        key=f"{nic} port {port.name}",
+                        text=f"the QoS of port {port.name} (it uses that of {nic})",
+                        on=nic,
+                        remedy=f"ovs-vsctl clear port {port.name} qos",
+                    )
+        for qos in self._rows("QoS") if keys else ():
+            for number, row in qos.queues.items():
+                own_qos, key = keys.get(row.uuid, (qos.uuid, ""))
+                if own_qos != qos.uuid:
+                    yield ForeignEntry(
+                        collection=USERS,
+                        key=f"{key} QoS {qos.uuid} {number}",
+                        text=f"row {qos.uuid} of table QoS (its queue {number} is {key})",
+                        on=key,
+                        remedy=f"ovs-vsctl remove qos {qos.uuid} queues {number}",
+                    )
 
     def shapers_and_queues(self) -> tuple[list[Shaper], list[Queue]]:
         """Those of ours that a port uses."""
         shapers, queues = [], []
         for port, qos in self._own_qos():
-            shapers.append(Shaper(nic=port, max_bits_per_second=_rate(qos, "max-rate")))
+            # Somebody may have made another kind of ours.
+            rate = _rate(qos, "max-rate") if qos.type == QOS_TYPE else 0
+            shapers.append(Shaper(nic=port, max_bits_per_second=rate))
             for queue_id, row in qos.queues.items():
-                if OWNER_KEY in row.external_ids:
+                if is_own_queue(port, queue_id, row):
                     queues.append(_queue(port, queue_id, row))
         queues.sort(key=lambda queue: (queue.nic, queue.queue_id))
         return sorted(shapers, key=lambda shaper: shaper.nic), queues
@@ -176,10 +210,10 @@ class SwitchView:
         return {port: frozenset(qos.queues) for port, qos in self._own_qos()}
 
     def _own_qos(self) -> Iterator[tuple[str, Any]]:
-        """(port, QoS) of each QoS of ours that a port uses."""
+        """(port, QoS) of each QoS of ours that its port uses."""
         for port in self._rows("Port"):
             for qos in port.qos:
-                if OWNER_KEY in qos.external_ids:
+                if is_own_qos(port, qos):
                     yield port.name, qos
 
     def unused_rows(self) -> list[UnusedRow]:
@@ -204,9 +238,22 @@ def is_own_port(bridge: Any, port: Any) -> bool:
     return OWNER_KEY in port.external_ids or port.name in own
 
 
+def is_own_qos(port: Any, qos: Any) -> bool:
+    """Whether it is the QoS that we made for this port. Others may have a port of theirs use it."""
+    return OWNER_KEY in qos.external_ids and qos.external_ids.get(NIC_KEY) in (None, port.name)
+
+
+def is_own_queue(nic: str, queue_id: int, row: Any) -> bool:
+    """Whether it is the row that we made for this queue. Others may have another QoS, or another
+    queue of ours, refer to it."""
+    marks = row.external_ids
+    place = (marks.get(NIC_KEY, nic), marks.get(QUEUE_KEY, str(queue_id)))
+    return OWNER_KEY in marks and place == (nic, str(queue_id))
+
+
 def _foreign_queues(nic: str, qos: Any) -> Iterator[ForeignEntry]:
     for queue_id, row in qos.queues.items():
-        if OWNER_KEY not in row.external_ids:
+        if not is_own_queue(nic, queue_id, row):
             key = Queue.key_format.format(nic=nic, queue_id=queue_id)
             yield ForeignEntry(
                 collection="queues",

@@ -24,7 +24,7 @@ _ROUTE = re.compile(
 )
 _OF_A_NIC = re.compile(
     rf"{_ADDRESS}(?: (?:peer {_ADDRESS}|broadcast {_ADDRESS}|(?:scope|label) \S+|metric \d+"
-    r"|noprefixroute|dynamic))*"
+    r"|noprefixroute|dynamic|preferred_lft 0))*"
 )
 
 

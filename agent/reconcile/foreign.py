@@ -51,7 +51,7 @@ from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 PORTS = "ports"
 SHAPERS = "shapers"
 FEATURES = "features"
-OTHER_FLOWS = "other flows"
+OTHER_FLOWS = "other flows"  # Groups and meters are among them.
 OTHER_ROUTES = "other routes"
 OTHER_RULES = "other rules"
 # On a NIC (its name is the key): Open vSwitch takes it off when it opens the NIC.
@@ -62,6 +62,8 @@ INTERFACES = "interfaces"
 DISCIPLINES = "queueing disciplines"
 CLASSES = "classes"
 FILTERS = "filters"
+# Rows of others that refer to a QoS or queue of ours, which the database then does not remove.
+USERS = "users of our rows"
 # What is looked for on each bridge of ours, and on each HTB of ours (with all of its classes). What
 # the kernel or Open vSwitch makes by itself is not foreign: IPv6 link-local addresses, routes of
 # `proto kernel`, the one flow of a new bridge.
@@ -69,7 +71,7 @@ ON_BRIDGES = (
     PORTS, FEATURES, "flows", OTHER_FLOWS, "addresses", "routes", OTHER_ROUTES, NEIGHBOURS,
     NEXTHOPS, INTERFACES, DISCIPLINES,
 )  # fmt: skip
-ON_QUEUES = ("classifiers", FILTERS, DISCIPLINES, CLASSES, "queues")
+ON_QUEUES = ("classifiers", FILTERS, DISCIPLINES, CLASSES, "queues", USERS)
 # Of what is on one bridge or NIC, so many are named one by one.
 MOST_NAMED = 50
 

@@ -217,6 +217,12 @@ def _immovable_routes(nic: NicFacts) -> Iterator[Refusal]:
                 f"has the route {route!r}, which cannot be moved to the bridge and back as it is",
                 f"remove that route first (ip route del {route})",
             )
+        elif " via inet6 " in route:
+            yield refuse(
+                where,
+                f"has the route {route!r}, whose gateway is IPv6, and our bridges have IPv4 only",
+                f"use a NIC without, or remove that route first (ip route del {route})",
+            )
 
 
 def _sources(nic: NicFacts, observed: ObservedState) -> Iterator[Refusal]:

@@ -116,6 +116,18 @@ def routes(found: Any) -> snapshot.Facts:
     return {"route": snapshot.routes(found, "IPv4")}
 
 
+def test_metrics_and_next_hops_of_a_route_are_told_without_their_states() -> None:
+    wide = {"dst": "10.61.0.0/16", "dev": "nic0", "flags": ["onlink"], "metrics": [{"mtu": 1300}]}
+    ways = [{"gateway": "10.1.0.3", "dev": "nic0", "weight": 1, "flags": ["linkdown"]},
+            {"gateway": "10.1.0.4", "dev": "nic1", "weight": 1, "flags": []}]  # fmt: skip
+    both = {"dst": "10.62.0.0/16", "flags": [], "nexthops": ways}
+    up = {**both, "nexthops": [{**ways[0], "flags": []}, ways[1]]}
+    assert compared(routes([wide, both]), routes([wide, up])) == []
+    narrow = {**wide, "metrics": [{"mtu": 1280}]}
+    assert len(compared(routes([wide, both]), routes([narrow, both]))) == 1
+    assert len(compared(routes([wide, both]), routes([wide, {**both, "nexthops": ways[1:]}]))) == 1
+
+
 def test_routes_of_all_tables_are_told() -> None:
     default, connected, local = ROUTES
     assert compared(routes(ROUTES), routes([default, connected])) == [

@@ -299,6 +299,16 @@ def test_a_route_that_network_manager_made_of_the_subnet_comes_back(
 
 
 @network
+def test_an_address_that_was_deprecated_is_given_back_so(server: ServerUnderTest) -> None:
+    server.sh("ip address change 10.7.0.1/24 broadcast 10.7.0.255 dev nic0 preferred_lft 0")
+    before = server.snapshot()
+    assert "deprecated nic0" in before["addresses"]
+    assert server.inside(keeping.stage, server.config, desired_state(1)).succeeded
+    assert server.inside(keeping.restore, server.config, 1).succeeded
+    assert server.snapshot() == before
+
+
+@network
 def test_routes_that_a_program_made_as_the_kernels_come_back(server: ServerUnderTest) -> None:
     """Cilium makes its routes to other nodes so."""
     server.sh("ip route add 10.60.2.0/24 via 10.7.0.2 dev nic0 proto kernel")
@@ -509,6 +519,24 @@ def test_verify_sees_what_someone_changed(server: ServerUnderTest) -> None:
     short_packets = "nic1 short packets" if DATAPATH == "netdev" else "pw-nic1 short packets"
     assert others == {short_packets, "18001 from 10.7.1.1/32"}
     assert any("nic0 queue 2: rate is 1000000" in problem for problem in found.problems)
+
+
+@network
+def test_a_qos_of_ours_of_which_somebody_made_another_kind_is_made_ours_again(
+    server: ServerUnderTest,
+) -> None:
+    before = server.snapshot()
+    assert server.inside(keeping.stage, server.config, desired_state(1)).succeeded
+    server.inside(keeping.commit, server.config, 1)
+    server.vsctl("set qos $(ovs-vsctl --db=unix:$OVS_RUNDIR/db.sock get port nic0 qos) "
+                 "type=linux-noop")  # fmt: skip
+    server.inside(keeping.resume, server.config)  # The filters go with the former discipline.
+    assert server.inside(keeping.resume, server.config).succeeded
+    found = server.inside(keeping.read_back, server.config, 1)
+    assert found.deviations == () and found.problems == ()
+    assert "linux-noop" not in server.vsctl("list qos")
+    assert server.inside(keeping.destroy, server.config).succeeded
+    assert server.snapshot() == before
 
 
 CHANGED_CLASS = "tc class change dev nic0 parent 1:fffe classid 1:3 htb rate 1mbit ceil 1mbit"

@@ -34,7 +34,14 @@ from placewire.agent.drivers.switch_view import SwitchView
 from placewire.agent.drivers.traffic_control import read_classifiers, read_foreign
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effects import EffectError
-from placewire.agent.reconcile.foreign import DISCIPLINES, ON_BRIDGES, ON_QUEUES, PORTS
+from placewire.agent.reconcile.foreign import (
+    DISCIPLINES,
+    INTERFACES,
+    ON_BRIDGES,
+    ON_QUEUES,
+    PORTS,
+    USERS,
+)
 from placewire.agent.reconcile.ledger import extended, has_back
 from placewire.agent.reconcile.steps import EntryStep, NicStep
 from tests.agent.states import desired_state
@@ -328,6 +335,31 @@ def a_busy_bridge(said: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict
     return said
 
 
+@pytest.mark.parametrize("kind", ["ipvlan", "macvlan"])
+def test_what_another_namespace_has_on_a_bridge_is_told(said: dict[str, str], kind: str) -> None:
+    """An ipvlan has the link-layer address of the bridge. Groups, and what a bridge above enters,
+    are nobody's interface."""
+    own, group, other = "02:00:00:00:00:01", "33:33:00:00:00:01", "02:00:00:00:00:77"
+    links = [{"ifname": "pw-nic0", "ifindex": 5, "flags": [], "address": own, "addr_info": []}]
+    found = {"flags": ["self"], "state": "permanent"}
+    entries = [{"mac": mac, **found} for mac in (own, group, other)]
+    entries.append({"mac": "02:00:00:00:00:78", "flags": ["master"], "state": "permanent"})
+    said["bridge -j fdb show dev pw-nic0"] = json.dumps(entries)
+
+    def told() -> list[str]:
+        said["ip -N -j -d address show"] = json.dumps(links)
+        on = read_on_bridges(InterfaceView(), "pw-nic0", OWN, offloads=False)
+        return [entry.key for entry in on if entry.collection == INTERFACES]
+
+    assert told() == [f"pw-nic0 {own}", f"pw-nic0 {other}"]
+    links.append({"ifname": "v0", "ifindex": 6, "link": "pw-nic0", "flags": [], "addr_info": [],
+                  "address": own if kind == "ipvlan" else other,
+                  "linkinfo": {"info_kind": kind}})  # fmt: skip
+    assert told() == ["v0", f"pw-nic0 {other if kind == 'ipvlan' else own}"]
+    links.pop(0)
+    assert told() == ["v0"], "nothing is asked of an interface that is gone"
+
+
 @pytest.mark.usefixtures("a_busy_bridge")
 def test_each_thing_on_a_bridge_is_told_with_what_removes_it() -> None:
     found = read_on_bridges(InterfaceView(), "pw-nic0", OWN, offloads=False)
@@ -619,6 +651,21 @@ def test_each_flow_of_others_is_told_with_what_removes_it(line: str, match: str)
     )
 
 
+def test_groups_and_meters_are_told_with_what_removes_them() -> None:
+    text = (
+        "OFPST_GROUP_DESC reply (OF1.3) (xid=0x2):\n"
+        " group_id=5,type=all,bucket=actions=output:1,bucket=actions=group:6\n"
+        "OFPST_METER_CONFIG reply (OF1.3) (xid=0x2):\n"
+        "meter=3 kbps bands=\ntype=drop rate=1000\n\nmeter=controller pktps stats bands=\n"
+    )
+    found = openflow.parse_groups_and_meters("pw-nic0", text, "unix:m")
+    assert remedies(found) == {
+        "ovs-ofctl -O OpenFlow13 del-groups unix:m group_id=5": ("pw-nic0", "other flows"),
+        "ovs-ofctl -O OpenFlow13 del-meters unix:m meter=3": ("pw-nic0", "other flows"),
+        "ovs-ofctl -O OpenFlow13 del-meters unix:m meter=controller": ("pw-nic0", "other flows"),
+    }
+
+
 def test_a_bridge_without_a_flow_for_all_packets_is_found() -> None:
     ours = (
         " cookie=0x5057000000000000, priority=20480,ip,in_port=LOCAL,nw_dst=10.7.0.2 actions=drop"
@@ -656,7 +703,7 @@ class Rows:
     def __init__(self) -> None:
         foreign_queue = Row(uuid="q-7", external_ids={}, other_config={})
         queue = Row(uuid="q-0", external_ids=OURS, other_config={})
-        qos = Row(uuid="qos-1", external_ids=OURS, other_config={"max-rate": "9"},
+        qos = Row(uuid="qos-1", type="linux-htb", external_ids=OURS, other_config={"max-rate": "9"},
                   queues={0: queue, 7: foreign_queue})  # fmt: skip
         ports = [Row(name="pw-nic0", external_ids=OURS, qos=[], interfaces=[]),
                  Row(name="nic0", external_ids=OURS, qos=[qos], interfaces=[]),
@@ -664,7 +711,7 @@ class Rows:
         bridge = Row(name="pw-nic0", external_ids={**OURS, "placewire-nic": "nic0"}, ports=ports,
                      datapath_type="netdev", controller=[Row(target="tcp:127.0.0.1")],
                      mirrors=[], sflow=[Row()], uuid="b-1")  # fmt: skip
-        self._tables = {"Bridge": [bridge], "Port": ports, "Interface": [],
+        self._tables = {"Bridge": [bridge], "Port": ports, "Interface": [], "QoS": [qos],
                         "Open_vSwitch": [Row(other_config={"hw-offload": "true"})],
                         "Sets": [Row(uuid="s-1", bridge=bridge), Row(uuid="s-2", bridge=Row())],
                         "Maps": [Row(uuid="m-1", of={7: bridge})]}  # fmt: skip
@@ -689,6 +736,28 @@ def test_what_others_put_into_the_rows_of_a_bridge_of_ours() -> None:
     }
     assert [queue.queue_id for queue in switch.shapers_and_queues()[1]] == [0]
     assert switch.queue_ids() == {"nic0": {0, 7}} and switch.offloads
+
+
+def test_what_of_others_uses_a_qos_and_a_queue_of_ours_is_none_of_ours() -> None:
+    rows = Rows()
+    port: Any = rows.rows("Port")[1]
+    (qos,) = port.qos
+    qos.external_ids = {**OURS, "placewire-nic": "nic0"}
+    theirs = Row(uuid="qos-2", external_ids={}, queues={1: qos.queues[0]})
+    qos.queues[9] = qos.queues[0]
+    qos.queues[0].external_ids = {**qos.external_ids, "placewire-queue": "0"}
+    rows.rows("QoS").append(theirs)
+    rows.rows("Port").append(Row(name="eth5", external_ids={}, qos=[qos], interfaces=[]))
+    switch = SwitchView(rows)  # type: ignore[arg-type]
+    found = [f for f in switch.foreign_on_ours() if f.on.startswith("nic0")]
+    assert remedies(found) == {
+        "ovs-vsctl remove qos qos-1 queues 7": ("nic0 queue 7", "queues"),
+        "ovs-vsctl remove qos qos-1 queues 9": ("nic0 queue 9", "queues"),
+        "ovs-vsctl remove qos qos-2 queues 1": ("nic0 queue 0", USERS),
+        "ovs-vsctl clear port eth5 qos": ("nic0", USERS),
+    }
+    shapers, queues = switch.shapers_and_queues()
+    assert [s.nic for s in shapers] == ["nic0"] and [q.queue_id for q in queues] == [0]
 
 
 def test_the_two_ports_of_a_bridge_of_ours_are_ours_without_their_marks() -> None:
@@ -738,7 +807,8 @@ def test_a_mark_is_of_the_bridge_that_it_stands_on() -> None:
 def test_the_tables_name_what_the_drivers_find() -> None:
     """Whoever reads reconcile/foreign.py sees all that is looked for."""
     assert len(set(ON_BRIDGES)) == len(ON_BRIDGES) and len(set(ON_QUEUES)) == len(ON_QUEUES)
-    assert {"filters", "classes", "queueing disciplines", "classifiers", "queues"} == set(ON_QUEUES)
+    kinds = {"filters", "classes", "queueing disciplines", "classifiers", "queues", USERS}
+    assert kinds == set(ON_QUEUES)
     assert DISCIPLINES in ON_BRIDGES and {"flows", "ports"} <= set(ON_BRIDGES)
 
 

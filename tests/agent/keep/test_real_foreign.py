@@ -13,6 +13,7 @@ from placewire.agent.contract.state import Refusal
 from placewire.agent.drivers.server import Server
 from placewire.agent.reconcile.steps import EntryStep
 from tests.agent import keeping
+from tests.agent.datapath import DATAPATH
 from tests.agent.server_under_test import ServerUnderTest, wait_for
 from tests.agent.states import desired_state
 
@@ -79,6 +80,10 @@ THINGS = {
         "ip link add link pw-nic0 name mv0 type macvlan", "bridge pw-nic0",
         "ip -br link", "mv0",
     ),
+    "bridge above": Thing(
+        "ip link add br9 type bridge 2>/dev/null; ip link set pw-nic0 master br9",
+        "bridge pw-nic0", "ip link show master br9", "pw-nic0",
+    ),
     "discipline of the bridge": Thing(
         "tc qdisc add dev pw-nic0 root tbf rate 90mbit burst 20kb latency 50ms", "bridge pw-nic0",
         "tc qdisc show dev pw-nic0", "tbf",
@@ -90,6 +95,14 @@ THINGS = {
     "flow of any match": Thing(
         f"ovs-ofctl -O OpenFlow13 add-flow {_MANAGEMENT} cookie=7,table=3,actions=drop",
         "bridge pw-nic0", f"ovs-ofctl --no-stats dump-flows {_MANAGEMENT}", "table=3",
+    ),
+    "group": Thing(
+        f"ovs-ofctl -O OpenFlow13 add-group {_MANAGEMENT} group_id=7,type=all,bucket=output:1",
+        "bridge pw-nic0", f"ovs-ofctl -O OpenFlow13 dump-groups {_MANAGEMENT}", "group_id=7",
+    ),
+    "meter": Thing(
+        f"ovs-ofctl -O OpenFlow13 add-meter {_MANAGEMENT} meter=3,kbps,band=type=drop,rate=1000",
+        "bridge pw-nic0", f"ovs-ofctl -O OpenFlow13 dump-meters {_MANAGEMENT}", "meter=3",
     ),
     "mirror": Thing(
         f"{_VSCTL} -- --id=@m create mirror name=m0 -- set bridge pw-nic0 mirrors=@m",
@@ -152,7 +165,7 @@ def command_of(refusals: tuple[Refusal, ...], where: str) -> str:
 
 def whole_again(server: ServerUnderTest, before: dict[str, str]) -> None:
     """Rows of others in Open vSwitch's database stay for ever; they are taken away here."""
-    server.sh(f"{_VSCTL} -- --all destroy queue")
+    server.sh(f"{_VSCTL} -- --all destroy queue; ip link del br9 2>/dev/null; true")
     assert server.snapshot() == before
 
 
@@ -343,4 +356,83 @@ def test_a_nic_that_somebody_took_out_of_our_bridge_for_another_address_is_left_
     server.sh("ip address del 192.168.5.1/24 dev nic0")
     assert server.inside(keeping.resume, server.config).succeeded
     assert server.inside(keeping.destroy, server.config).succeeded
+    assert server.snapshot() == before
+
+
+def test_an_interface_that_another_namespace_has_on_our_bridge_is_named_and_stays(
+    server: ServerUnderTest,
+) -> None:
+    """As container runtimes make macvlans, in the container's namespace from the beginning."""
+    before = server.snapshot()
+    assert server.inside(keeping.stage, server.config, desired_state(1)).succeeded
+    server.inside(keeping.commit, server.config, 1)
+    server.sh(f"ip link add link pw-nic0 name mv0 netns {server.peer} type macvlan")
+    server.sh("ip link set mv0 up", peer=True)
+    mac = server.sh("cat /sys/class/net/mv0/address", peer=True).strip()
+    (refusal,) = server.inside(keeping.destroy, server.config).refusals
+    assert refusal.where == "bridge pw-nic0" and mac in refusal.what, refusal
+    desired = desired_state(1, nics=("nic0",))
+    with pytest.raises(AssertionError, match=rf"{mac}.*not ours; take"):
+        step = EntryStep(desired.bridges[0], None, ("10.7.0.1/24",))
+        server.inside(Server(server.config).apply, [step], "plan")
+    assert "mv0" in server.sh("ip link show mv0", peer=True)
+    server.sh("ip link del mv0", peer=True)
+    server.sh("ip link add link pw-nic0 name mv0 type macvlan; ip link set mv0 up")
+    (refusal,) = server.inside(keeping.destroy, server.config).refusals
+    assert "interface mv0" in refusal.what, "one of this namespace is named once"
+    server.sh("ip link del mv0")
+    assert server.inside(keeping.destroy, server.config).succeeded
+    assert server.snapshot() == before
+
+
+def test_a_bridge_whose_interface_has_another_name_now_is_undone(server: ServerUnderTest) -> None:
+    before = server.snapshot()
+    assert server.inside(keeping.stage, server.config, desired_state(1)).succeeded
+    server.inside(keeping.commit, server.config, 1)
+    server.sh("ip link set pw-nic0 down; ip link set pw-nic0 name other0; ip link set other0 up")
+    assert server.inside(keeping.destroy, server.config).succeeded
+    assert server.snapshot() == before
+
+
+_USERS = {
+    "their QoS, with our queue": (
+        f"{_VSCTL} -- create qos type=linux-htb queues:1=$({_VSCTL} --bare --columns=_uuid find "
+        "queue external_ids:placewire-nic=nic0 external_ids:placewire-queue=2)",
+        "its queue 1 is nic0 queue 2",
+    ),
+    "their port, with our QoS": (
+        f"{_VSCTL} -- set port br9 qos=$({_VSCTL} get port nic0 qos)", "the QoS of port br9",
+    ),
+    "another port of ours": (
+        f"{_VSCTL} -- set port nic1 qos=$({_VSCTL} get port nic0 qos)", "the QoS of port nic1",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "said"), _USERS.values(), ids=_USERS)
+def test_what_uses_our_rows_is_named_and_blocks_nothing_else(
+    server: ServerUnderTest, make: str, said: str
+) -> None:
+    """The database removes no row to which another one refers."""
+    server.vsctl(f"add-br br9 -- set bridge br9 datapath_type={DATAPATH}")
+    before = server.snapshot()
+    assert server.inside(keeping.stage, server.config, desired_state(1)).succeeded
+    server.inside(keeping.commit, server.config, 1)
+    server.sh(f"{make}; ip rule del priority 18000")
+    healed = server.inside(keeping.resume, server.config)
+    assert "18000:" in server.sh("ip rule") and "reference" not in str(healed.refusals)
+    changed = desired_state(2, nics=("nic0",), rates=(12_000_000, 20_000_000))
+    if "nic1" not in said:
+        assert server.inside(keeping.stage, server.config, changed).succeeded
+        server.inside(keeping.commit, server.config, 2)
+    during = server.snapshot()
+    report = server.inside(keeping.destroy, server.config)
+    assert report.changes == () and server.snapshot() == during
+    (refusal,) = (one for one in report.refusals if said in one.what)
+    assert refusal.where == "NIC nic0"
+    found = _COMMAND.search(refusal.remedy)
+    assert found is not None
+    server.sh(f"{_VSCTL} {found[1].removeprefix('ovs-vsctl ')}")
+    assert server.inside(keeping.destroy, server.config).succeeded
+    server.sh(f"{_VSCTL} -- --all destroy qos")
     assert server.snapshot() == before

@@ -47,6 +47,7 @@ def test_a_route_with_any_other_word_is_none(words: str) -> None:
         "10.7.0.1/24", "10.7.0.1/24 broadcast 10.7.0.255 scope global label nic0:1 metric 100",
         "10.7.0.1 peer 10.7.0.2/32 scope global",
         "10.7.0.1/24 scope global label nic0 noprefixroute", "fd00::1/64 scope global dynamic",
+        "10.7.0.1/24 scope global label nic0 preferred_lft 0",
     ],
 )  # fmt: skip
 def test_an_address_that_ip_prints_for_a_nic_is_one(address: str) -> None:

@@ -402,6 +402,30 @@ def test_a_full_disk_keeps_nothing_from_being_undone(small_disk: Path, way: str)
     assert world.store.load().lease.phase == "idle"
 
 
+@pytest.mark.network
+def test_a_disk_that_was_set_read_only_keeps_no_started_agent_from_undoing(
+    small_disk: Path,
+) -> None:
+    world = World(small_disk)
+    before = world.network.state
+    world.keeper().stage(plan(1), 10)
+    take_lock(small_disk).close()
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with take_lock(small_disk):
+        with pytest.raises(AlreadyRunningError, match="is running"):
+            take_lock(small_disk)
+        world.now += 11
+        keeper = world.keeper()
+        report = keeper.resume()
+        assert world.network.state == before
+        assert report is not None and "Read-only" in report.refusals[0].what
+        subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+        world.now += 5
+        report = keeper.tick()
+    assert report is not None and report.succeeded
+    assert world.store.load().lease.phase == "idle"
+
+
 def test_a_lease_that_ends_is_not_late_because_something_else_is_retried(world: World) -> None:
     world.keeper().stage(plan(1), 100)
     keeper = world.keeper()

@@ -353,6 +353,7 @@ def test_what_cannot_be_done_is_refused(changes: dict[str, Any], expected: str) 
         (nic("nic0", "10.7.0.1/24", address_commands=("10.7.0.1/24 dynamic",)), "DHCP"),
         (nic("nic0", routes=("default nexthop via 1.2.3.4 dev nic0 nexthop",)), "multipath"),
         (nic("nic0", routes=("10.8.0.0/16 nhid 7 via 1.2.3.4 dev nic0",)), "nhid 7 via"),
+        (nic("nic0", routes=("10.8.0.0/16 via inet6 fe80::1 dev nic0",)), "IPv4 only"),
         (nic("nic0", "10.9.0.1/24"), "reaches its controller"),
         (
             nic("nic0", routes_v6=("default via fe80::1 dev nic0",)),
