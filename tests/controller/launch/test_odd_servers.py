@@ -96,7 +96,7 @@ def test_a_python_that_does_not_say_whether_the_model_is_there_is_refused() -> N
 def odd_server() -> Iterator[int]:
     """The TCP port of a server whose host key is none."""
 
-    class NoKey(paramiko.ECDSAKey):  # type: ignore[misc]
+    class NoKey(paramiko.ECDSAKey):
         def asbytes(self) -> bytes:
             message = paramiko.Message()
             message.add_string("ecdsa-sha2-nistp256")

@@ -6,6 +6,7 @@ import copy
 import gzip
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -129,7 +130,7 @@ def test_what_is_malformed_names_the_place(path, value, message):
 
 def test_more_times_than_memory_has_are_refused() -> None:
     """A small file could have as many as its operators times its device types."""
-    document = {
+    document: dict[str, Any] = {
         "version": 1,
         "device_types": [f"t{k}" for k in range(10_000)],
         "operators": [{"id": str(k), "type": "x", "seconds": {}} for k in range(10_000)],
