@@ -132,7 +132,7 @@ def _apply(console: Console, folder: Path, name: str, document: dict[str, Any]) 
 
 def _controller(console: Console, *arguments: str) -> None:
     console.print(f"\n$ controller {' '.join(arguments)}", style="bold")
-    command = [sys.executable, "-m", "placewire.controller.cli", *arguments]
+    command = [sys.executable, "-P", "-m", "placewire.controller.cli", *arguments]
     code = subprocess.run(command, check=False).returncode
     if code != 0:
         failed = PlacewireError(f"`controller {arguments[0]}` ended with {code}, see above")

@@ -37,6 +37,7 @@ from placewire.controller.agents.listening_clock import ListeningClock
 from placewire.controller.agents.refused_connections import RefusedConnections
 from placewire.controller.agents.revocations import Bearer
 from placewire.controller.errors import UsageError
+from placewire.frozen import place_of
 
 Message = TypeVar("Message", bound=BaseModel)
 
@@ -279,7 +280,7 @@ class AgentConnections:
             return kind.model_validate_json(body)
         except ValidationError as error:
             first = error.errors(include_input=False)[0]
-            place = ".".join(str(part) for part in first["loc"])
+            place = place_of(first["loc"])
             what = f"its message is not understood: {place} {first['msg']}"
             self._note(request, f"{request.path}: {what}")
             raise web.HTTPBadRequest(text=what) from error

@@ -25,6 +25,7 @@ from placewire.controller.errors import (
     AgentUnreachable,
     CannotListen,
 )
+from placewire.frozen import place_of
 
 ReplyType = TypeVar("ReplyType", bound=BaseModel)
 
@@ -234,7 +235,7 @@ def _read(server: str, request: Request, reply: Reply, reply_type: type[ReplyTyp
         return reply_type.model_validate(reply.result)
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
+        place = place_of(first["loc"])
         raise AgentProblem(
             f"its answer to {request.request} is not understood: {place} {first['msg']}",
             where=server,

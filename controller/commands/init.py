@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from placewire.controller.commands.arguments import add_json, add_link, require_writable
 from placewire.controller.commands.interrupts import interruptible
-from placewire.controller.commands.session import LAB_VARIABLE, agents_listening
+from placewire.controller.commands.session import CONTROLLER_PROGRAM, LAB_VARIABLE, agents_listening
 from placewire.controller.commands.talking import print_json
 from placewire.controller.errors import AgentUnreachable, UsageError
 from placewire.optimizer.commands.arguments import positive
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
                 f"there is no lab {arguments.lab!r}",
                 remedy="`controller lab list` lists those that exist",
             )
-        lab.run_in_controller([sys.executable, "-m", "placewire.controller.cli", *sys.argv[1:]])
+        lab.run_in_controller([sys.executable, *CONTROLLER_PROGRAM, *sys.argv[1:]])
     return interruptible(_init(arguments))
 
 

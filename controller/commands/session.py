@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from placewire.controller.story.tools import Tools
 
 LAB_VARIABLE = "PLACEWIRE_LAB"
+# -P: root runs it, and must not import from the folder that it happens to be in.
+CONTROLLER_PROGRAM = ("-P", "-m", "placewire.controller.cli")
 
 Work = Callable[["Plan", "Tools"], Coroutine[Any, Any, int]]
 
@@ -54,7 +56,7 @@ def _enter_lab(plan: Plan, arguments: argparse.Namespace) -> None:
     if (lab := find_lab(plan.name)) is not None:
         told = f"controller: using the lab {lab.name!r} on this machine"
         print(told, file=sys.stderr, flush=True)
-        lab.run_in_controller([sys.executable, "-m", "placewire.controller.cli", *sys.argv[1:]])
+        lab.run_in_controller([sys.executable, *CONTROLLER_PROGRAM, *sys.argv[1:]])
 
 
 def with_launcher(

@@ -38,6 +38,7 @@ _END_SECONDS = 3
 # A killed process ends when a processor is free for that; one that waits for a disk may not.
 _KILL_SECONDS = 10
 _BETWEEN = "--"
+_LONGEST_NUMBER = 18
 
 RANK = "rank"
 OTHER = "other"
@@ -225,8 +226,13 @@ def _parsed(value: str) -> tuple[Run, int, str] | None:
 
 
 def is_row(words: Sequence[str], count: int, *, numbers: int) -> bool:
-    """Whether these are as many columns as ps was asked for, of which the first are numbers."""
-    return len(words) == count and all(w.isascii() and w.isdigit() for w in words[:numbers])
+    """Whether these are as many columns as ps was asked for, of which the first are numbers, and no
+    longer than its are: the server's user may print anything."""
+    return len(words) == count and all(map(_is_number, words[:numbers]))
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) <= _LONGEST_NUMBER
 
 
 def _processes(listed: str) -> dict[int, _Process]:

@@ -157,7 +157,10 @@ class SshLauncher:
         def end(on: SshServer) -> list[int]:
             found_there = [one for one in self._left_on(on) if one.run.plan == self._plan]
             left = [one for one in found_there if one.run.identifier in runs[on.name]]
-            return [int(pid) for pid in self._listed(on, ending(left)).split()] if left else []
+            remain = self._listed(on, ending(left)).split() if left else []
+            if not is_row(remain, len(remain), numbers=len(remain)):
+                raise _not_understood(on, f"it prints {' '.join(remain)[-200:]!r}, not processes")
+            return [int(pid) for pid in remain]
 
         outcomes = _answers([self._servers[name] for name in servers], end, _END_SECONDS)
         each = zip(servers, outcomes, strict=True)
@@ -242,26 +245,27 @@ class SshLauncher:
         try:
             # The interpreter may print lines of its own before, as from a sitecustomize.
             found = json.loads(said.strip().rpartition("\n")[2])
-        except ValueError:
+        except (ValueError, RecursionError):
             return problem(
                 f"its Python gives no answer, but prints {said.strip()[-200:]!r}",
                 "look at what runs whenever that Python starts, such as a sitecustomize",
             )
+        found = found if isinstance(found, dict) else {}
         for package in ("placewire", "torch"):
-            here = importlib.metadata.version(package)
+            here, there = importlib.metadata.version(package), str(found.get(package))
             # Behind the plus, builds of one release differ for CPUs and GPUs.
-            if found[package].split("+")[0] != here.split("+")[0]:
+            if there.partition("+")[0] != here.partition("+")[0]:
                 return problem(
-                    f"{package} {found[package]} is installed there, and {here} here",
+                    f"{package} {there} is installed there, and {here} here",
                     "install the same release on the controller and on every server",
                 )
-        if not found["model"]:
+        if not found.get("model"):
             return problem(
                 f"module {self._model!r} is not found there",
                 "bring it to that server, and name its folder in job.workdir, or in PYTHONPATH in "
                 "job.env",
             )
-        if not found["script"]:
+        if not found.get("script"):
             return problem(
                 f"script {self._script!r} is not found there",
                 "bring it to that server; job.script is looked for in job.workdir",
@@ -287,6 +291,8 @@ def _answers(
             return ask(on)
         except LaunchFailed as error:
             return error
+        except Exception as error:  # One server must not keep the others from being asked.
+            return _not_understood(on, f"{type(error).__name__}: {error}")
 
     def unheard(number: int) -> _Answer | LaunchFailed:
         return LaunchFailed(
@@ -297,6 +303,15 @@ def _answers(
 
     asking = [partial(answer, on) for on in servers]
     return each_in_a_thread(asking, _MOST_AT_ONCE, seconds=seconds, otherwise=unheard)
+
+
+def _not_understood(on: SshServer, why: str) -> LaunchFailed:
+    return LaunchFailed(
+        f"what it answers over SSH is not understood: {why}",
+        where=on.name,
+        remedy="look at that server, its sshd and the user there: what that user's shell and `ps` "
+        "print",
+    )
 
 
 async def _end_unwanted(on: SshServer, starting: asyncio.Task[Started]) -> None:

@@ -48,10 +48,7 @@ def connected(name: str, address: str, login: Login, patience: Patience) -> para
         return LaunchFailed(what, where=where, remedy=remedy)
 
     try:
-        if login.known_hosts is None:
-            client.load_system_host_keys()
-        else:
-            client.load_host_keys(str(login.known_hosts))
+        _load_host_keys(client, where, login)
         stream = socket.create_connection((address, login.port), _CONNECT_SECONDS)
         patience.covers(stream)
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST_MILLISECONDS)
@@ -97,10 +94,36 @@ def connected(name: str, address: str, login: Login, patience: Patience) -> para
             f"SSH cannot be reached: {error}",
             "look at its management address, its sshd and the network in between",
         ) from error
+    except LaunchFailed:
+        raise
+    except Exception as error:  # paramiko raises whatever it met in a key, or in what a server sent
+        raise failed(
+            f"SSH cannot be spoken with it: {type(error).__name__}: {error}",
+            "look at launch.key, whether it is a private key, and at what listens at that port",
+        ) from error
     transport = client.get_transport()
     assert transport is not None
     transport.set_keepalive(_KEEPALIVE_SECONDS)
     return client
+
+
+def _load_host_keys(client: paramiko.SSHClient, where: str, login: Login) -> None:
+    """Raises OSError, and LaunchFailed where a line of the file cannot be read."""
+    try:
+        if login.known_hosts is None:
+            client.load_system_host_keys()
+        else:
+            client.load_host_keys(str(login.known_hosts))
+    except OSError:
+        raise
+    except Exception as error:  # Of a byte that is no UTF-8, or of a damaged key.
+        file = login.known_hosts or "~/.ssh/known_hosts"
+        raise LaunchFailed(
+            f"{file}, which has its SSH host key, cannot be read: {type(error).__name__}: {error}",
+            where=where,
+            remedy="correct or remove that line, or name a file with only the plan's servers in "
+            "launch.known_hosts",
+        ) from error
 
 
 def _not_let_in(said: str, address: str, login: Login) -> tuple[str, str]:

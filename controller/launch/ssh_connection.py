@@ -27,6 +27,7 @@ from placewire.controller.launch.own_runs import (
     Run,
     ending_strays,
     entering,
+    is_row,
     is_usable_folder,
     leading,
     making,
@@ -97,7 +98,9 @@ class SshServer:
                 if patience.is_over:
                     raise EOFError("it was closed")
                 return said
-            except (OSError, EOFError, paramiko.SSHException) as error:
+            except LaunchFailed:
+                raise
+            except Exception as error:  # paramiko raises whatever it met in what a server sent
                 if self._client is not None:
                     self._client.close()
                     self._client = None
@@ -118,7 +121,7 @@ class SshServer:
                     client = self._connected(patience)
                     channel = self._begun(client, program_script(around, run, folder), patience)
                     leader = _first_line(channel)
-                    if not leader.isdigit():
+                    if not is_row([leader], 1, numbers=1):
                         complaint = _said(channel)[2].strip()
                         if patience.is_over:
                             raise EOFError("it was closed")
@@ -126,7 +129,9 @@ class SshServer:
                             f"a program could not be started: {complaint or leader}",
                             "look at job.workdir, and whether util-linux is installed there",
                         )
-                except (OSError, EOFError, paramiko.SSHException) as error:
+                except LaunchFailed:
+                    raise
+                except Exception as error:  # paramiko raises whatever it met in what a server sent
                     raise self._lost(error, patience) from error
             return Started(client, channel, int(leader), run, folder)
         except BaseException:
@@ -147,7 +152,9 @@ class SshServer:
             try:
                 _, said, complaint = _said(started.channel)
                 status = started.status()
-            except (OSError, EOFError, paramiko.SSHException) as error:
+            except LaunchFailed:
+                raise
+            except Exception as error:  # paramiko raises whatever it met in what a server sent
                 raise self._lost(error, patience) from error
             if not patience.is_over:
                 return status, said, complaint
@@ -230,8 +237,10 @@ class SshServer:
     def _lost(self, error: Exception, patience: Patience) -> LaunchFailed:
         if patience.is_over:
             return no_answer(self.name, patience.seconds)
+        known = isinstance(error, OSError | EOFError | paramiko.SSHException)
+        kind = "" if known and str(error) else type(error).__name__
         return self._failed(
-            f"the SSH connection was lost: {str(error) or type(error).__name__}",
+            f"the SSH connection was lost: {': '.join(filter(None, (kind, str(error))))}",
             "look at the server and the network in between; ranks there end with their lease",
         )
 

@@ -12,7 +12,14 @@ from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.controller.errors import PlacewireError
 from placewire.controller.records.told_steps import believed
 from placewire.frozen import Frozen
-from placewire.job.contract.specification import Finished, RankEvent, Resumed, Saved, StepDone
+from placewire.job.contract.specification import (
+    Finished,
+    RankEvent,
+    Resumed,
+    Saved,
+    Sentence,
+    StepDone,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +27,8 @@ if TYPE_CHECKING:
     from placewire.optimizer.placement import Placement
 
 
+# What others wrote into a report, as agents, is cut there: a report must be made of any run.
+_LONGEST_FAILURE = 500_000
 NetworkAfter = Literal["restored", "kept", "not restored"]
 # Begins the note of what the network was given back without.
 NOT_AS_BEFORE = "not as it was before: "
@@ -132,7 +141,7 @@ class RunReport(Frozen):
     network: NetworkAfter
     stage_seconds: Mapping[str, float]
     files: Mapping[str, str]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Sentence, ...] = ()
 
     @property
     def steps_run(self) -> int:
@@ -174,11 +183,17 @@ def _checkpoint(event: Resumed | Saved) -> CheckpointRow:
 
 def failure_row(failure: BaseException) -> FailureRow:
     if isinstance(failure, PlacewireError):
-        rank = getattr(failure, "rank", None)
-        return FailureRow(rank=rank, server=failure.where, what=failure.what, remedy=failure.remedy)
+        rank, told = getattr(failure, "rank", None), (failure.where, failure.what, failure.remedy)
+        server, what, remedy = map(_kept, told)
+        return FailureRow(rank=rank, server=server, what=what, remedy=remedy)
     interrupted = isinstance(failure, asyncio.CancelledError)
     what = "interrupted" if interrupted else f"{type(failure).__name__}: {failure}"
-    return FailureRow(rank=None, server="", what=what, remedy="")
+    return FailureRow(rank=None, server="", what=_kept(what), remedy="")
+
+
+def _kept(text: str) -> str:
+    whole = text.encode(errors="backslashreplace").decode()
+    return whole if len(whole) <= _LONGEST_FAILURE else f"{whole[:_LONGEST_FAILURE]}…"
 
 
 def losses(events: Sequence[RankEvent], steps: range) -> tuple[float | None, ...]:

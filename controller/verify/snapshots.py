@@ -105,6 +105,9 @@ def differing(
                 sentences = differences(before[server], now[server])
             except NotComparableError as error:
                 raise UsageError(f"{file}: {error}", where=server) from error
+            except RecursionError as error:
+                what = "a snapshot of it is nested deeper than one of any server"
+                raise UsageError(f"{file}: {what}", where=server, remedy=_BY_HAND) from error
             if sentences:
                 found[server] = tuple(sentences)
     return found

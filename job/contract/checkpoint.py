@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, ValidationError
 
-from placewire.frozen import Frozen
+from placewire.frozen import Frozen, place_of
 
 MANIFEST = "placewire.json"
 LOCK = "in-use"
@@ -73,7 +73,9 @@ class CheckpointSpec(Frozen):
 
 def _tensor_file_name(name: str) -> str:
     if not _TENSORS.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of a checkpoint's file, like rank0.safetensors")
+        raise ValueError(
+            f"{name[:100]!r} is no name of a checkpoint's file, like rank0.safetensors"
+        )
     return name
 
 
@@ -209,7 +211,7 @@ def _read(path: Path, most_values: int) -> tuple[Checkpoint, int]:
         manifest = Manifest.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
+        place = place_of(first["loc"])
         why = f"{MANIFEST}: {place}: {first['msg']}" if place else f"{MANIFEST}: {first['msg']}"
         raise _unusable(path, why) from error
     return Checkpoint(path=str(path), manifest=manifest), values

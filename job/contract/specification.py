@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import BeforeValidator, Field, TypeAdapter
 
 from placewire.frozen import Frozen
 from placewire.job.contract.checkpoint import CheckpointSpec
@@ -22,6 +22,20 @@ from placewire.job.contract.checkpoint import CheckpointSpec
 # What a rank reports may come from its model: bounded, so that everybody can compute with it.
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
+# A sentence may quote what others wrote: a name of any length, or of bytes that are no UTF-8.
+_LONGEST_SENTENCE = 10_000
+
+
+def _sentence(text: object) -> object:
+    """Cuts what is too long for an event, and writes escapes for what no event can hold: the rank
+    must be heard whatever it has to tell."""
+    if not isinstance(text, str):
+        return text
+    whole = text.encode(errors="backslashreplace").decode()
+    return whole if len(whole) <= _LONGEST_SENTENCE else f"{whole[:_LONGEST_SENTENCE]}…"
+
+
+Sentence = Annotated[str, BeforeValidator(_sentence)]
 
 
 class RailInterface(Frozen):
@@ -152,7 +166,7 @@ class Started(Frozen):
     rank: Count
     pid: Count
     structure_hash: str
-    notes: tuple[str, ...] = ()
+    notes: tuple[Sentence, ...] = ()
 
 
 class Resumed(Frozen):
@@ -162,7 +176,7 @@ class Resumed(Frozen):
     rank: Count
     step: Count
     path: str
-    notes: tuple[str, ...] = ()
+    notes: tuple[Sentence, ...] = ()
 
 
 class Saved(Frozen):
@@ -181,7 +195,7 @@ class Noted(Frozen):
 
     event: Literal["noted"] = "noted"
     rank: Count
-    notes: tuple[str, ...]
+    notes: tuple[Sentence, ...]
 
 
 class MeasuredPath(Frozen):
@@ -253,8 +267,8 @@ class Failed(Frozen):
 
     event: Literal["failed"] = "failed"
     rank: Count
-    what: str
-    remedy: str = ""
+    what: Sentence
+    remedy: Sentence = ""
     lost_rank: Count | None = None
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from pydantic import Field, TypeAdapter, ValidationError
 
-from placewire.frozen import Frozen
+from placewire.frozen import Frozen, place_of
 from placewire.job.contract.checkpoint import MOST_VALUES, open_file, values_in
 
 _LENGTH_BYTES = 8
@@ -178,7 +178,7 @@ def _header(stream: io.BufferedReader) -> tuple[int, dict[str, Entry]]:
         entries = _ENTRIES.validate_python(document)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
+        place = place_of(first["loc"])
         raise ValueError(f"its header: {place}: {first['msg']}") from error
     _require_tiled(entries, size - begin)
     return begin, entries

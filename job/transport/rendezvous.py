@@ -44,7 +44,8 @@ def open_store(spec: RankSpec) -> TCPStore:
 def report_failure(store: TCPStore, rank: int, what: str) -> None:
     """Tells the ranks that wait in meet(); does nothing where the store is already gone."""
     with contextlib.suppress(RuntimeError):
-        store.set("failed", f"rank {rank}: {what}")
+        said = what.encode(errors="backslashreplace").decode()
+        store.set("failed", f"rank {rank}: {said}")
 
 
 def meet(store: TCPStore, spec: RankSpec) -> dict[tuple[str, str], str]:

@@ -20,6 +20,10 @@ _DEEPEST = 30
 # Of 2000 servers with 8 NICs each, a plan has 2.3 MiB in 250,000 parts, and is read in two seconds.
 _LARGEST_BYTES = 4 * 2**20
 _MOST_PARTS = 500_000
+# A number of a plan has some twenty characters. YAML reads `1:1:1` as a number, too, in a time that
+# grows with the square of its length, and 0xfff… as one that cannot be shown.
+_LONGEST_NUMBER = 100
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 # Only a plan whose matrix names all pairs of more than about 450 servers exceeds these limits.
 _SPARSE = "in job.traffic, name only the pairs that send, or write `even`"
 # The same in C where PyYAML was built with it: ten times as fast.
@@ -35,7 +39,14 @@ class DocumentError(ValueError):
 
 
 class _PlainLoader(_Loader):  # type: ignore[valid-type,misc]
-    """Refuses keys that are not texts or occur twice, of which YAML would keep the last."""
+    """Refuses keys that are not texts or occur twice, of which YAML would keep the last, and
+    numbers that are longer than any of a plan."""
+
+    def construct_scalar(self, node: yaml.ScalarNode) -> Any:
+        if node.tag in _NUMBERS and len(node.value) > _LONGEST_NUMBER:
+            what = f"a number of more than {_LONGEST_NUMBER} characters; put it in quotes if it is"
+            raise _mistake(f"{what} a text", node)
+        return super().construct_scalar(node)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()

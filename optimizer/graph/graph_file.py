@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from placewire.optimizer.graph import rows
+from placewire.optimizer.graph.checked_notes import require_notes
 from placewire.optimizer.graph.json_file import read_json, write_json
 from placewire.optimizer.graph.operator_graph import (
     GraphError,
@@ -83,10 +84,16 @@ def _read_graph(document: Any) -> OperatorGraph:
     total = sum(row.all_bytes for row in operators) + sum(row.bytes for row in tensors)
     if total > rows.MOST_BYTES:
         raise GraphError(f"operators and tensors have {total} bytes, at most {rows.MOST_BYTES} fit")
+    require_notes(header.get("notes") or {}, {row.id for row in operators})
     types = header.get("device_types")
     timed = dict.fromkeys(t for row in operators for t in row.seconds)
     if types is not None and (unnamed := [t for t in timed if t not in types]):
         raise GraphError(f"operators have times for {unnamed[0]!r}, which device_types lacks")
+    if (times := len(operators) * len(timed if types is None else types)) > rows.MOST_TIMES:
+        raise GraphError(
+            f"{len(operators)} operators have {times} times, one for each device type; at most "
+            f"{rows.MOST_TIMES} fit"
+        )
     return build_graph(
         operators,
         tensors,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from placewire.optimizer.graph.checked_notes import require_shallow
 from placewire.optimizer.graph.graph_file import graph_to_json
 from placewire.optimizer.graph.json_file import read_json, write_json
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
@@ -45,12 +46,15 @@ def exchange(asked: int, answered: int, measure: Callable[[Path], OperatorGraph]
 
 def require_profiles(documents: Any) -> Mapping[str, Any]:
     """Raises GraphError for a name that a file of profiles cannot have, because names become
-    files."""
+    files, and for what is no profile."""
     if not isinstance(documents, dict):
         raise GraphError("profiles must be an object of file names and profiles")
-    for name in documents:
+    for name, document in documents.items():
         if not _PROFILE_NAME.fullmatch(name):
             raise GraphError(f"{name[:80]!r} is not the name of a profile")
+        if not isinstance(document, dict):
+            raise GraphError(f"{name} is no profile")
+        require_shallow(name, document)
     return documents
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, Self
 
@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict
 # Only where text has a limit does pydantic refuse text that is not UTF-8: JSON can hold half a
 # surrogate pair, which no file, database or answer can.
 LONGEST_TEXT = 1_000_000
+# How much a message shows of a mistake's place, in which keys of any length can be.
+_LONGEST_PLACE = 200
 
 
 class Frozen(BaseModel):
@@ -31,3 +33,9 @@ class Frozen(BaseModel):
         for name in set(copied.__dict__) - set(type(self).model_fields):
             del copied.__dict__[name]
         return copied
+
+
+def place_of(parts: Iterable[int | str]) -> str:
+    """The place of a mistake in words, cut to fit a message. parts: `loc` of pydantic's error."""
+    place = ".".join(map(str, parts))
+    return place if len(place) <= _LONGEST_PLACE else f"{place[:_LONGEST_PLACE]}…"

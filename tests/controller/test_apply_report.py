@@ -22,7 +22,7 @@ import placewire.controller.change.change as change_module
 import placewire.controller.records.journal_file as journal_files
 import placewire.controller.story.delivery as delivery_module
 from placewire.agent.contract.messages import Commit, Observe, Previewed, Restore
-from placewire.agent.contract.state import LeaseState
+from placewire.agent.contract.state import ApplyReport, LeaseState, Refusal
 from placewire.controller.agents.agents import Agents
 from placewire.controller.apply import apply
 from placewire.controller.decide.traffic import decide_traffic
@@ -169,6 +169,37 @@ async def test_what_an_undo_left_otherwise_is_in_the_report(
     said = " ".join(run.shown.getvalue().split())
     assert report.notes == (f"not as it was before: s2: {what}",) and what in said
     assert ends == "badly" or "former state, read back, but for what is told above" in said
+
+
+@pytest.mark.parametrize("ends", ["well", "badly"])
+async def test_no_agent_s_words_are_too_long_for_a_report(
+    run: Run, journal: Journal, ends: str
+) -> None:
+    """A run that had come to its end ended with a traceback, and its report was lost."""
+    longest = "k" * 1_000_000
+    refused = ApplyReport(
+        server="s2", generation=3, changes=(), succeeded=False, wall_seconds=0.1,
+        refusals=(Refusal(what=longest, where=longest, remedy=longest),),
+    )  # fmt: skip
+    if ends == "badly":
+        network = run.plan.network.model_copy(update={"on_exit": "restore"})
+        run.plan = run.plan.model_copy(update={"network": network})
+
+    def told(server: str, request: Any) -> Any:
+        if isinstance(request, Observe):
+            return SimpleNamespace(lease=LEASE.model_copy(update={"detail": longest}))
+        if server == "s2" and isinstance(request, Restore):
+            return refused
+        return answer(server, request)
+
+    if ends == "badly":
+        with pytest.raises(RestoreFailed):
+            await run.apply(journal, told)
+    else:
+        await run.apply(journal, told)
+    (report,) = run.kept
+    assert len(report.notes) == 2 and all(len(note) < 20_000 for note in report.notes)
+    assert ends == "well" or (report.failure is not None and report.network == "not restored")
 
 
 async def test_a_report_that_cannot_be_made_hides_no_failure(

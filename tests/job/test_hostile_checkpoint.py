@@ -19,6 +19,7 @@ from placewire.job.contract.checkpoint import (
     listed_in,
     values_in,
 )
+from placewire.job.contract.specification import Failed, Noted, Resumed, parse_rank_event
 from placewire.job.errors import JobError
 from placewire.job.placed.plain_state import read_checkpoint
 from placewire.job.placed.resume import chosen_names
@@ -75,6 +76,39 @@ def test_a_manifest_of_too_many_values_is_refused_before_it_is_understood(tmp_pa
     assert grown_kib < 250 * 1024, "none of their values was made"
     assert not found.checkpoints and len(found.unusable) == 8
     assert "up to 10000" in found.unusable[0].why.what and found.unusable[0].is_ours
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"k" * 1_500_000: 1}, {"tensors": {"k" * 1_500_000: 1}}, {"files": {"k" * 999_999: 1}}],
+    ids=["key", "tensor", "file"],
+)
+def test_a_manifest_s_mistake_is_told_however_long_its_place_is(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    """A rank ended in an error that nobody foresaw: its own event could not hold the place."""
+    folder = tmp_path / "step-00000001"
+    folder.mkdir()
+    document = json.loads(made(folder, {}, 0).manifest.model_dump_json())
+    (folder / "placewire.json").write_text(json.dumps(document | change))
+    (found,) = listed_in(tmp_path).unusable
+    assert "kkk" in found.why.what and len(found.why.what) < 1000
+    header = {"k" * 1_500_000: {"dtype": 1, "shape": [], "data_offsets": [0, 0]}}
+    with pytest.raises(TensorFileError, match=r"its header: k{200}…: ") as refused:
+        load(made(folder, header, 0))
+    assert len(str(refused.value)) < 1000
+
+
+@pytest.mark.parametrize("what", ["k" * 2_000_000, "a file of \udc80", "a" * 999_999 + "\udc80"])
+def test_a_rank_is_heard_whatever_it_has_to_tell(what: str) -> None:
+    for event in (
+        Failed(rank=0, what=what, remedy=what),
+        Noted(rank=0, notes=(what,)),
+        Resumed(rank=0, step=1, path="", notes=(what,)),
+    ):
+        line = event.model_dump_json().encode()
+        assert len(line) < 100_000
+        assert parse_rank_event(line) == event
 
 
 def test_of_all_manifests_together_the_newest_are_read(

@@ -33,6 +33,8 @@ from placewire.optimizer.quantities import format_seconds
 
 # Used until a set-up latency is measured: what gloo took over the lab's links, rounded up.
 ASSUMED_SETUP_SECONDS = 500e-6
+# What a plan may have. The ranks' user decides what ranks tell.
+_MOST_SETUP_SECONDS = 60.0
 _VERSION = 1
 
 
@@ -128,8 +130,9 @@ def kept_setup_seconds(plan: Plan, cache: Path) -> float | None:
         return None
     try:
         document = read_json(file)
-        return float(document["setup_seconds"]) if document["version"] == _VERSION else None
-    except (GraphError, KeyError, TypeError, ValueError):
+        seconds = float(document["setup_seconds"]) if document["version"] == _VERSION else None
+        return seconds if seconds is not None and 0 <= seconds <= _MOST_SETUP_SECONDS else None
+    except (GraphError, KeyError, TypeError, ValueError, OverflowError):
         return None  # The file is broken: the next calibration replaces it.
 
 
@@ -140,8 +143,13 @@ def typical_setup_seconds(rows: Sequence[CalibratedRow]) -> float:
 
 def keep(plan: Plan, rows: Sequence[CalibratedRow], cache: Path) -> float:
     """Keeps and returns the typical set-up latency. Raises PlacewireError where the cache cannot be
-    written."""
+    written, and where no plan could be decided with it."""
     seconds = typical_setup_seconds(rows)
+    if seconds > _MOST_SETUP_SECONDS:
+        raise PlacewireError(
+            f"a set-up latency of {format_seconds(seconds)} is more than a plan can have",
+            remedy="look at what the ranks' servers do beside the job, and calibrate again",
+        )
     document = {
         "version": _VERSION,
         "cluster": _cluster(plan),

@@ -10,7 +10,9 @@ from placewire.controller.errors import InfeasiblePlacement, PlacewireError
 from placewire.controller.launch.programs import run_to_end
 
 Say = Callable[[str], None]
-OPTIMIZER_PROGRAM = ("-m", "placewire.optimizer.cli")
+# -P: otherwise Python would import from the folder that this process happens to be in, which may be
+# another user's, and root is the one who runs it in a lab.
+OPTIMIZER_PROGRAM = ("-P", "-m", "placewire.optimizer.cli")
 _INFEASIBLE = 4
 
 
@@ -19,13 +21,16 @@ async def run_relayed(words: Sequence[str], say: Say) -> bytes:
     output. Cancelling kills it. Raises InfeasiblePlacement where no placement fits, PlacewireError
     where it fails otherwise."""
     argv = [sys.executable, *words]
-    ended = await run_to_end(argv, environment=os.environ, on_line=lambda line: say("  " + line))
+    # What it prints is read here, whatever this terminal's encoding is.
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8:backslashreplace"}
+    ended = await run_to_end(argv, environment=environment, on_line=lambda line: say("  " + line))
     if ended.status == _INFEASIBLE:
         raise InfeasiblePlacement("\n".join(ended.tail[-3:]) or "no placement fits the cluster")
     if ended.status != 0:
+        module, command = words[words.index("-m") + 1 :][:2]
         raise PlacewireError(
-            f"{words[1]} ended with {ended.status}",
-            where=" ".join(words[1:3]),
+            f"{module} ended with {ended.status}",
+            where=f"{module} {command}",
             remedy="\n  ".join(ended.tail[-12:]),
         )
     return ended.output

@@ -35,8 +35,10 @@ from placewire.optimizer.profile.exchange import require_profiles
 from placewire.optimizer.profile.joining import joined
 
 STALENESS_PROGRAM = ("-m", "placewire.optimizer.profile.staleness")
-# How many of the latest profiles of other steps the measuring program is given.
+# How many of the latest profiles of other steps the measuring program is given, and of what length
+# all together: 32 of 50,000 operators. They are what servers answered before.
 _MOST_KNOWN = 32
+_MOST_KNOWN_BYTES = 128 * 2**20
 _MODEL_IS_WRONG = 3
 _NO_LAUNCH = (
     "is measured on a server that has it, and the plan does not say how to start programs there "
@@ -220,14 +222,19 @@ def _known_profiles(cache: Path, asked: _Asked) -> dict[str, Any]:
     """By file name, the latest profiles of this device type and thread count."""
     files = sorted(cache.glob("profile-*.json"), key=lambda f: f.stat().st_mtime, reverse=True)
     known: dict[str, Any] = {}
+    room = _MOST_KNOWN_BYTES
     for file in files:
         try:
+            if (size := file.stat().st_size) > room:
+                continue
             document = json.loads(file.read_bytes())
             of = document["key"]["device_type"], document["key"]["threads"]
-        except (ValueError, KeyError, TypeError):
+            require_profiles({file.name: document})
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue  # The file is broken: it is replaced when its step is measured again.
         if of == (asked.device_type, asked.job.threads):
             known[file.name] = document
+            room -= size
         if len(known) == _MOST_KNOWN:
             break
     return known

@@ -63,7 +63,7 @@ def _in_a_child(task: Task, seconds: float, gap: float, heard: Heard) -> Answer:
     until = time.monotonic() + seconds * (1 + _GRACE)
     asked = pickle.dumps((task, max(seconds - _START_SECONDS, 0.01), gap))
     best = replace(NO_ANSWER, words="time limit")
-    command = [sys.executable, "-m", __name__]
+    command = [sys.executable, "-P", "-m", __name__]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdin is not None and child.stdout is not None
     try:

@@ -16,7 +16,7 @@ from placewire.controller.decide.measured.calibration import (
     wants_calibration,
     with_setup_latency,
 )
-from placewire.controller.errors import PlanError
+from placewire.controller.errors import PlacewireError, PlanError
 from placewire.controller.launch.launcher import NoLauncher
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.report import CalibratedRow
@@ -125,3 +125,22 @@ def test_there_is_one_rank_a_server_on_the_rails_that_all_are_on() -> None:
     assert {spec.master_address for spec in specs} == {"10.9.0.1"}
     alone = plan(plan_document(1))
     assert calibration_specs(alone, placement(alone, ()), Path("p")) == ()
+
+
+def test_a_latency_that_no_plan_can_have_is_not_kept(tmp_path: Path) -> None:
+    """Every later command ended with a traceback until the file was removed by hand."""
+    of = measured_plan()
+    with pytest.raises(PlacewireError, match="is more than a plan can have"):
+        keep(of, rows(1e12, 1e12), tmp_path)
+    assert kept_setup_seconds(of, tmp_path) is None
+    keep(of, rows(0.0004), tmp_path)
+    (file,) = tmp_path.glob("calibration-*.json")
+    good = file.read_text()
+    for wrong in ("1e9", "-1", "NaN", "1" + "0" * 400):
+        file.write_text(
+            good.replace('"setup_seconds":0.0004,"paths"', f'"setup_seconds":{wrong},"paths"')
+        )
+        assert file.read_text() != good and kept_setup_seconds(of, tmp_path) is None
+        assert with_setup_latency(of, tmp_path, print).payload_cluster.setup_latency_seconds == (
+            ASSUMED_SETUP_SECONDS
+        )

@@ -211,6 +211,10 @@ async def test_what_an_interpreter_prints_before_its_answer_is_passed_over(askin
         b'{"profiles": {"../x": 1}, "graph": {}}',
         b'{"profiles": {}, "graph": {"version": 1, "operators": [], "tensors": []}}',
         b'{"profiles": {}, "graph": 7}',
+        b'{"profiles": {"profile-0123456789abcdef.json": [1]}, "graph": 7}',
+        # So deep that what is read in one thread cannot be written in another.
+        b'{"profiles": {"profile-0123456789abcdef.json": {"key": %s}}, "graph": 7}'
+        % (b"[" * 900 + b"]" * 900),
     ],
 )
 async def test_an_answer_that_is_none_is_refused_with_its_server(
@@ -300,3 +304,45 @@ async def test_the_real_program_measures_and_keeps_by_structure(tmp_path: Path) 
     file.unlink()
     assert (load_graph(await graph()).seconds == measured.seconds).all()
     assert [line for line in said if "profile: from" in line]
+
+
+NOTES = [
+    '{"loss": "none"}',
+    '{"inputs": 7}',
+    '{"inputs": [["p"]]}',
+    '{"whole_batch": 7}',
+    '{"program_bytes": "many"}',
+    '{"profiles": {"cpu": 7}}',
+    '{"deep": %s}' % ("[" * 900 + "]" * 900),
+]
+
+
+@pytest.mark.parametrize("notes", NOTES)
+async def test_an_answer_whose_notes_are_none_of_a_capture_is_refused(
+    asking: Asking, notes: str
+) -> None:
+    """A preview shows them, and ended with a traceback."""
+    said = json.loads(answer("cpu:slow", "q", b"{}"))
+    said["graph"]["notes"] |= json.loads(notes)
+    asking.servers.printing["s2"] = json.dumps(said).encode()
+    with pytest.raises(PlacewireError, match="answer of the profile is not understood") as refused:
+        await asking()
+    assert refused.value.where == "s2, device type cpu:slow"
+
+
+async def test_what_servers_answered_before_does_not_fill_memory(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await asking()
+    made = sorted(asking.cache.glob("profile-*.json"))
+    of_slow = next(file for file in made if "cpu:slow" in file.read_text())
+    kept = {**json.loads(of_slow.read_bytes()), "more": "x" * 1000}
+    for number in range(8):
+        of_slow.with_name(f"profile-{number:016x}.json").write_text(json.dumps(kept))
+    of_slow.with_name("profile-ffffffffffffffff.json").write_text("[" * 100_000)
+    asking.servers.changed["s2"] = ["model.py has changed"]
+    await asking()
+    assert len(asking.servers.known) == 9
+    monkeypatch.setattr(profiles, "_MOST_KNOWN_BYTES", 5000)
+    await asking()
+    assert 3 <= len(asking.servers.known) <= 5

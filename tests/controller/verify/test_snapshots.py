@@ -13,12 +13,13 @@ import yaml
 
 from placewire.controller.cli import main
 from placewire.controller.commands import session
-from placewire.controller.errors import LaunchFailed
+from placewire.controller.errors import LaunchFailed, UsageError
 from placewire.controller.launch.launcher import NoLauncher
 from placewire.controller.launch.programs import Ended
 from placewire.controller.launch.ssh import SshLauncher
 from placewire.controller.launch.ssh_connecting import Login
 from placewire.controller.launch.ssh_connection import SshServer, Surroundings
+from placewire.controller.verify.snapshots import differing
 from placewire.oracle.namespace import SOURCE
 from placewire.oracle.snapshot import VERSION
 from tests.controller.plans import plan_document
@@ -156,6 +157,15 @@ def test_a_file_that_is_nested_too_deeply_is_refused(
     file.write_text("[" * 200_000)
     code, _, error = run("--against-snapshot", file)
     assert code == 2 and f"{file}: cannot be read" in error
+
+
+def test_a_snapshot_that_is_nested_too_deeply_to_be_told_is_refused(tmp_path: Path) -> None:
+    """A server's user may print anything."""
+    deep = {"version": VERSION, "facts": {"link": {"nic0": json.loads("[" * 700 + "]" * 700)}}}
+    plain = {"version": VERSION, "facts": {"link": {"nic0": 1}}}
+    with pytest.raises(UsageError, match="nested deeper than one of any server") as refused:
+        differing(tmp_path, {"s1": plain}, {"s1": deep})
+    assert refused.value.where == "s1"
 
 
 def test_without_a_way_to_the_servers_it_is_refused(

@@ -6,6 +6,7 @@ import copy
 import gzip
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -63,6 +64,25 @@ def test_a_saved_graph_comes_back(tmp_path, name):
         (("structure_hash",), 5, "structure_hash is 5, expected a text"),
         (("name",), 5, "name is 5, expected a text"),
         (("notes",), 5, "notes is 5, expected an object"),
+        (("notes", "loss"), "Z", "notes.loss is 'Z', expected the id of an operator"),
+        (("notes", "loss"), ["A"], "notes.loss is ['A'], expected the id of an operator"),
+        (("notes", "inputs"), 5, "notes.inputs is 5, expected a list of operators"),
+        (("notes", "inputs"), ["A", "Z"], "notes.inputs[1] is 'Z', expected the id of an operator"),
+        (("notes", "inputs"), [["A"]], "notes.inputs[0] is ['A'], expected the id"),
+        (("notes", "whole_batch"), 5, "notes.whole_batch is 5, expected a text"),
+        (("notes", "batch"), 10**400, "notes.batch is 1000"),
+        (("notes", "shards"), -1, "notes.shards is -1"),
+        (("notes", "program_bytes"), "5", "notes.program_bytes is '5', expected a whole number"),
+        (("notes", "program_bytes"), 10**400, "notes.program_bytes is 1000"),
+        (("notes", "program_bytes"), True, "notes.program_bytes is True"),
+        (("notes", "profiles"), 5, "notes.profiles is 5, expected an object"),
+        (("notes", "profiles"), {"cpu": 5}, "notes.profiles.'cpu' is 5, expected an object"),
+        (
+            ("notes", "profiles"),
+            {"cpu": {"program_bytes": 1.5}},
+            "notes.profiles.'cpu'.program_bytes is 1.5",
+        ),
+        (("notes", "any"), json.loads("[" * 50 + "]" * 50), "notes is nested more than 10 deep"),
         (("device_types",), 5, "device_types is 5, expected a list of names"),
         (("device_types",), True, "device_types is True, expected a list of names"),
         (("device_types",), [[1]], "device_types is [[1]], expected a list of names"),
@@ -106,6 +126,23 @@ def test_what_is_malformed_names_the_place(path, value, message):
         graph_from_json(changed(path, value), where="g.json")
     assert str(refused.value).startswith("g.json: ")
     assert message in str(refused.value)
+
+
+def test_more_times_than_memory_has_are_refused() -> None:
+    """A small file could have as many as its operators times its device types."""
+    document: dict[str, Any] = {
+        "version": 1,
+        "device_types": [f"t{k}" for k in range(10_000)],
+        "operators": [{"id": str(k), "type": "x", "seconds": {}} for k in range(10_000)],
+        "tensors": [],
+    }
+    with pytest.raises(GraphError, match="10000 operators have 100000000 times, one for each dev"):
+        graph_from_json(document)
+    for k, row in enumerate(document["operators"]):
+        row["seconds"] = {f"t{k}": 1.0}
+    del document["device_types"]
+    with pytest.raises(GraphError, match="10000 operators have 100000000 times, one for each dev"):
+        graph_from_json(document)
 
 
 @pytest.mark.parametrize("key", ["operators", "tensors"])
