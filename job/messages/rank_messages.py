@@ -20,7 +20,8 @@ class RankMessage:
     """One message as one of its two ranks sees it.
 
     index: the message's place in placement.messages. bundled: tensors that lie before the
-    producer's own. bytes: of all. upward: whether the receiver's rank is larger. rail_names: the rail of each part, "" inside one server. send_order: smaller is sent first.
+    producer's own. bytes: of all. upward: whether the receiver's rank is larger. rail_names: the
+    rail of each part, "" inside one server. send_order: smaller is sent first.
     """
 
     index: int
