@@ -135,8 +135,9 @@ def _bundled(
                 "bytes": other.bytes + message.bytes,
                 "send_order": min(other.send_order, message.send_order),
             }
-            message = message.model_copy(update=more)
-        joined.append(message)
+            joined.append(message.model_copy(update=more))
+        else:
+            joined.append(message)
         first_read.append(read)
     ranked = sorted(range(len(joined)), key=lambda at: joined[at].send_order)
     place = {at: order for order, at in enumerate(ranked)}

@@ -29,9 +29,8 @@ def random_placement(
     choose = random.Random(seed)
     cluster = _cluster(choose, devices, rails)
     where = _stretches(graph, cluster, choose) if seed % 2 else random_devices(graph, cluster, seed)
-    placement = placement_of(
-        graph, cluster, where, order_seed=seed, bundle_seed=seed if seed % 3 else None
-    )
+    bundles = seed if seed % 3 else None
+    placement = placement_of(graph, cluster, where, order_seed=seed, bundle_seed=bundles)
     orders = list(range(len(placement.messages)))
     choose.shuffle(orders)
     messages = [
