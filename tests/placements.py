@@ -48,12 +48,13 @@ def placement_of(
     *,
     shares: dict[str, float] | None = None,
     order_seed: int | None = None,
+    bundle_seed: int | None = None,
 ) -> Placement:
     """Devices run their operators in one global topological order, and each tensor that crosses
     devices is one message per destination.
 
     shares: each rail's share of every message (equal if not given). order_seed: takes a random
-    topological order instead of the graph's own.
+    topological order instead of the graph's own. bundle_seed: lets random tensors travel together.
     """
     shares = shares or {rail: 1 / len(cluster.rails) for rail in cluster.rails}
     order: dict[str, list[str]] = {name: [] for name in cluster.device_names}
@@ -78,6 +79,8 @@ def placement_of(
                             rails=shares,
                         )
                     )
+    if bundle_seed is not None:
+        messages = _bundled(graph, devices, turns, messages, random.Random(bundle_seed))
     return Placement(
         structure_hash=graph.structure_hash,
         profile_digest=graph.profile_digest,
@@ -97,6 +100,48 @@ def placement_of(
         seed=0,
         wall_seconds={},
     )
+
+
+def _bundled(
+    graph: OperatorGraph,
+    devices: dict[str, str],
+    turns: Sequence[int],
+    messages: Sequence[Message],
+    choose: random.Random,
+) -> list[Message]:
+    """Joins messages of a pair such that the last tensor of each is made, in the global order of
+    operators, before any of its tensors is read; so no two devices wait for each other.
+
+    turns: the global order, in which the messages are made.
+    """
+    turn = {graph.ids[i]: at for at, i in enumerate(turns)}
+    joined: list[Message] = []
+    first_read: list[int] = []
+    for message in messages:
+        tensor = int(graph.output_tensors(graph.index_of[message.producer])[message.output])
+        readers = (graph.ids[c] for c in graph.tensor_consumers(tensor))
+        read = min(turn[name] for name in readers if devices[name] == message.destination)
+        fitting = [
+            at
+            for at, other in enumerate(joined)
+            if (other.source, other.destination) == (message.source, message.destination)
+            and turn[other.producer] < turn[message.producer] < first_read[at]
+        ]
+        if fitting and choose.random() < 0.8:
+            at = choose.choice(fitting)
+            other, read = joined.pop(at), min(first_read.pop(at), read)
+            more = {
+                "bundled": other.tensors,
+                "bytes": other.bytes + message.bytes,
+                "send_order": min(other.send_order, message.send_order),
+            }
+            joined.append(message.model_copy(update=more))
+        else:
+            joined.append(message)
+        first_read.append(read)
+    ranked = sorted(range(len(joined)), key=lambda at: joined[at].send_order)
+    place = {at: order for order, at in enumerate(ranked)}
+    return [m.model_copy(update={"send_order": place[at]}) for at, m in enumerate(joined)]
 
 
 def _topological(graph: OperatorGraph, seed: int | None) -> list[int]:

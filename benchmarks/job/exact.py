@@ -75,7 +75,8 @@ def placements_table() -> Table:
             f"steps of batch {BATCH}, to the last bit: losses, and the tensors (parameters, "
             "buffers, optimizer state). Small variants, with their dropout; one thread a rank "
             f"({', '.join(THREADS)}: 2), gloo over loopback. Half of the placements draw a device "
-            "for stretches of operators, half for each. Messages are cut at random over one or two "
+            "for stretches of operators, half for each. In two of three, tensors "
+            "travel together at random. Messages are cut at random over one or two "
             "rails, and leave as they come or in chunks, the urgent ones first.",
         ),
     )  # fmt: skip

@@ -2,7 +2,8 @@
 
 Operators that must share a device stay together. The seed decides everything else: the device of
 each operator (even seeds) or of each stretch of operators (odd seeds), how devices lie in servers,
-the order of operators, the cut of each message over the rails, the send order, and whether urgent
+the order of operators, which tensors travel together (in two of three seeds), the cut of each
+message over the rails, the send order, and whether urgent
 messages leave first, in small chunks (`job` sharing), or in the order of the program.
 """
 
@@ -28,7 +29,8 @@ def random_placement(
     choose = random.Random(seed)
     cluster = _cluster(choose, devices, rails)
     where = _stretches(graph, cluster, choose) if seed % 2 else random_devices(graph, cluster, seed)
-    placement = placement_of(graph, cluster, where, order_seed=seed)
+    bundles = seed if seed % 3 else None
+    placement = placement_of(graph, cluster, where, order_seed=seed, bundle_seed=bundles)
     orders = list(range(len(placement.messages)))
     choose.shuffle(orders)
     messages = [

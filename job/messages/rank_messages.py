@@ -9,7 +9,7 @@ from placewire.job.errors import JobError
 from placewire.job.messages.cutting import Part, chunk_bytes, cut, tags_taken
 from placewire.optimizer.device_names import server_of
 from placewire.optimizer.network.sharings import SHARINGS
-from placewire.optimizer.placement import Message, Placement
+from placewire.optimizer.placement import Message, Placement, Sent
 
 # torch takes a tag as a signed 32-bit number. The last tags are not for messages.
 MOST_TAG = 2**31 - 1
@@ -19,8 +19,9 @@ MOST_TAG = 2**31 - 1
 class RankMessage:
     """One message as one of its two ranks sees it.
 
-    index: the message's place in placement.messages. upward: whether the receiver's rank is larger.
-    rail_names: the rail of each part, "" inside one server. send_order: smaller is sent first.
+    index: the message's place in placement.messages. bundled: tensors that lie before the
+    producer's own. bytes: of all. upward: whether the receiver's rank is larger. rail_names: the
+    rail of each part, "" inside one server. send_order: smaller is sent first.
     """
 
     index: int
@@ -33,6 +34,13 @@ class RankMessage:
     parts: tuple[Part, ...]
     rail_names: tuple[str, ...]
     send_order: int = 0
+    bundled: tuple[Sent, ...] = ()
+
+    @property
+    def tensors(self) -> tuple[Sent, ...]:
+        """All tensors of the message, in the order in which they lie in it."""
+        own = self.bytes - sum(one.bytes for one in self.bundled)
+        return (*self.bundled, Sent(self.producer, self.output, own))
 
     @property
     def peer_server(self) -> str:
@@ -73,6 +81,7 @@ def rank_messages(
                 f"{message.producer!r} does not run",
                 "check the placement file with `optimizer check`",
             )
+        _check_bundled(index, message, turn)
         for end in (message.source, message.destination):
             if end not in ranks:
                 raise JobError(f"message {index} names device {end!r}, which runs no operator")
@@ -88,6 +97,7 @@ def rank_messages(
             parts=parts,
             rail_names=tuple(rails[part.rail] if message.rails else "" for part in parts),
             send_order=message.send_order,
+            bundled=message.bundled,
         )
         if device == message.source:
             sends.setdefault(message.producer, []).append(ours)
@@ -103,6 +113,25 @@ def rank_messages(
         sends={producer: tuple(sorted(some, key=urgency)) for producer, some in sends.items()},
         receives=tuple(message for _, message in receives),
     )
+
+
+def _check_bundled(index: int, message: Message, turn: Mapping[tuple[str, str], int]) -> None:
+    """turn: where each operator stands in its device's order, by (device, operator)."""
+    last = turn[message.source, message.producer]
+    for one in message.bundled:
+        if turn.get((message.source, one.producer), last) >= last:
+            raise JobError(
+                f"message {index} bundles the tensor of {one.producer!r}, which does not run on "
+                f"{message.source} before {message.producer!r}, after which the message is sent",
+                "check the placement file with `optimizer check`",
+            )
+    # What the others leave is the producer's own.
+    if message.bundled and min(one.bytes for one in message.tensors) < 0:
+        raise JobError(
+            f"message {index} says {message.bytes} bytes, of which its bundled tensors' "
+            f"{', '.join(str(one.bytes) for one in message.bundled)} bytes are no part",
+            "check the placement file with `optimizer check`",
+        )
 
 
 def _cuts(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from placewire.job.placed.lower import Complete, RankProgram, Receive, Send
+from placewire.job.placed.lower import Complete, Pack, RankProgram, Receive, Send, Unpack
 from placewire.job.placed.recorder import Recorder
 from placewire.optimizer.capture.execute import with_clock
 
@@ -19,7 +19,7 @@ class ClockedStep:
 
     The time of an operator covers all nodes that were made of it: its seed, itself, its strides.
     ends: by node name the operator that the node ends; None where it ends something else (a send, a
-    receive, a wait for a send, the step).
+    receive, a wait for a send, a copy to or from a bundle, the step).
     """
 
     def __init__(self, program: RankProgram, recorder: Recorder, device_type: str) -> None:
@@ -28,7 +28,7 @@ class ClockedStep:
         self.ends: dict[str, str | None] = {program.module.graph.output_node().name: None}
         for node in program.module.graph.find_nodes(op="call_module"):
             part = program.module.get_submodule(str(node.target))
-            if isinstance(part, Send | Receive | Complete):
+            if isinstance(part, Send | Receive | Complete | Pack | Unpack):
                 self.ends[node.name] = None
         self.ends |= program.operators
         inputs = [node.name for node in program.module.graph.find_nodes(op="placeholder")]

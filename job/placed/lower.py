@@ -1,13 +1,14 @@
 """Turns a captured step and a placement into one straight-line module for this rank.
 
 `print(program.module.code)` shows the rank's whole step. A value is released after its last use;
-receives stand before their first consumer, sends right after their producer. The module holds only
-this rank's parameters, buffers and optimizer state.
+receives stand before their first consumer, sends right after their producer. A tensor that travels
+with others is packed right after its own producer, and all leave after the last. The module holds
+only this rank's parameters, buffers and optimizer state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -21,7 +22,10 @@ from placewire.optimizer.capture.layout import Layout
 from placewire.optimizer.capture.step import CapturedStep
 from placewire.optimizer.capture.stepped import Stepped
 from placewire.optimizer.capture.updates import AdamW, Sgd
-from placewire.optimizer.placement import Placement
+from placewire.optimizer.placement import Placement, Sent
+
+# What torch allocates on a GPU begins at a multiple of this; on a CPU, of a divisor of it.
+ALIGNED_BYTES = 512
 
 
 class Send(torch.nn.Module):
@@ -31,6 +35,21 @@ class Send(torch.nn.Module):
 
     def forward(self, value: torch.Tensor) -> None:
         self.transport.send(self.message, self.layout.pack(value))
+
+
+class Pack(torch.nn.Module):
+    """Copies a tensor into the wire of its message, from byte `start` on. The first of a message is
+    given no wire and makes it."""
+
+    def __init__(self, message: RankMessage, start: int, layout: Layout) -> None:
+        super().__init__()
+        self.message, self.start, self.layout = message, start, layout
+
+    def forward(self, value: torch.Tensor, wire: torch.Tensor | None = None) -> torch.Tensor:
+        if wire is None:
+            wire = torch.empty(self.message.bytes, dtype=torch.uint8, device=value.device)
+        wire[self.start : self.start + self.layout.wire_bytes].copy_(self.layout.pack(value))
+        return wire
 
 
 class Complete(torch.nn.Module):
@@ -51,6 +70,20 @@ class Receive(torch.nn.Module):
 
     def forward(self) -> torch.Tensor:
         return self.layout.unpack(self.transport.receive(self.message))
+
+
+class Unpack(torch.nn.Module):
+    """Takes a tensor out of the wire of its message, where it begins at byte `start`."""
+
+    def __init__(self, start: int, layout: Layout) -> None:
+        super().__init__()
+        self.start, self.layout = start, layout
+
+    def forward(self, wire: torch.Tensor) -> torch.Tensor:
+        part = wire[self.start : self.start + self.layout.wire_bytes]
+        # torch refuses a view that does not begin at a multiple of its elements' size; and kernels
+        # may sum in another order where memory is aligned otherwise than torch allocates it.
+        return self.layout.unpack(part.clone() if self.start % ALIGNED_BYTES else part)
 
 
 @dataclass(frozen=True)
@@ -107,9 +140,19 @@ class _Lowering:
     stepped: list[Stepped] = field(default_factory=list)
     held: dict[str, torch.Tensor] = field(default_factory=dict)
     updates: dict[str, AdamW | Sgd] = field(default_factory=dict)
+    wires: dict[int, fx.Node] = field(default_factory=dict)  # by message
 
     def __post_init__(self) -> None:
-        self.arriving = {message.producer: message for message in self.messages.receives}
+        self.arriving = {
+            one.producer: message for message in self.messages.receives for one in message.tensors
+        }
+        # The tensors of bundles that this rank sends, by producer: message, start in it, tensor.
+        self.packed: dict[str, list[tuple[RankMessage, int, Sent]]] = {}
+        for messages in self.messages.sends.values():
+            for message in messages:
+                if message.bundled:
+                    for start, one in _with_starts(message):
+                        self.packed.setdefault(one.producer, []).append((message, start, one))
 
     def program(self) -> RankProgram:
         code, nodes = self.captured.code, self.captured.nodes
@@ -164,8 +207,7 @@ class _Lowering:
             self.root.register_buffer(name, self.captured.code.constants[name])
             self.values[source.name] = self.graph.get_attr(name)
         elif (message := self.arriving.get(source.name)) is not None:
-            receive = Receive(self.transport, message, self._layout(message))
-            self.values[source.name] = self._call(f"receive_{source.name}", receive)
+            self._receive(message)
         elif source.name in self.order:
             raise JobError(
                 f"on {self.device} {consumer!r} comes before its operand {source.name!r}",
@@ -178,32 +220,72 @@ class _Lowering:
             )
         return self.values[source.name]
 
+    def _receive(self, message: RankMessage) -> None:
+        """Makes values of all tensors of the message."""
+        if not message.bundled:
+            (one,) = message.tensors
+            receive = Receive(self.transport, message, self._layout(message, one))
+            self.values[one.producer] = self._call(f"receive_{one.producer}", receive)
+            return
+        receive = Receive(self.transport, message, _wire_layout(message))
+        wire = self._call(f"receive_{message.index}", receive)
+        for start, one in _with_starts(message):
+            unpack = Unpack(start, self._layout(message, one))
+            self.values[one.producer] = self._call(f"unpack_{one.producer}", unpack, wire)
+
     def _sends(self, identifier: str) -> None:
+        value = self.values[identifier]
+        # A bundled tensor is copied at once: a later operator may overwrite its memory before the
+        # bundle leaves.
+        for message, start, one in self.packed.get(identifier, ()):
+            wire = self.wires.get(message.index)
+            pack = Pack(message, start, self._layout(message, one))
+            given = (value,) if wire is None else (value, wire)
+            name = f"pack_{message.index}_{one.producer}"
+            self.wires[message.index] = self._call(name, pack, *given)
         for message in self.messages.sends.get(identifier, ()):
-            send = Send(self.transport, message, self._layout(message))
-            self._call(f"send_{message.index}", send, self.values[identifier])
+            if message.bundled:
+                layout, sent = _wire_layout(message), self.wires[message.index]
+            else:
+                layout, sent = self._layout(message, message.tensors[0]), value
+            send = Send(self.transport, message, layout)
+            self._call(f"send_{message.index}", send, sent)
 
     def _complete_sends_of(self, identifiers: frozenset[str]) -> None:
         for identifier in sorted(identifiers):
             for message in self.messages.sends.get(identifier, ()):
-                if identifier in self.values:
+                # A bundle has memory of its own, which nothing overwrites; a message of one tensor
+                # may share the memory of its value.
+                if identifier in self.values and not message.bundled:
                     self._call(f"complete_{message.index}", Complete(self.transport, message))
 
     def _call(self, name: str, module: torch.nn.Module, *arguments: fx.Node) -> fx.Node:
         self.root.add_module(name, module)
         return self.graph.create_node("call_module", name, arguments, name=name)
 
-    def _layout(self, message: RankMessage) -> Layout:
-        layout = self.captured.layouts.get(message.producer)
+    def _layout(self, message: RankMessage, one: Sent) -> Layout:
+        layout = self.captured.layouts.get(one.producer)
         if layout is None:
             raise JobError(
-                f"message {message.index}: {message.producer!r} gives no tensor and cannot be sent",
+                f"message {message.index}: {one.producer!r} gives no tensor and cannot be sent",
                 "check the placement file with `optimizer check`",
             )
-        if layout.wire_bytes != message.bytes or message.output:
+        if layout.wire_bytes != one.bytes or one.output:
             raise JobError(
-                f"message {message.index} says {message.bytes} bytes for output {message.output} "
-                f"of {message.producer!r}, which is one tensor of {layout.wire_bytes} bytes",
+                f"message {message.index} says {one.bytes} bytes for output {one.output} "
+                f"of {one.producer!r}, which is one tensor of {layout.wire_bytes} bytes",
                 "check the placement file with `optimizer check`",
             )
         return layout
+
+
+def _with_starts(message: RankMessage) -> Iterator[tuple[int, Sent]]:
+    """The tensors of a message, with the byte at which each begins."""
+    start = 0
+    for one in message.tensors:
+        yield start, one
+        start += one.bytes
+
+
+def _wire_layout(message: RankMessage) -> Layout:
+    return Layout((message.bytes,), (1,), torch.uint8)

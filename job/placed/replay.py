@@ -67,7 +67,12 @@ def replay_actions(
         )
     names = placement.cluster.device_names
     column = graph.device_types.index(placement.cluster.devices[names.index(device)].type)
-    arriving = {(message.producer, message.output): message for message in messages.receives}
+    arriving = {
+        (one.producer, one.output): message
+        for message in messages.receives
+        for one in message.tensors
+    }
+    received: set[int] = set()
     actions: list[Action] = []
     for identifier in placement.order[device]:
         operator = graph.index_of[identifier]
@@ -75,7 +80,8 @@ def replay_actions(
             producer = int(graph.tensor_producer[tensor])
             output = int(np.flatnonzero(graph.output_tensors(producer) == tensor)[0])
             message = arriving.pop((graph.ids[producer], output), None)
-            if message is not None:
+            if message is not None and message.index not in received:
+                received.add(message.index)
                 actions.append(ReceiveAction(message))
         seconds = float(graph.seconds[operator, column]) * time_scale
         if not np.isfinite(seconds):

@@ -41,15 +41,33 @@ def test_any_placement_and_order_train_bit_identically(
 ) -> None:
     captured: CapturedStep = request.getfixturevalue(name)
     graph = captured.operators
-    expected_losses, expected = train(captured, on_one_device(captured))
     cluster = cluster_of(2 + seed % 3)
     devices = random_devices(graph, cluster, seed)
     placement = placement_of(graph, cluster, devices, order_seed=seed if seed % 2 else None)
     assert placement.messages
+    assert trains_bit_identically(captured, placement)
+
+
+@pytest.mark.parametrize("name", ["hard", "mlp"])
+@pytest.mark.parametrize("seed", range(6))
+def test_tensors_that_travel_together_train_bit_identically(
+    name: str, seed: int, request: pytest.FixtureRequest
+) -> None:
+    captured: CapturedStep = request.getfixturevalue(name)
+    graph, cluster = captured.operators, cluster_of(2 + seed % 2)
+    devices = random_devices(graph, cluster, seed)
+    placement = placement_of(
+        graph, cluster, devices, order_seed=seed if seed % 2 else None, bundle_seed=seed
+    )
+    assert sum(1 for m in placement.messages if m.bundled) > 3
+    assert trains_bit_identically(captured, placement)
+
+
+def trains_bit_identically(captured: CapturedStep, placement: Placement) -> bool:
+    expected_losses, expected = train(captured, on_one_device(captured))
     losses, values = train(captured, placement)
-    assert losses == expected_losses
     assert losses[-1] < losses[0]
-    assert all(torch.equal(values[k], v) for k, v in expected.items())
+    return losses == expected_losses and all(torch.equal(values[k], v) for k, v in expected.items())
 
 
 @pytest.mark.parametrize("name", ["vgg16", "fnet", "gpt2"])
