@@ -4,9 +4,9 @@
 
 1 placements against one rank, to the last bit; 2 bytes, counters, rails; 3 predictions; 4 sharings
 by replay; 5 one rank against eager, capture, memory, Standard Evaluation; 7 one rank on CUDA, where
-there is a device; 8 an ordinary script on every NIC. --report writes the tables of these items into
-FOLDER/job.md and leaves those of other items. Figures of time need a machine that does nothing
-else.
+there is a device; 8 an ordinary script on every NIC; 9 training beside PyTorch's own ways. --report
+writes the tables of these items into FOLDER/job.md and leaves those of other items. Figures of time
+need a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ ITEMS = {
     5: ("one_rank.tables", "memory.tables", "standard_evaluation.tables"),
     7: ("cuda.tables",),
     8: ("scripts.tables",),
+    9: ("rivals.tables",),
 }
 
 if __name__ == "__main__":

@@ -1,0 +1,229 @@
+"""Item 9: real training beside PyTorch's DDP, FSDP2 and pipelining, on the same two servers.
+
+Servers, cores and NICs are those of training.py. Each rank is pinned to a core of its own.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.job.bare_ranks import PAYLOAD, replay
+from benchmarks.job.namespaces import Namespaces
+from benchmarks.job.training import RAILS, SERVERS, SETUP_SECONDS
+from benchmarks.report import ROOT
+from benchmarks.table import Table
+from placewire.job.contract.specification import OptimizerSpec
+from placewire.optimizer.cluster import Cluster, Device, Nic, Server
+from placewire.optimizer.graph.graph_file import load_graph, save_graph
+from placewire.optimizer.placement import Placement, load_placement
+from placewire.optimizer.profile.joining import joined
+
+STEPS, LIMIT_SECONDS, SOLVE_SECONDS = 10, 900, 40
+MICRO_BATCHES, SHARDS = (1, 2, 4), (1, 2)
+PORT = 29700
+OPTIMIZER = OptimizerSpec(name="adamw", lr=1e-3)
+
+
+@dataclass(frozen=True)
+class Case:
+    """split: where PyTorch's pipelining begins its second stage; "" where it cannot cut the model.
+    rate: of each NIC, so that DDP communicates about as long as it computes."""
+
+    model: str
+    batch: int
+    rate_bits_per_second: float
+    split: str
+
+    @property
+    def path(self) -> str:
+        return f"placewire.examples.models.{self.model}:training_step"
+
+
+CASES = (
+    Case("alexnet", 128, 400e6, "features.8"),
+    Case("vgg16", 32, 800e6, "features.17"),
+    Case("bert", 4, 600e6, "layers.6"),
+    Case("gpt2", 4, 600e6, ""),
+    Case("mixture", 4, 600e6, ""),
+)
+
+
+@dataclass(frozen=True)
+class Ours:
+    """Seconds."""
+
+    placement: Placement
+    variant: str
+    predicted: float
+    measured: float
+
+
+# The column's name, the way, and how many NICs gloo is given.
+WAYS = (
+    ("ddp, 1 NIC", "ddp", 1), ("ddp", "ddp", 2), ("fsdp, 1 NIC", "fsdp", 1), ("fsdp", "fsdp", 2),
+    ("gpipe", "gpipe", 2), ("1f1b", "1f1b", 2),
+)  # fmt: skip
+
+
+def tables(pictures: Path | None) -> Iterable[Table]:
+    rows = []
+    for case in CASES:
+        found = row(case)
+        print(f"    {' '.join(found)}", file=sys.stderr, flush=True)
+        rows.append(found)
+    yield Table(
+        title="9. Real training beside PyTorch's own ways, seconds of a step",
+        columns=(
+            "model, batch, NIC", "one device", *(name for name, *_ in WAYS), "ours", "predicted",
+            "off", "micro-batches x shards",
+        ),
+        rows=rows,
+        notes=(
+            "Two servers with one core each, on two NICs of this rate, limited by HTB, without "
+            "Open vSwitch; AdamW. One device: plain PyTorch. Pipelines: two stages, the best of 2, "
+            f"4 and 8 micro-batches. Ours: found in {SOLVE_SECONDS} s from profiles of both cores "
+            f"at once. Medians of {STEPS - 1} steps after the first.",
+        ),
+    )  # fmt: skip
+
+
+def row(case: Case) -> Sequence[str]:
+    rates = {rail: dict.fromkeys(SERVERS, case.rate_bits_per_second) for rail in RAILS}
+    with tempfile.TemporaryDirectory() as name, Namespaces(rates, offloads=True) as network:
+        alone = _alone(case)
+        peers = [_peer(network, case, way, nics) for _, way, nics in WAYS]
+        ours = _ours(network, case, Path(name))
+    return (
+        f"{case.model}, {case.batch}, {case.rate_bits_per_second / 1e6:.0f}M", f"{alone:.3f}",
+        *("-" if one is None else f"{one:.3f}" for one in peers), f"{ours.measured:.3f}",
+        f"{ours.predicted:.3f}", f"{ours.measured / ours.predicted - 1:+.1%}", ours.variant,
+    )  # fmt: skip
+
+
+def _alone(case: Case) -> float:
+    command = [
+        "taskset", "-c", "0", sys.executable, "-m", "benchmarks.job.taking_turns", "eager",
+        case.path, str(case.batch), "1", OPTIMIZER.model_dump_json(),
+    ]  # fmt: skip
+    lines = "".join(f"{k}\n" for k in range(STEPS))
+    done = subprocess.run(
+        command, input=lines, capture_output=True, text=True, cwd=ROOT, check=True,
+        timeout=LIMIT_SECONDS,
+    )  # fmt: skip
+    return statistics.median(list(map(float, done.stdout.split()))[1:])
+
+
+def _peer(network: Namespaces, case: Case, way: str, nics: int) -> float | None:
+    """Seconds of a step; None where PyTorch cannot cut the model into stages."""
+    arguments = [way, case.path, str(case.batch), str(STEPS)]
+    if way in ("ddp", "fsdp"):
+        return _trained(network, nics, arguments)
+    if not case.split:
+        return None
+    counts = [str(n) for n in (2, 4, 8) if n <= case.batch]
+    return min(_trained(network, nics, [*arguments, case.split, count]) for count in counts)
+
+
+def _trained(network: Namespaces, nics: int, arguments: Sequence[str]) -> float:
+    interfaces = ",".join(network.nic(rail) for rail in RAILS[:nics])
+    environment = (f"GLOO_SOCKET_IFNAME={interfaces}", "OMP_NUM_THREADS=1", f"PYTHONPATH={ROOT}")
+    started = []
+    for k, server in enumerate(SERVERS):
+        command = [
+            *network.prefix(server), "env", *environment, "taskset", "-c", str(k), sys.executable,
+            "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1",
+            "--node-rank", str(k), "--master-addr", network.address(SERVERS[0], RAILS[0]),
+            "--master-port", str(PORT), str(ROOT / "benchmarks/job/rival.py"), *arguments,
+        ]  # fmt: skip
+        started.append(
+            subprocess.Popen(
+                command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+        )
+    try:
+        said = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    if any(process.returncode for process in started):
+        raise RuntimeError(f"{arguments}\n{said[0][-3000:]}\n{said[1][-1500:]}")
+    steps = [list(map(float, re.findall(r"^step ([\d.]+)$", text, re.M))) for text in said]
+    return statistics.median(list(map(max, zip(*steps, strict=True)))[1:])
+
+
+def _ours(network: Namespaces, case: Case, folder: Path) -> Ours:
+    graphs = []
+    for count in MICRO_BATCHES:
+        for shards in SHARDS:
+            if count <= case.batch:
+                graphs.append(_profiled(case, count, shards, folder / f"{count}x{shards}"))
+    cluster = folder / "cluster.json"
+    cluster.write_text(_cluster(case).model_dump_json())
+    out = folder / "placement.json.gz"
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "placewire.optimizer.cli", "solve", *map(str, graphs),
+            "--cluster", str(cluster), "--sharing", "job", "--time-limit", str(SOLVE_SECONDS),
+            "--out", str(out),
+        ],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"{case}: no placement\n{done.stderr[-2000:]}")
+    placement = load_placement(out)
+    graph = next(g for g in map(load_graph, graphs) if g.structure_hash == placement.structure_hash)
+    count, shards = graph.notes["accumulate"], graph.notes["shards"]
+    told = replay(
+        network, graph, placement, STEPS, limit_seconds=LIMIT_SECONDS, kind="placed",
+        graph_file=None, model=case.path, batch=case.batch, optimizer=OPTIMIZER.model_dump(),
+        accumulate=count, shards=shards,
+    )  # fmt: skip
+    steps = [max(both) for both in zip(*told.step_seconds.values(), strict=True)]
+    return Ours(
+        placement, f"{count}x{shards}", placement.step_seconds, statistics.median(steps[1:])
+    )
+
+
+def _profiled(case: Case, count: int, shards: int, folder: Path) -> Path:
+    """Profiles both cores at the same time."""
+    started = []
+    for core, server in enumerate(SERVERS):
+        own = folder / server
+        own.mkdir(parents=True)
+        words = [
+            "taskset", "-c", str(core), sys.executable, "-m",
+            "placewire.optimizer.commands.profile", case.path, "--batch", str(case.batch),
+            "--accumulate", str(count), "--shards", str(shards),
+            "--device-type", f"cpu:{server}", "--optimizer", OPTIMIZER.model_dump_json(),
+            "--cache", str(own / "cache"), "--out", str(own / "graph.json.gz"),
+        ]  # fmt: skip
+        silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        started.append(subprocess.Popen(words, cwd=ROOT, **silent))
+    statuses = [process.wait() for process in started]
+    if any(statuses):
+        raise RuntimeError(f"{case}: a profile failed")
+    graph = joined({f"cpu:{s}": load_graph(folder / s / "graph.json.gz") for s in SERVERS})
+    file = folder / "graph.json.gz"
+    save_graph(graph, file)
+    return file
+
+
+def _cluster(case: Case) -> Cluster:
+    nics = tuple(
+        Nic(rail=rail, rate_bits_per_second=case.rate_bits_per_second * PAYLOAD) for rail in RAILS
+    )
+    servers = tuple(
+        Server(name=s, devices=(Device(type=f"cpu:{s}", memory_bytes=8 << 30),), nics=nics)
+        for s in SERVERS
+    )
+    return Cluster(
+        servers=servers, setup_latency_seconds=SETUP_SECONDS, intra_server_bits_per_second=1e10
+    )
