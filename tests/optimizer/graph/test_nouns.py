@@ -35,7 +35,7 @@ def test_the_rates_of_a_changed_placement_are_its_own():
     assert changed.rates.sum() == 0.0
 
 
-def test_a_placement_of_version_1_is_read_as_one_of_version_2():
+def test_a_placement_of_version_1_is_read_as_one_of_version_3():
     made = graph({"A": 1.0, "B": 1.0}, [("A", ["B"], 8)])
     problem = Problem(made, cluster(2), "job", floor=0.5)
     placement = place(problem, "random", SolveSettings(seed=1))
@@ -51,4 +51,4 @@ def test_a_placement_of_version_1_is_read_as_one_of_version_2():
     }
     assert placement_from_json(old) == placement
     with pytest.raises(PlacementError, match="version"):
-        placement_from_json({**document, "version": 3})
+        placement_from_json({**document, "version": 4})
