@@ -53,7 +53,7 @@ _COOKIE = re.compile(r"cookie=(0x[0-9a-f]+|0)")
 _PRIORITY = re.compile(r"priority=(\d+)")
 _DESTINATION = re.compile(r"nw_dst=([0-9./]+)")
 _QUEUE = re.compile(r"set_queue:(\d+)")
-# What flows may send their packets to: by its kind, the word before its name, and where it stands.
+# Flows may send their packets to these: by kind, the word before a name, and where that stands.
 _COUNTED = {
     "group": ("group_id", re.compile(r"^ *group_id=(\w+),", re.MULTILINE)),
     "meter": ("meter", re.compile(r"^ *meter=(\w+) ", re.MULTILINE)),

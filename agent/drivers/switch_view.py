@@ -162,7 +162,7 @@ class SwitchView:
         return [*found, *self._users()]
 
     def _users(self) -> Iterator[ForeignEntry]:
-        """What of others refers to a QoS or a queue of ours: the database removes neither then."""
+        """Rows of others that refer to a QoS or queue of ours, which the database then keeps."""
         own = {qos.uuid: nic for nic, qos in self._own_qos()}
         keys = {
             row.uuid: (qos.uuid, Queue.key_format.format(nic=nic, queue_id=queue_id))

@@ -13,23 +13,18 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from benchmarks.job.bare_ranks import PAYLOAD, replay
+from benchmarks.job.bare_ranks import replay
 from benchmarks.job.namespaces import Namespaces
-from benchmarks.job.training import RAILS, SERVERS, SETUP_SECONDS
+from benchmarks.job.training import OPTIMIZER, RAILS, SERVERS, profiled_on_both, two_servers
 from benchmarks.report import ROOT
 from benchmarks.table import Table
-from placewire.job.contract.specification import OptimizerSpec
-from placewire.optimizer.cluster import Cluster, Device, Nic, Server
 from placewire.optimizer.graph.graph_file import load_graph, save_graph
 from placewire.optimizer.placement import Placement, load_placement
-from placewire.optimizer.profile.joining import joined
 
 STEPS, LIMIT_SECONDS, SOLVE_SECONDS = 10, 900, 40
 MICRO_BATCHES, SHARDS = (1, 2, 4), (1, 2)
-PORT = 29700
-OPTIMIZER = OptimizerSpec(name="adamw", lr=1e-3)
+PORT, MEMORY_BYTES = 29700, 8 << 30
 
 
 @dataclass(frozen=True)
@@ -164,9 +159,13 @@ def _ours(network: Namespaces, case: Case, folder: Path) -> Ours:
     for count in MICRO_BATCHES:
         for shards in SHARDS:
             if count <= case.batch:
-                graphs.append(_profiled(case, count, shards, folder / f"{count}x{shards}"))
+                own = folder / f"{count}x{shards}"
+                cut = ("--accumulate", str(count), "--shards", str(shards))
+                graph = profiled_on_both(case.path, case.batch, own, *cut)
+                graphs.append(own / "graph.json.gz")
+                save_graph(graph, graphs[-1])
     cluster = folder / "cluster.json"
-    cluster.write_text(_cluster(case).model_dump_json())
+    cluster.write_text(two_servers(case.rate_bits_per_second, MEMORY_BYTES).model_dump_json())
     out = folder / "placement.json.gz"
     done = subprocess.run(
         [
@@ -189,41 +188,4 @@ def _ours(network: Namespaces, case: Case, folder: Path) -> Ours:
     steps = [max(both) for both in zip(*told.step_seconds.values(), strict=True)]
     return Ours(
         placement, f"{count}x{shards}", placement.step_seconds, statistics.median(steps[1:])
-    )
-
-
-def _profiled(case: Case, count: int, shards: int, folder: Path) -> Path:
-    """Profiles both cores at the same time."""
-    started = []
-    for core, server in enumerate(SERVERS):
-        own = folder / server
-        own.mkdir(parents=True)
-        words = [
-            "taskset", "-c", str(core), sys.executable, "-m",
-            "placewire.optimizer.commands.profile", case.path, "--batch", str(case.batch),
-            "--accumulate", str(count), "--shards", str(shards),
-            "--device-type", f"cpu:{server}", "--optimizer", OPTIMIZER.model_dump_json(),
-            "--cache", str(own / "cache"), "--out", str(own / "graph.json.gz"),
-        ]  # fmt: skip
-        silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        started.append(subprocess.Popen(words, cwd=ROOT, **silent))
-    statuses = [process.wait() for process in started]
-    if any(statuses):
-        raise RuntimeError(f"{case}: a profile failed")
-    graph = joined({f"cpu:{s}": load_graph(folder / s / "graph.json.gz") for s in SERVERS})
-    file = folder / "graph.json.gz"
-    save_graph(graph, file)
-    return file
-
-
-def _cluster(case: Case) -> Cluster:
-    nics = tuple(
-        Nic(rail=rail, rate_bits_per_second=case.rate_bits_per_second * PAYLOAD) for rail in RAILS
-    )
-    servers = tuple(
-        Server(name=s, devices=(Device(type=f"cpu:{s}", memory_bytes=8 << 30),), nics=nics)
-        for s in SERVERS
-    )
-    return Cluster(
-        servers=servers, setup_latency_seconds=SETUP_SECONDS, intra_server_bits_per_second=1e10
     )

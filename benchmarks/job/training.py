@@ -129,8 +129,9 @@ def _trained(case: Case) -> Trained:
     print(f"  … {case.model}, {case.batch}, {case.sharing}", file=sys.stderr, flush=True)
     rates = {rail: dict.fromkeys(SERVERS, NIC_RATE) for rail in RAILS}
     with tempfile.TemporaryDirectory() as name, Namespaces(rates, offloads=True) as network:
-        graph = _profiled(case, Path(name) / "first")
-        ask = Ask(kept_graph(graph), _cluster(case), "auto", case.sharing, time_limit=SOLVE_SECONDS)
+        graph = profiled_on_both(case.path, case.batch, Path(name) / "first")
+        cluster = two_servers(NIC_RATE, case.memory_bytes)
+        ask = Ask(kept_graph(graph), cluster, "auto", case.sharing, time_limit=SOLVE_SECONDS)
         placement = solve(ask).placement
         if not placement.server_pairs:
             raise RuntimeError(f"{case}: all operators are on one server, so nothing is sent")
@@ -143,27 +144,28 @@ def _trained(case: Case) -> Trained:
             )  # fmt: skip
             steps = [max(both) for both in zip(*told.step_seconds.values(), strict=True)]
             turns.append(statistics.median(steps[1:]))
-            predictions.append(_step(_profiled(case, Path(name) / f"{turn}"), placement))
+            again = profiled_on_both(case.path, case.batch, Path(name) / f"{turn}")
+            predictions.append(_step(again, placement))
     return Trained(placement, predictions, turns)
 
 
-def _profiled(case: Case, folder: Path) -> OperatorGraph:
-    """Profiles all cores at the same time, with empty caches."""
+def profiled_on_both(path: str, batch: int, folder: Path, *more: str) -> OperatorGraph:
+    """Profiles all cores at the same time, with empty caches. more: options of the profile."""
     started = []
     for core, server in enumerate(SERVERS):
         own = folder / server
         own.mkdir(parents=True)
         words = [
             "taskset", "-c", str(core), sys.executable, "-m",
-            "placewire.optimizer.commands.profile", case.path, "--batch", str(case.batch),
+            "placewire.optimizer.commands.profile", path, "--batch", str(batch),
             "--device-type", _type(server), "--optimizer", OPTIMIZER.model_dump_json(),
-            "--cache", str(own / "cache"), "--out", str(own / "graph.json.gz"),
+            "--cache", str(own / "cache"), "--out", str(own / "graph.json.gz"), *more,
         ]  # fmt: skip
         silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         started.append(subprocess.Popen(words, cwd=ROOT, **silent))
     statuses = [process.wait() for process in started]
     if any(statuses):
-        raise RuntimeError(f"{case}: a profile failed")
+        raise RuntimeError(f"{path}: a profile failed")
     return joined({_type(s): load_graph(folder / s / "graph.json.gz") for s in SERVERS})
 
 
@@ -171,9 +173,12 @@ def _type(server: str) -> str:
     return f"cpu:{server}"
 
 
-def _cluster(case: Case) -> Cluster:
-    nics = tuple(Nic(rail=rail, rate_bits_per_second=NIC_RATE * PAYLOAD) for rail in RAILS)
-    devices = {s: Device(type=_type(s), memory_bytes=case.memory_bytes) for s in SERVERS}
+def two_servers(rate_bits_per_second: float, memory_bytes: int) -> Cluster:
+    """rate_bits_per_second: on the wire, of each NIC. memory_bytes: of each device."""
+    nics = tuple(
+        Nic(rail=rail, rate_bits_per_second=rate_bits_per_second * PAYLOAD) for rail in RAILS
+    )
+    devices = {s: Device(type=_type(s), memory_bytes=memory_bytes) for s in SERVERS}
     servers = tuple(Server(name=s, devices=(devices[s],), nics=nics) for s in SERVERS)
     return Cluster(
         servers=servers, setup_latency_seconds=SETUP_SECONDS, intra_server_bits_per_second=1e10

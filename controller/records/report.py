@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from placewire.optimizer.placement import Placement
 
 
-# What others wrote into a report, as agents, is cut there: a report must be made of any run.
+# Agents' and ranks' texts are cut to this length, so that every run's report can be made.
 _LONGEST_FAILURE = 500_000
 NetworkAfter = Literal["restored", "kept", "not restored"]
 # Begins the note of what the network was given back without.

@@ -52,7 +52,8 @@ def where_data_is(placement: Placement, notes: Mapping[str, Any]) -> list[str]:
     for name in notes["inputs"]:
         readers.setdefault(placement.operators[name], []).append(name)
     read = "; ".join(f"{', '.join(names)} on {device}" for device, names in readers.items())
-    sent = sum(m.bytes for m in placement.messages if m.producer in notes["inputs"])
+    tensors = (sent for message in placement.messages for sent in message.tensors)
+    sent = sum(one.bytes for one in tensors if one.producer in notes["inputs"])
     return [
         f"the loss is computed on {placement.operators[notes['loss']]}",
         f"the batch is read where its inputs are: {read}; {format_bytes(sent)} of it are sent on",

@@ -125,7 +125,7 @@ def _check_bundled(index: int, message: Message, turn: Mapping[tuple[str, str], 
                 f"{message.source} before {message.producer!r}, after which the message is sent",
                 "check the placement file with `optimizer check`",
             )
-    # What the others leave is the producer's own.
+    # The producer's own tensor has the bytes that the bundled ones leave.
     if message.bundled and min(one.bytes for one in message.tensors) < 0:
         raise JobError(
             f"message {index} says {message.bytes} bytes, of which its bundled tensors' "

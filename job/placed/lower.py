@@ -24,7 +24,7 @@ from placewire.optimizer.capture.stepped import Stepped
 from placewire.optimizer.capture.updates import AdamW, Sgd
 from placewire.optimizer.placement import Placement, Sent
 
-# What torch allocates on a GPU begins at a multiple of this; on a CPU, of a divisor of it.
+# torch's memory on a GPU begins at multiples of this, and on a CPU at multiples of a divisor of it.
 ALIGNED_BYTES = 512
 
 

@@ -11,6 +11,7 @@ from placewire.optimizer.explain.summary import timeline_of
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.problem import Problem
+from placewire.optimizer.simulation.bundles import Bundle, bundles_of
 from placewire.optimizer.simulation.timeline import Timeline
 from placewire.optimizer.trace.document import (
     COMPUTE,
@@ -29,13 +30,14 @@ def predicted_trace(graph: OperatorGraph, placement: Placement, steps: Sequence[
     Raises TraceError where the step never ends.
     """
     problem, timeline = timeline_of(graph, placement)
+    bundles = bundles_of(graph, placement)
     if not np.isfinite(timeline.step_seconds):
         raise TraceError("the predicted step never ends: two servers exchange messages at no rate")
     names = problem.cluster.device_names
     spans: dict[str, list[Span]] = {name: [] for name in names}
     for name, order in zip(names, timeline.order, strict=True):
         spans[name] += _computed(graph, timeline, order)
-    for device, span in _transferred(problem, timeline):
+    for device, span in _transferred(graph, bundles, problem, timeline):
         spans[names[device]].append(span)
     devices = tuple(
         TracedDevice(
@@ -52,13 +54,18 @@ def predicted_trace(graph: OperatorGraph, placement: Placement, steps: Sequence[
 
 def _computed(graph: OperatorGraph, timeline: Timeline, order: Sequence[int]) -> Iterator[Span]:
     for i in order:
+        if i >= graph.operator_count:
+            continue  # a bundle, which takes no time, and which ranks do not count as an operator
         start, finish = float(timeline.start[i]), float(timeline.finish[i])
         yield Span(0, COMPUTE, graph.ids[i], start, finish, {"type": graph.types[i]})
 
 
-def _transferred(problem: Problem, timeline: Timeline) -> Iterator[tuple[int, Span]]:
-    """(device, span) of every part of every message, at its sender and at its receiver."""
-    graph, names = problem.graph, problem.cluster.device_names
+def _transferred(
+    graph: OperatorGraph, bundles: Sequence[Bundle], problem: Problem, timeline: Timeline
+) -> Iterator[tuple[int, Span]]:
+    """(device, span) of every part of every message, at its sender and at its receiver. As ranks
+    do, it names a bundle by the tensor that is made last. problem: with the bundles."""
+    names = problem.cluster.device_names
     parts = zip(
         timeline.messages,
         timeline.part_start_seconds.tolist(),
@@ -66,15 +73,18 @@ def _transferred(problem: Problem, timeline: Timeline) -> Iterator[tuple[int, Sp
         strict=True,
     )
     for message, starts, finishes in parts:
-        producer = int(graph.tensor_producer[message.tensor])
-        output = int(np.flatnonzero(graph.output_tensors(producer) == message.tensor)[0])
+        tensor = message.tensor
+        if tensor >= graph.tensor_count:
+            tensor = bundles[tensor - graph.tensor_count].tensors[-1]
+        producer = int(graph.tensor_producer[tensor])
+        output = int(np.flatnonzero(graph.output_tensors(producer) == tensor)[0])
         shares = dict(enumerate(message.rails)) or {0: 1.0}
         for rail, share in shares.items():
             if not share:
                 continue
             name = problem.cluster.rails[rail] if message.rails else ""
             details = {
-                "bytes": round(share * int(graph.tensor_bytes[message.tensor])),
+                "bytes": round(share * int(problem.graph.tensor_bytes[message.tensor])),
                 "send_order": message.send_order,
                 "output": output,
                 "queued_microseconds": round((starts[rail] - message.queued_seconds) * 1e6, 3),

@@ -33,7 +33,7 @@ from placewire.optimizer.quantities import format_seconds
 
 # Used until a set-up latency is measured: what gloo took over the lab's links, rounded up.
 ASSUMED_SETUP_SECONDS = 500e-6
-# What a plan may have. The ranks' user decides what ranks tell.
+# A plan may have no more, and ranks, which tell what their user decides, must not either.
 _MOST_SETUP_SECONDS = 60.0
 _VERSION = 1
 

@@ -21,7 +21,7 @@ async def run_relayed(words: Sequence[str], say: Say) -> bytes:
     output. Cancelling kills it. Raises InfeasiblePlacement where no placement fits, PlacewireError
     where it fails otherwise."""
     argv = [sys.executable, *words]
-    # What it prints is read here, whatever this terminal's encoding is.
+    # This process reads the child's output as UTF-8, whatever this terminal's encoding is.
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8:backslashreplace"}
     ended = await run_to_end(argv, environment=environment, on_line=lambda line: say("  " + line))
     if ended.status == _INFEASIBLE:

@@ -24,7 +24,7 @@ from placewire.controller.show.reports import steps_table
 from placewire.controller.show.steps import Step, Steps
 from placewire.controller.show.story import Show
 from placewire.job.contract.specification import Finished, StepDone
-from placewire.optimizer.placement import Placement, Variant
+from placewire.optimizer.placement import Placement, Sent, Variant
 from tests.controller.plans import placement, plan
 
 SERVERS = ("gpu-node-a-rack12-01", "gpu-node-a-rack12-02")
@@ -164,6 +164,9 @@ def test_the_device_of_the_loss_and_of_each_input_is_named() -> None:
         "the batch is read where its inputs are: input_0 on s1/0; input_1 on s2/0; "
         "2.9 KiB of it are sent on",
     ]
+    other = {"producer": "op0", "bytes": 5000, "bundled": (Sent("input_0", 0, 3000),)}
+    made = made.model_copy(update={"messages": (message.model_copy(update=other),)})
+    assert where_data_is(made, {"loss": "loss_1", "inputs": ["input_0", "input_1"]}) == lines
     assert where_data_is(made, {"source": "imported"}) == []
 
 

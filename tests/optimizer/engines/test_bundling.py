@@ -10,50 +10,18 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from placewire.optimizer.bounds import lower_bound
 from placewire.optimizer.check.check import check
 from placewire.optimizer.check.recompute.facts import Facts
 from placewire.optimizer.check.recompute.memory import recompute_memory
 from placewire.optimizer.check.recompute.times import recompute_times
 from placewire.optimizer.engines import bundling
-from placewire.optimizer.engines.assemble import assemble
-from placewire.optimizer.engines.single import best_single
-from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.explain.explanation import explain
 from placewire.optimizer.explain.summary import timeline_of
 from placewire.optimizer.placement import Placement, Sent, placement_from_json
 from placewire.optimizer.problem import InfeasibleError, Problem
-from placewire.optimizer.rates.allocator import starting_rates
+from tests.optimizer.bundled_placements import MS, ON, placed, two_small
 from tests.optimizer.cases import cluster, graph
 from tests.optimizer.problems import SHARINGS, able_devices, problems
-
-MS = 1e-3
-
-
-def placed(problem: Problem, device, priority=None) -> Placement:
-    device = np.array(device, dtype=np.int64)
-    count = problem.graph.operator_count
-    priority = -np.arange(count, dtype=float) if priority is None else priority
-    rates = starting_rates(problem, device) if problem.decides_rates else None
-    alone = best_single(problem)
-    return assemble(
-        problem, Solution(device, priority, rates), lower_bound(problem),
-        single_device_seconds=None if alone is None else alone[1], engine="test",
-        reduction="none", seed=0, wall_seconds={}, bundles=True,
-    )  # fmt: skip
-
-
-def two_small(late: float = 1.0, size: int = 100) -> Problem:
-    """A and B (1 ms each) on the first server make what R and S on the second one read; S comes
-    after R, which takes 20 ms where `late` is 1."""
-    work = graph(
-        {"A": MS, "B": MS, "W": 20 * MS * late, "R": MS, "S": MS},
-        [("A", ["R"], size), ("B", ["S"], size), ("W", ["R"], 0)],
-    )
-    return Problem(work, cluster(2), "job")
-
-
-ON = [0, 0, 1, 1, 1]
 
 
 def test_tensors_that_nobody_waits_for_travel_together():

@@ -29,6 +29,7 @@ from placewire.optimizer.trace.document import (
 )
 from placewire.optimizer.trace.merging import merged
 from placewire.optimizer.trace.predicted import predicted_trace
+from tests.optimizer.bundled_placements import ON, placed, two_small
 from tests.optimizer.cases import cluster, graph
 from tests.trace_files import (
     check_trace,
@@ -66,6 +67,19 @@ def test_a_prediction_has_every_operator_and_every_message(sharing: SharingName)
     assert transfers(document, "predicted") == expected_transfers(placement, [0, 7])
     last = max(e["ts"] + e["dur"] for e in document["traceEvents"] if e["ph"] == "X")
     assert last == pytest.approx(2 * placement.step_seconds * 1e6)
+
+
+def test_a_bundle_is_one_message_and_no_operator() -> None:
+    """Ranks name it by the tensor that is made last, and so does the prediction."""
+    problem = two_small()
+    placement = placed(problem, ON)
+    assert placement.messages[0].bundled
+    document = trace_to_json(predicted_trace(problem.graph, placement, [0]))
+    check_trace(document)
+    assert computed(document, "predicted") == expected_operators(placement, [0])
+    assert transfers(document, "predicted") == expected_transfers(placement, [0])
+    sent = {e["name"] for e in document["traceEvents"] if e.get("args", {}).get("bytes") == 200}
+    assert sent == {"B"}
 
 
 def test_bytes_of_a_cut_message_add_up() -> None:
