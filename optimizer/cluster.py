@@ -84,7 +84,9 @@ class Server(Frozen):
 class Cluster(Frozen):
     """servers are in plan order, and every array over servers has that order.
 
-    setup_latency_seconds is p0 of the thesis (3.5). intra_server_bits_per_second is the rate
+    setup_latency_seconds is p0 of the thesis (3.5). message_seconds: for how long each of the two
+    devices of a message can run nothing else because of it, however small it is (the overhead `o`
+    of LogP, Culler et al. 1993, section 3). intra_server_bits_per_second is the rate
     between two devices of one server. links are for clusters whose pairs of devices differ in
     transfer cost (Moirai); a pair with a link uses neither NICs nor the intra-server path.
     """
@@ -92,6 +94,7 @@ class Cluster(Frozen):
     version: Literal[1] = 1
     servers: tuple[Server, ...]
     setup_latency_seconds: Annotated[float, Field(strict=True, ge=0, le=_MOST_SECONDS)]
+    message_seconds: Annotated[float, Field(strict=True, ge=0, le=_MOST_SECONDS)] = 0.0
     intra_server_bits_per_second: Rate
     links: tuple[Link, ...] = ()
 

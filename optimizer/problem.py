@@ -87,6 +87,12 @@ class Problem:
         """Whether a large message is cut into equal parts over the rails that serve its pair."""
         return transfers.cuts_equally(self.backend, self.model)
 
+    @property
+    def message_seconds(self) -> float:
+        """What a message takes of each of its two devices: nothing under the models of papers,
+        which do not have it."""
+        return self.cluster.message_seconds if self.model == "contended" else 0.0
+
     @cached_property
     def worthwhile_rates(self) -> FloatArray:
         """float64[S, S, R]: what each pair would get alone on the rails that serve it."""

@@ -19,6 +19,7 @@ from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.engines.units import typical_transfer_seconds, upward_rank
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.kernels.simulation.first_come import NOT_CHANGED, run_first_come
+from placewire.optimizer.kernels.simulation.occupation import occupation
 from placewire.optimizer.kernels.simulation.transfers import channel_rates, device_traffic
 from placewire.optimizer.kernels.tables import tables_of
 from placewire.optimizer.problem import Problem
@@ -110,8 +111,9 @@ def _rates_of(file: Path) -> list[str]:
     def compiled() -> float:
         channels = channel_rates(tables, device_traffic(tables, device), rates)
         step, _, _ = run_first_come(
-            tables, device, rank, channels, False, None, *room, None, *not_changed
-        )
+            tables, occupation(tables, device), device, rank, channels, False, None, *room, None,
+            *not_changed,
+        )  # fmt: skip
         return step
 
     plain = partial(list_schedule, problem, device, rank, rates)

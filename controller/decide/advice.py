@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from placewire.controller.decide.cached_file import make_cache, write_cached
-from placewire.controller.decide.measured.calibration import with_setup_latency
+from placewire.controller.decide.measured.calibration import with_measured
 from placewire.controller.decide.measured.optimizer_process import (
     OPTIMIZER_PROGRAM,
     Say,
@@ -29,7 +29,7 @@ async def advise(
         raise PlanError(str(plan_file), [("job.kind", f"{what}; give `kind: placed`")])
     job = plan.job.model_copy(update={"accumulate": "auto", "shards": "auto"})
     make_cache(cache)
-    plan = with_setup_latency(plan, cache, say)
+    plan = with_measured(plan, cache, say)
     variants = await variants_of(plan, job, plan_file, launcher, cache, say, only_told=True)
     cluster = plan.payload_cluster
     cluster_file = cache / f"cluster-{cluster.digest[:16]}.json"

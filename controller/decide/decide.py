@@ -22,7 +22,7 @@ from placewire.controller.decide.cached_file import (
     write_cached,
     written,
 )
-from placewire.controller.decide.measured.calibration import with_setup_latency
+from placewire.controller.decide.measured.calibration import with_measured
 from placewire.controller.decide.measured.digests import digest, optimizer_digest
 from placewire.controller.decide.measured.optimizer_process import (
     OPTIMIZER_PROGRAM,
@@ -95,7 +95,7 @@ async def decide(
     InfeasiblePlacement where no placement fits, PlanError where a replay's graph cannot be read,
     and what profiled_graph raises."""
     make_cache(cache)
-    plan = with_setup_latency(plan, cache, say)
+    plan = with_measured(plan, cache, say)
     cluster, limit, job = plan.payload_cluster, plan.solve.time_limit_seconds, plan.job
     if isinstance(job, ReplayJob):
         variants = [await asyncio.to_thread(_replayed, job, plan_file, cache)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import resource
+import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from placewire.job.calibration.exchanges import (
     MEASURING_SECONDS,
+    SMALL_BYTES,
     Exchange,
     calibrating_devices,
     everybody,
@@ -73,9 +75,11 @@ def run_calibration(spec: RankSpec, emit: Callable[[RankEvent], None], on_lost: 
     emit(Started(rank=spec.rank, pid=os.getpid(), structure_hash=structure, notes=notes))
     connect(spec, placement, transport, store)
     limit_tcp_waits(spec.loss_seconds)
-    trips = _measure(spec, placement, rails, _Trips(spec, transport), store)
-    paths, due = tuple(_paths(spec, trips)), paths_from(spec.device, placement, rails)
-    emit(Calibrated(rank=spec.rank, paths=paths, left_out=len(due) - len(paths)))
+    trips = _Trips(spec, transport)
+    measured = _measure(spec, placement, rails, trips, store)
+    paths, due = tuple(_paths(spec, measured)), paths_from(spec.device, placement, rails)
+    left_out, took = len(due) - len(paths), trips.message_seconds
+    emit(Calibrated(rank=spec.rank, paths=paths, left_out=left_out, message_seconds=took))
     transport.close()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     emit(Finished(rank=spec.rank, traffic=(), peak_memory_bytes=peak))
@@ -92,6 +96,15 @@ class _Trips:
             torch.device("cuda", index) if spec.backend == "nccl" else torch.device("cpu")
         )
         self._payload = torch.empty(0, dtype=torch.uint8)
+        self._small: list[float] = []
+
+    @property
+    def message_seconds(self) -> float | None:
+        """The processor's time, of all threads, for one end of a small message: the median over
+        exchanges. None on GPUs, and where no exchange was run."""
+        if self._device.type == "cuda" or not self._small:
+            return None
+        return statistics.median(self._small)
 
     def run(self, messages: RankMessages, *, is_source: bool) -> list[float]:
         """Runs one step of the transport. Returns each round trip's seconds, at its source."""
@@ -102,6 +115,7 @@ class _Trips:
         if self._payload.numel() < most:
             self._payload = torch.zeros(most, dtype=torch.uint8, device=self._device)
         self._transport.expect(messages)
+        worked = time.process_time()
         self._transport.begin_step()
         seconds = []
         for ours, theirs in zip(sends, receives, strict=True):
@@ -116,6 +130,9 @@ class _Trips:
             if not is_source:
                 self._transport.send(ours, self._payload[: ours.bytes])
         self._transport.end_step()
+        ends = len(sends) + len(receives)
+        if ends and max(message.bytes for message in (*sends, *receives)) <= SMALL_BYTES:
+            self._small.append((time.process_time() - worked) / ends)
         return seconds
 
 

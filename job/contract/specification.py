@@ -211,12 +211,15 @@ class MeasuredPath(Frozen):
 
 class Calibrated(Frozen):
     """What this rank measured as the source. left_out: how many further paths were not measured,
-    because time ran out."""
+    because time ran out. message_seconds: of its processor, for each message that it sent or
+    took; None where ranks compute on GPUs, whose time this says nothing of.
+    """
 
     event: Literal["calibrated"] = "calibrated"
     rank: Count
     paths: tuple[MeasuredPath, ...]
     left_out: Count = 0
+    message_seconds: Seconds | None = None
 
 
 class StepDone(Frozen):

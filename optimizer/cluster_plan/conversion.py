@@ -7,6 +7,7 @@ from placewire.optimizer.cluster_plan.documents import DocumentError
 from placewire.optimizer.cluster_plan.payload import payload_capacity, payload_fraction
 from placewire.optimizer.cluster_plan.section import ChosenRails, PlanCluster, PlanNic
 from placewire.optimizer.cluster_plan.values import MEASURED
+from placewire.optimizer.names import assumed_message_seconds
 
 
 def cluster_of(section: PlanCluster, rails: ChosenRails = None) -> Cluster:
@@ -29,8 +30,16 @@ def cluster_of(section: PlanCluster, rails: ChosenRails = None) -> Cluster:
     return Cluster(
         servers=servers,
         setup_latency_seconds=section.setup_latency_seconds,
+        message_seconds=message_seconds_of(section),
         intra_server_bits_per_second=section.intra_server_bits_per_second,
     )
+
+
+def message_seconds_of(section: PlanCluster) -> float:
+    """What a message costs each of its devices: as the plan says, else as is assumed."""
+    if section.message_seconds is not None:
+        return section.message_seconds
+    return assumed_message_seconds(d.type for server in section.servers for d in server.devices)
 
 
 def _nic(nic: PlanNic) -> Nic:

@@ -96,6 +96,13 @@ class PlanCluster(Frozen):
         description="how long a message takes before its first byte travels (p0 of the thesis, "
         "3.5); `measured`: as `controller apply` measured it on this cluster",
     )
+    message_seconds: values.MessageTime | None = Field(
+        None,
+        alias="message_time",
+        description="for how long a message, however small, keeps each of its two devices from "
+        "computing; default: as calibration measured it on this cluster, else 100us where devices "
+        "are processors and 20us where all are GPUs",
+    )
     intra_server_bits_per_second: values.Rate = Field(
         alias="intra_server_bandwidth", description="the rate between two devices of one server"
     )

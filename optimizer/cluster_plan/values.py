@@ -181,6 +181,7 @@ _with_prefix = Check("an IPv4 address with its prefix, like 10.7.0.1/24", _ipv4_
 _rate = quantity(parse_bits_per_second, 1e3, 1e15, "1kbit to 1000Tbit")
 _background = quantity(parse_bits_per_second, 0, 1e15, "0bit to 1000Tbit")
 _latency = quantity(parse_seconds, 0, 60, f"0s to 60s, or {MEASURED}")
+_message_time = quantity(parse_seconds, 0, 60, "0s to 60s")
 _mtu = whole(
     1280, 9216, " bytes, as `ip link` shows it: only tunnels have less, and switches drop more"
 )
@@ -199,4 +200,5 @@ Background = Annotated[float, BeforeValidator(_background)]
 Mtu = Annotated[int, BeforeValidator(_mtu)]
 # None: the latency is to be measured.
 Latency = Annotated[float | None, BeforeValidator(Check(_latency.accepted, _latency_or_none))]
+MessageTime = Annotated[float, BeforeValidator(_message_time)]
 Memory = Annotated[int, BeforeValidator(_memory)]

@@ -1,13 +1,12 @@
 """Decides which small tensors travel together, so that a step has few messages.
 
-However small a message is, both of its ranks spend some time of their processors on it, which the
-model of the network does not count. So several ways to join tensors are tried, from those that
-delay readers a little to those that delay nobody, and the step and its messages are weighed.
+However small a message is, it occupies both of its devices for `message_seconds`. So several ways
+to join tensors are tried, from those that delay readers to those that delay nobody.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -28,11 +27,14 @@ _PART_OF_STEP, _LEAST_SECONDS = 1 / 200, 1e-3
 _MOST_OPEN = 8
 # By what part of the step a bundle may be late at its first reader, and by what part of the first
 # limit it may be large.
-_ATTEMPTS = ((0.005, 2.0), (0.002, 1.0), (0.0, 1.0), (0.0, 0.25), (-0.03, 0.25))
+_ATTEMPTS = (
+    (0.05, 4.0), (0.02, 2.0), (0.005, 2.0), (0.002, 1.0), (0.0, 1.0), (0.0, 0.25), (-0.03, 0.25),
+)  # fmt: skip
 # On graphs of so many operators only these are tried, because each takes a simulation.
-_FEW_FROM, _FEW_ATTEMPTS = 10_000, ((0.002, 1.0), (0.0, 0.25))
-# What gloo and Python took of each rank's processor for a message, measured with small models.
-_MESSAGE_SECONDS = 1e-4
+_FEW_FROM, _FEW_ATTEMPTS = 10_000, ((0.005, 2.0), (0.0, 1.0))
+# A search that knows no bundles counts this part of what a message costs: of so many messages one
+# was left where tensors travelled together.
+_ONE_OF = 0.25
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,15 @@ class Bundled:
     step: PlacedStep
     timeline: Timeline
     bundles: tuple[Bundle, ...] = ()
+
+
+def before_bundles(problem: Problem) -> Problem:
+    """The problem as a search sees it whose placement gets bundles afterwards."""
+    cluster = problem.cluster
+    if problem.message_seconds == 0.0:
+        return problem
+    some = cluster.message_seconds * _ONE_OF
+    return replace(problem, cluster=cluster.model_copy(update={"message_seconds": some}))
 
 
 @dataclass
@@ -60,7 +71,7 @@ def bundled(problem: Problem, solution: Solution, timeline: Timeline) -> Bundled
     """The solution with the bundles that are best; its order may change. timeline: without any."""
     device, graph = solution.device, problem.graph
     best = Bundled(problem, PlacedStep(graph, device, timeline.order), timeline)
-    if problem.model != "contended" or not timeline.messages:
+    if problem.message_seconds == 0.0 or not timeline.messages:
         return best
     given, fits = best.step, _fits(problem, timeline)
     many = graph.operator_count >= _FEW_FROM
@@ -78,7 +89,8 @@ def bundled(problem: Problem, solution: Solution, timeline: Timeline) -> Bundled
         step = PlacedStep(made.graph, made.device, found.order)
         if fits and not _fits(again, found):
             continue
-        best = min(best, Bundled(again, step, found, _as_made(bundles, step)), key=_weighed)
+        if found.step_seconds < best.timeline.step_seconds:
+            best = Bundled(again, step, found, _as_made(bundles, step))
     return best
 
 
@@ -97,11 +109,6 @@ def _turns(step: PlacedStep) -> IntArray:
     for row in step.order:
         turn[list(row)] = np.arange(len(row))
     return turn
-
-
-def _weighed(one: Bundled) -> float:
-    ends = Counter(end for m in one.timeline.messages for end in (m.source, m.destination))
-    return one.timeline.step_seconds + _MESSAGE_SECONDS * max(ends.values())
 
 
 def _priority(problem: Problem, solution: Solution) -> FloatArray:

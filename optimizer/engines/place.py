@@ -14,13 +14,14 @@ from placewire.optimizer.bounds import Bound, lower_bound, strong_bound
 from placewire.optimizer.bounds.memory_limits import refuse_impossible
 from placewire.optimizer.check.check import check
 from placewire.optimizer.engines.assemble import assemble
+from placewire.optimizer.engines.bundling import before_bundles
 from placewire.optimizer.engines.engine import ENGINES
 from placewire.optimizer.engines.refusals import BrokenRuleError, EngineRefusedError
 from placewire.optimizer.engines.reporting import Clock, Reporter
 from placewire.optimizer.engines.schedulers import schedule
 from placewire.optimizer.engines.scoring import score
 from placewire.optimizer.engines.single import best_single
-from placewire.optimizer.engines.solution import Report, Solution
+from placewire.optimizer.engines.solution import TIE, Report, Solution
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.reductions.chain import reduce_by_name, unchanged
@@ -57,7 +58,9 @@ def place(
     """
     method = ENGINES.load(engine)
     clock = Clock()
-    budget = _Budget(problem, settings, clock)
+    # What `auto` finds gets bundles, so that fewer messages are left than its search counts.
+    seen = before_bundles(problem) if engine == "auto" else problem
+    budget = _Budget(seen, settings, clock)
     with Reporter(progress, clock) as reporter:
         bound = lower_bound(problem)
         if engine != "single":
@@ -68,7 +71,7 @@ def place(
         clock.stage("bound")
         if reduction == "auto" or engine == "single":
             reduction = method.reduction or "auto"
-        small, undo, words = reduce_by_name(problem, reduction)
+        small, undo, words = reduce_by_name(seen, reduction)
         clock.stage("reduce")
         if (refusal := method.accepts(small)) is not None:
             raise EngineRefusedError(refusal.what)
@@ -82,7 +85,7 @@ def place(
         solution = schedule(problem, solution, settings.scheduler)
         # `auto` knows good rates already, and a budget of moves sets no time limit.
         unlimited = engine == "auto" or settings.moves is not None
-        best = score(problem, solution, until=math.inf if unlimited else budget.end)
+        best = score(seen, solution, until=math.inf if unlimited else budget.end)
         if best.excess > 0.0:
             raise InfeasibleError(
                 f"{engine} found a placement that exceeds a device's memory by {best.excess:.1%}; "
@@ -97,6 +100,12 @@ def place(
             engine=engine, reduction=words, seed=settings.seed, wall_seconds=clock.stages,
             bundles=engine == "auto",
         )  # fmt: skip
+        if engine == "auto" and single_seconds is not None and alone is not None:  # noqa: SIM102
+            if single_seconds <= placement.step_seconds * (1 + TIE):
+                placement = assemble(
+                    problem, alone[0], bound, single_device_seconds=single_seconds,
+                    engine=engine, reduction=words, seed=settings.seed, wall_seconds=clock.stages,
+                )  # fmt: skip
         violations = check(problem.graph, placement)
         clock.stage("check")
     if violations:

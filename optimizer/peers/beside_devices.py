@@ -103,12 +103,13 @@ class PeerGraph:
 
 
 def with_communication(cluster: Cluster) -> Cluster:
+    """Messages of collectives cost devices nothing here, which favours peers."""
     beside = Device(type=COMMUNICATION, memory_bytes=_MEMORY_BYTES)
     servers = tuple(
         server.model_copy(update={"devices": server.devices + (beside,) * len(server.devices)})
         for server in cluster.servers
     )
-    return cluster.model_copy(update={"servers": servers})
+    return cluster.model_copy(update={"servers": servers, "message_seconds": 0.0})
 
 
 def _places(cluster: Cluster) -> list[tuple[int, int]]:

@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.kernels.simulation.occupation import occupation
+from placewire.optimizer.kernels.tables import tables_of
 from placewire.optimizer.network.transfers import CUT_THRESHOLD_BYTES
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.simulate import Timeline
@@ -74,6 +76,7 @@ class _Program:
         self.time_unit = step if np.isfinite(step) and step > 0 else 1.0
         self.rate_unit = float(problem.usable_nic_rates.max())
         self.paths = problem.paths
+        self.lasts = occupation(tables_of(problem), self.device)
         # The rows of A x <= b: the terms of A, and b.
         self.rows: list[tuple[Terms, float]] = []
         self.variables = STEP + 1
@@ -120,11 +123,11 @@ class _Program:
     def _operators(self) -> None:
         """Adds the starts of operators that send or receive; what a device runs between two of them
         takes constant time."""
-        graph, seconds = self.problem.graph, self.problem.seconds
+        graph = self.problem.graph
         source, target, _ = graph.edges
         crossing = self.device[source] != self.device[target]
         talks = set(source[crossing].tolist()) | set(target[crossing].tolist())
-        for d, order in enumerate(self.timeline.order):
+        for order in self.timeline.order:
             earlier: Terms = []
             gap = 0.0
             for i in order:
@@ -132,11 +135,11 @@ class _Program:
                     self.start[i] = self._new()
                     self._after(self.start[i], earlier, gap)
                     earlier, gap = [(self.start[i], 1.0)], 0.0
-                gap += float(seconds[i, d])
+                gap += self._seconds(i)
             self._after(STEP, earlier, gap)
 
     def _seconds(self, operator: int) -> float:
-        return float(self.problem.seconds[operator, self.device[operator]])
+        return float(self.lasts[operator])
 
     def _orderings(self) -> None:
         """Adds a row for each tensor of 0 bytes between devices: its consumer waits, but nothing is

@@ -3,7 +3,8 @@
 thesis      a transfer takes p0 + bytes / b, where b is the sum of the pair's rates over the rails,
             and never waits for another; each device runs its operators in the graph's recorded
             topological sort (thesis, section 3.3); memory is the static sum of (3.2).
-contended   each device runs its operators strictly in an order. A message for each (tensor,
+contended   each device runs its operators strictly in an order. Messages that it sends and takes
+            occupy it, too (kernels/simulation/occupation.py). A message for each (tensor,
             destination device) is queued when the producer finishes. From CUT_THRESHOLD_BYTES on, a
             message is cut over the rails in proportion to the pair's rates (nccl: equally over the
             rails with a rate); a smaller one takes the fastest. What parts get is the sharing's:
@@ -34,6 +35,7 @@ from placewire.optimizer.kernels.simulation.first_come import (
     MessageLog,
     run_first_come,
 )
+from placewire.optimizer.kernels.simulation.occupation import occupation
 from placewire.optimizer.kernels.simulation.peak_memory import peak_memory, static_memory
 from placewire.optimizer.kernels.simulation.shared_rates import run_shared_rates
 from placewire.optimizer.kernels.simulation.transfers import channel_rates, device_traffic
@@ -151,20 +153,20 @@ def _simulate_events(network: _Network, priority: FloatArray, order: IntArray) -
     n = len(device)
     start, finish, sent = np.empty(n), np.empty(n), np.empty(len(tables.producer))
     position = np.empty(n, dtype=np.int64)
-    log = message_log(tables)
+    log, lasts = message_log(tables), occupation(tables, device)
     background = None
     if network.shares_rates:
         background = np.zeros_like(tables.nic_rates)
         count = run_shared_rates(
-            tables, network.rates, network.minimums, device, priority, order, start, finish, sent,
-            position, log, background,
+            tables, lasts, network.rates, network.minimums, device, priority, order, start, finish,
+            sent, position, log, background,
         )  # fmt: skip
         complete = count >= 0
     else:
         channels = channel_rates(tables, device_traffic(tables, device), network.rates)
         _, count, handled = run_first_come(
-            tables, device, priority, channels, False, order, start, finish, sent, position, log,
-            *NOT_CHANGED,
+            tables, lasts, device, priority, channels, False, order, start, finish, sent, position,
+            log, *NOT_CHANGED,
         )  # fmt: skip
         complete = handled == n
     if not complete:

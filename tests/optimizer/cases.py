@@ -139,6 +139,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
     return Cluster(
         servers=tuple(made),
         setup_latency_seconds=draw(st.sampled_from([0.0, 0.002])),
+        message_seconds=draw(st.sampled_from([0.0, 0.001])),
         intra_server_bits_per_second=1e8,
     )
 

@@ -74,6 +74,7 @@ def mixed_clusters(
     bare = Cluster(
         servers=tuple(made),
         setup_latency_seconds=draw(st.sampled_from([0.0, 0.002])),
+        message_seconds=draw(st.sampled_from([0.0, 0.003])),
         intra_server_bits_per_second=1e8,
     )
     return bare.model_copy(update={"links": draw(links_between(bare, extremes))})
@@ -108,6 +109,7 @@ def one_server(
     bare = Cluster(
         servers=(Server(name="s0", devices=held, nics=()),),
         setup_latency_seconds=draw(st.sampled_from([0.0, 0.002])),
+        message_seconds=draw(st.sampled_from([0.0, 0.003])),
         intra_server_bits_per_second=BYTE_PER_MICROSECOND,
     )
     return bare.model_copy(update={"links": draw(links_between(bare, extremes))})

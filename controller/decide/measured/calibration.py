@@ -3,7 +3,8 @@
 One rank per server measures the set-up latency and throughput of every path on the shaped network
 (job/calibration). The report shows both beside the values of the prediction. The set-up latency is
 kept for the cluster: a plan with `setup_latency: measured` is decided with it from the next time
-on, and with an assumed one until then. The measured rates are not used for decisions, because a
+on, and with an assumed one until then. So is what a message takes of the ranks' processors, for
+plans without a `message_time`. The measured rates are not used for decisions, because a
 queue carries whatever rate the plan decides on.
 """
 
@@ -24,6 +25,7 @@ from placewire.controller.launch.ranks import run_ranks
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.report import CalibratedRow
 from placewire.job.contract.specification import Calibrated, RankEvent
+from placewire.optimizer.cluster_plan.conversion import message_seconds_of
 from placewire.optimizer.graph.json_file import read_json, write_json
 from placewire.optimizer.graph.operator_graph import GraphError
 from placewire.optimizer.network.nics import usable_rates
@@ -62,6 +64,7 @@ async def calibrate(
         return ()
     events = await run_ranks(launcher, specs, lambda event: None, held_seconds=held_seconds)
     rows = calibrated_rows(placement, events)
+    message_seconds = calibrated_message_seconds(events)
     left_out = sum(event.left_out for event in events if isinstance(event, Calibrated))
     if left_out:
         say(
@@ -71,8 +74,10 @@ async def calibrate(
     if rows:
         seconds = typical_setup_seconds(rows)
         say(f"setting up a message takes {format_seconds(seconds)}, the median of all paths")
+        if message_seconds is not None:
+            say(f"a message takes {format_seconds(message_seconds)} of each of its two processors")
         try:
-            keep(plan, rows, cache)
+            keep(plan, rows, cache, message_seconds)
         except PlacewireError as problem:  # It is for the next time; the job is ready.
             say(f"that is not kept: {problem}")
     return rows
@@ -110,8 +115,32 @@ def calibrated_rows(placement: Placement, events: Sequence[RankEvent]) -> tuple[
     return tuple(sorted(rows, key=lambda row: (row.source, row.destination, row.rail)))
 
 
-def with_setup_latency(plan: Plan, cache: Path, say: Say) -> Plan:
-    """The plan with a number in place of `setup_latency: measured`."""
+def calibrated_message_seconds(events: Sequence[RankEvent]) -> float | None:
+    """What a message took of a processor, the median of all ranks; None where no rank says it."""
+    found = [e.message_seconds for e in events if isinstance(e, Calibrated)]
+    known = [one for one in found if one is not None]
+    return statistics.median(known) if known else None
+
+
+def with_measured(plan: Plan, cache: Path, say: Say) -> Plan:
+    """The plan with a number in place of `setup_latency: measured`, and with the message time that
+    was measured where it states none."""
+    return _with_message_time(_with_setup_latency(plan, cache, say), cache, say)
+
+
+def _with_message_time(plan: Plan, cache: Path, say: Say) -> Plan:
+    if plan.cluster.message_seconds is not None:
+        return plan
+    seconds, how = _kept(plan, cache, "message_seconds"), "as measured on this cluster"
+    if seconds is None:
+        how = "assumed; `network.calibrate: true` measures it"
+        seconds = message_seconds_of(plan.cluster)
+    say(f"message time: {format_seconds(seconds)} of each of its two devices, {how}")
+    cluster = plan.cluster.model_copy(update={"message_seconds": seconds})
+    return plan.model_copy(update={"cluster": cluster})
+
+
+def _with_setup_latency(plan: Plan, cache: Path, say: Say) -> Plan:
     if plan.cluster.setup_latency_seconds is not None:
         return plan
     seconds, how = kept_setup_seconds(plan, cache), "as measured on this cluster"
@@ -125,12 +154,16 @@ def with_setup_latency(plan: Plan, cache: Path, say: Say) -> Plan:
 
 def kept_setup_seconds(plan: Plan, cache: Path) -> float | None:
     """The set-up latency that was last measured on this cluster; None where none was."""
+    return _kept(plan, cache, "setup_seconds")
+
+
+def _kept(plan: Plan, cache: Path, key: str) -> float | None:
     file = _file(plan, cache)
     if not file.is_file():
         return None
     try:
         document = read_json(file)
-        seconds = float(document["setup_seconds"]) if document["version"] == _VERSION else None
+        seconds = float(document[key]) if document["version"] == _VERSION else None
         return seconds if seconds is not None and 0 <= seconds <= _MOST_SETUP_SECONDS else None
     except (GraphError, KeyError, TypeError, ValueError, OverflowError):
         return None  # The file is broken: the next calibration replaces it.
@@ -141,9 +174,11 @@ def typical_setup_seconds(rows: Sequence[CalibratedRow]) -> float:
     return statistics.median(row.setup_seconds for row in rows)
 
 
-def keep(plan: Plan, rows: Sequence[CalibratedRow], cache: Path) -> float:
-    """Keeps and returns the typical set-up latency. Raises PlacewireError where the cache cannot be
-    written, and where no plan could be decided with it."""
+def keep(
+    plan: Plan, rows: Sequence[CalibratedRow], cache: Path, message_seconds: float | None = None
+) -> float:
+    """Keeps both, and returns the typical set-up latency. Raises PlacewireError where the cache
+    cannot be written, and where no plan could be decided with it."""
     seconds = typical_setup_seconds(rows)
     if seconds > _MOST_SETUP_SECONDS:
         raise PlacewireError(
@@ -154,6 +189,7 @@ def keep(plan: Plan, rows: Sequence[CalibratedRow], cache: Path) -> float:
         "version": _VERSION,
         "cluster": _cluster(plan),
         "setup_seconds": seconds,
+        "message_seconds": message_seconds,
         "paths": [row.model_dump() for row in rows],
     }
     make_cache(cache)

@@ -1,6 +1,8 @@
 """A placement file read against its graph: the lists that all recomputations start from.
 
 A bundle is an operator of its source that takes no time, reads the tensors, and makes what is sent.
+What a message takes of its two devices is added to the seconds of the operator that sends it, and
+of that of its readers which has the lowest number.
 
 Arrays become lists here, once: plain Python reads a list many times faster than a numpy scalar.
 """
@@ -134,6 +136,14 @@ class Facts:
                 device: [j for i in order for j in (i, *(b for _, b in sorted(after.get(i, ()))))]
                 for device, order in self.order.items()
             }
+
+        if placement.model == "contended":
+            for (tensor, destination), message in self.message.items():
+                if message.bytes > 0:
+                    taker = min(self.readers_on(tensor, destination), default=None)
+                    for i in (self.lists.maker[tensor], taker):
+                        if i is not None:
+                            self.seconds[i] += cluster.message_seconds
 
     def _bundle(self, tensors: Sequence[int], message: Message) -> tuple[int, int]:
         """Counts a bundle as an operator of its source."""

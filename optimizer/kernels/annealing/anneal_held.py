@@ -15,6 +15,12 @@ from placewire.optimizer.kernels.annealing.proposals import (
     critical_path,
     propose,
 )
+from placewire.optimizer.kernels.annealing.relocation import (
+    changed,
+    new_occupied,
+    relocate,
+    touched,
+)
 from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.simulation.first_come import MarkedSchedule, run_first_come
 from placewire.optimizer.kernels.simulation.marked_schedule import (
@@ -96,7 +102,9 @@ def anneal_held(
     op, to, was = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
     stamp = np.full(n, -1, dtype=np.int64)
     channels = used_channels(tables, device, rates, alone)
-    current = schedule_all(tables, slots, device, priority, channels, old, scratch, 0)
+    occupied = new_occupied(tables, device)
+    lasts, load = occupied.lasts, occupied.load
+    current = schedule_all(tables, lasts, slots, device, priority, channels, old, scratch, 0)
     best_excess = 0.0
     if current == np.inf:
         return current, best_excess
@@ -104,9 +112,6 @@ def anneal_held(
         best_excess = missing_memory(tables, peak_of(tables, slots, device, old, new, 0, 0))
         current += 10.0 * best_excess * reference_seconds
     best = current
-    load = np.zeros(devices)
-    for i in range(n):
-        load[device[i]] += tables.seconds[i, device[i]]
     path, reason = critical_path(tables, device, old.order, old.start, old.finish, old.input_at)
     span = min(n, max(64, n // 24))
     low, high, since = 0, n, 0
@@ -134,15 +139,18 @@ def anneal_held(
         first = first_affected(tables, old, device, priority, op, to, count, urgent)
         usual = channels
         level = priority[op[0]]
+        unlike, unlike_count, tensors, every = op, count, 0, 0
         if to[0] < 0:
             priority[op[0]] = urgent
         else:
+            tensors, every = touched(tables, occupied, op, count, move)
+            unlike = occupied.operators
             for k in range(count):
-                i = op[k]
-                was[k] = device[i]
-                load[was[k]] -= tables.seconds[i, was[k]]
-                load[to[k]] += tables.seconds[i, to[k]]
-                device[i] = to[k]
+                was[k] = device[op[k]]
+            relocate(tables, occupied, device, op, to, count, tensors, every)
+            unlike_count = changed(occupied, count, every)
+            for k in range(count, unlike_count):
+                first = min(first, old.place[unlike[k]])
             if not alone:
                 channels = used_channels(tables, device, rates, alone)
                 for a in range(devices):
@@ -151,8 +159,8 @@ def anneal_held(
                             if channels[a, b, r] != usual[a, b, r]:
                                 first = 0
         tried, begin, until = run_first_come(
-            tables, device, priority, channels, False, None, None, None, None, None, None,
-            slots, tails, old, new, scratch, load, op, count, first, limit, move + 1,
+            tables, lasts, device, priority, channels, False, None, None, None, None, None, None,
+            slots, tails, old, new, scratch, load, unlike, unlike_count, first, limit, move + 1,
         )  # fmt: skip
         excess = 0.0
         if check_memory and tried < np.inf:
@@ -175,9 +183,5 @@ def anneal_held(
         if to[0] < 0:
             priority[op[0]] = level
         else:
-            for k in range(count):
-                i = op[k]
-                load[to[k]] -= tables.seconds[i, to[k]]
-                load[was[k]] += tables.seconds[i, was[k]]
-                device[i] = was[k]
+            relocate(tables, occupied, device, op, was, count, tensors, every)
     return best, best_excess

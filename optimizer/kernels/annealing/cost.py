@@ -10,6 +10,7 @@ from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.simulation.contention_free import contention_free
 from placewire.optimizer.kernels.simulation.first_come import MessageLog, run_first_come
+from placewire.optimizer.kernels.simulation.occupation import occupation
 from placewire.optimizer.kernels.simulation.peak_memory import peak_memory, static_memory
 from placewire.optimizer.kernels.simulation.shared_rates import run_shared_rates
 from placewire.optimizer.kernels.simulation.transfers import (
@@ -46,7 +47,7 @@ def cost(
     start, finish, sent = np.empty(n), np.empty(n), np.empty(m)
     position = np.empty(n, dtype=np.int64)
     step = 0.0
-    traffic = np.empty((0, 0))
+    lasts, traffic = occupation(tables, device), np.empty((0, 0))
     if scoring.by_volume or tables.discipline == FIRST_COME:
         traffic = device_traffic(tables, device)
     rates = rates_by_volume(tables, traffic) if scoring.by_volume else scoring.rates
@@ -58,8 +59,8 @@ def cost(
     elif tables.discipline == FIRST_COME:
         channels = channel_rates(tables, traffic, rates)
         step, _, _ = run_first_come(
-            tables, device, priority, channels, False, None, start, finish, sent, position, None,
-            None, None, None, None, None, None, None, 0, 0, np.inf, 0,
+            tables, lasts, device, priority, channels, False, None, start, finish, sent, position,
+            None, None, None, None, None, None, None, None, 0, 0, np.inf, 0,
         )  # fmt: skip
     else:
         edges, rails = len(tables.consumers), tables.nic_rates.shape[1]
@@ -68,7 +69,7 @@ def cost(
             np.empty((edges, rails)), np.empty((edges, rails)),
         )  # fmt: skip
         messages = run_shared_rates(
-            tables, rates, minimums, device, priority, np.empty(0, dtype=np.int64),
+            tables, lasts, rates, minimums, device, priority, np.empty(0, dtype=np.int64),
             start, finish, sent, position, log, np.empty((0, 0)),
         )  # fmt: skip
         if messages < 0:

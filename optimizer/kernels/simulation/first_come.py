@@ -103,16 +103,17 @@ def device_offsets(device: IntArray, devices: int) -> IntArray:
 
 @compiled
 def run_first_come(
-    tables: Tables, device: IntArray, priority: FloatArray, channels: FloatArray,
+    tables: Tables, lasts: FloatArray, device: IntArray, priority: FloatArray, channels: FloatArray,
     in_order_of_arrival: bool, order: Any, start: Any, finish: Any, sent: Any, position: Any,
     messages: Any, slots: Any, tails: Any, old: Any, new: Any, scratch: Any, load: Any, op: Any,
     count: int, first: int, limit: float, turn: int,
 ) -> tuple[float, int, int]:  # fmt: skip
     """List scheduling: a free device runs the ready operator of largest priority.
 
-    channels float64[D, D, R]. in_order_of_arrival: a free device runs the operator that became
-    ready first instead, ties by number. order: None, or int64[n] grouped by device; where it has
-    entries, each device runs its operators in that order and waits where it must.
+    lasts float64[n]: what occupation() returns. channels float64[D, D, R]. in_order_of_arrival: a
+    free device runs the operator that became ready first instead, ties by number. order: None, or
+    int64[n] grouped by device; where it has entries, each device runs its operators in that order
+    and waits where it must.
 
     The device whose next start is earliest is served first. No operator that is not scheduled yet
     starts earlier, so all operators that can be ready by then are known. A channel has one source
@@ -257,7 +258,7 @@ def run_first_come(
         if i < 0:
             i = ready_item[base]
             ready[a] = pop(ready_key, ready_item, base, ready[a])
-        seconds = tables.seconds[i, a]
+        seconds = lasts[i]
         end = now + seconds
         if start is not None:
             start[i], finish[i] = now, end

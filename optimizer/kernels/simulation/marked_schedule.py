@@ -104,6 +104,7 @@ def keep(
 @compiled
 def schedule_all(
     tables: Tables,
+    lasts: FloatArray,
     slots: IntArray,
     device: IntArray,
     priority: FloatArray,
@@ -116,7 +117,7 @@ def schedule_all(
     n, devices = len(device), len(tables.server)
     load = np.zeros(devices)
     for i in range(n):
-        load[device[i]] += tables.seconds[i, device[i]]
+        load[device[i]] += lasts[i]
         into.order[i] = i
         into.place[i] = i
         into.ready[i] = 0 if tables.inputs_start[i + 1] > tables.inputs_start[i] else -1
@@ -128,7 +129,7 @@ def schedule_all(
     fresh = new_schedule(n, len(tables.inputs), devices, channels.shape[2])
     tails = np.zeros(n)
     step, begin, until = run_first_come(
-        tables, device, priority, channels, False, None, None, None, None, None, None,
+        tables, lasts, device, priority, channels, False, None, None, None, None, None, None,
         slots, tails, into, fresh, scratch, load, np.empty(0, dtype=np.int64), -1, 0, np.inf, turn,
     )  # fmt: skip
     keep(tables, slots, into, fresh, begin, until)

@@ -37,6 +37,7 @@ _AT_ONCE_SECONDS = 1e-9
 @compiled
 def run_shared_rates(
     tables: Tables,
+    lasts: FloatArray,
     highest: FloatArray,
     minimums: FloatArray,
     device: IntArray,
@@ -51,6 +52,7 @@ def run_shared_rates(
 ) -> int:
     """Runs a step by priority, or strictly by `order` (grouped by device) where that has n entries.
 
+    lasts float64[n]: what occupation() returns.
     highest float64[S, S, R] are the rates in force, by which messages are cut; minimums
     float64[S, S, R] are what each pair is sure of (read under LENDING). Fills the arrays as
     run_first_come does, and background_bits float64[S, R], what the neighbour sent and received in
@@ -136,7 +138,7 @@ def run_shared_rates(
             if i >= 0:
                 running[d] = i
                 start[i] = now
-                until[d] = finish[i] = now + tables.seconds[i, d]
+                until[d] = finish[i] = now + lasts[i]
                 position[i] = done[d]
                 done[d] += 1
         if handled == n:

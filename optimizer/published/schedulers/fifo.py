@@ -24,6 +24,7 @@ def by_arrival(problem: Problem, device: IntArray, tables: Tables | None = None)
     """float64[n]: priorities under which operators on device int64[n] start in that order; where
     rates are decided, they follow the traffic. tables: the problem's, if they exist already."""
     from placewire.optimizer.kernels.simulation.first_come import NOT_CHANGED, run_first_come
+    from placewire.optimizer.kernels.simulation.occupation import occupation
     from placewire.optimizer.kernels.simulation.transfers import (
         channel_rates,
         device_traffic,
@@ -42,7 +43,8 @@ def by_arrival(problem: Problem, device: IntArray, tables: Tables | None = None)
     n = len(device)
     position = np.full(n, n, dtype=np.int64)
     run_first_come(
-        tables, device, np.zeros(n), channel_rates(tables, traffic, rates), True,
+        tables, occupation(tables, device), device, np.zeros(n),
+        channel_rates(tables, traffic, rates), True,
         np.empty(0, dtype=np.int64), np.empty(n), np.empty(n), np.empty(len(tables.producer)),
         position, message_log(tables), *NOT_CHANGED,
     )  # fmt: skip

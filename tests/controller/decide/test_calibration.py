@@ -14,7 +14,7 @@ from placewire.controller.decide.measured.calibration import (
     keep,
     kept_setup_seconds,
     wants_calibration,
-    with_setup_latency,
+    with_measured,
 )
 from placewire.controller.errors import PlacewireError, PlanError
 from placewire.controller.launch.launcher import NoLauncher
@@ -63,12 +63,12 @@ def test_a_path_to_a_server_that_is_not_there_is_left_out() -> None:
 def test_a_measured_latency_is_assumed_then_kept_for_this_cluster_only(tmp_path: Path) -> None:
     of, said = measured_plan(), list[str]()
     assert wants_calibration(of, tmp_path)
-    assumed = with_setup_latency(of, tmp_path, said.append)
+    assumed = with_measured(of, tmp_path, said.append)
     assert assumed.payload_cluster.setup_latency_seconds == ASSUMED_SETUP_SECONDS
     assert "assumed" in said[-1]
     assert keep(of, rows(0.0004, 0.0006, 0.0009), tmp_path) == 0.0006
     assert not wants_calibration(of, tmp_path)
-    known = with_setup_latency(of, tmp_path, said.append)
+    known = with_measured(of, tmp_path, said.append)
     assert known.payload_cluster.setup_latency_seconds == 0.0006
     assert "as measured" in said[-1]
     document = plan_document(rate="40Mbit")
@@ -97,9 +97,9 @@ async def test_what_the_cache_does_not_take_ends_no_apply(
 
 def test_a_latency_of_the_plans_own_is_left_alone(tmp_path: Path) -> None:
     keep(measured_plan(), rows(0.0004), tmp_path)
-    assert with_setup_latency(
-        plan(), tmp_path, print
-    ).cluster.setup_latency_seconds == pytest.approx(200e-6)
+    assert with_measured(plan(), tmp_path, print).cluster.setup_latency_seconds == pytest.approx(
+        200e-6
+    )
     assert not wants_calibration(plan(), tmp_path)
     document = plan_document()
     document["network"]["calibrate"] = True
@@ -141,6 +141,6 @@ def test_a_latency_that_no_plan_can_have_is_not_kept(tmp_path: Path) -> None:
             good.replace('"setup_seconds":0.0004,"paths"', f'"setup_seconds":{wrong},"paths"')
         )
         assert file.read_text() != good and kept_setup_seconds(of, tmp_path) is None
-        assert with_setup_latency(of, tmp_path, print).payload_cluster.setup_latency_seconds == (
+        assert with_measured(of, tmp_path, print).payload_cluster.setup_latency_seconds == (
             ASSUMED_SETUP_SECONDS
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numba
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,12 @@ from placewire.optimizer.engines.neighbourhood import make_neighbourhood
 from placewire.optimizer.kernels.annealing.affected import first_affected
 from placewire.optimizer.kernels.annealing.anneal_held import used_channels
 from placewire.optimizer.kernels.annealing.proposals import KINDS, Guide, critical_path, propose
+from placewire.optimizer.kernels.annealing.relocation import (
+    changed,
+    new_occupied,
+    relocate,
+    touched,
+)
 from placewire.optimizer.kernels.simulation.first_come import NOT_CHANGED, run_first_come
 from placewire.optimizer.kernels.simulation.marked_schedule import (
     consumer_slots,
@@ -19,6 +26,7 @@ from placewire.optimizer.kernels.simulation.marked_schedule import (
     new_scratch,
     schedule_all,
 )
+from placewire.optimizer.kernels.simulation.occupation import occupation
 from placewire.optimizer.kernels.tables import tables_of
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.simulate import recorded_priority
@@ -46,6 +54,7 @@ class _Walk:
         )
         self.scratch = new_scratch(n, devices, rails)
         self.channels = self.used(device)
+        self.occupied = new_occupied(self.tables, device)
         self.turn = 0
 
     def used(self, device: np.ndarray) -> np.ndarray:
@@ -54,15 +63,16 @@ class _Walk:
     def all(self) -> float:
         self.turn += 1
         return schedule_all(
-            self.tables, self.slots, self.device, self.priority, self.channels, self.old,
-            self.scratch, self.turn,
+            self.tables, self.occupied.lasts, self.slots, self.device, self.priority, self.channels,
+            self.old, self.scratch, self.turn,
         )  # fmt: skip
 
-    def changed(self, device: np.ndarray, priority: np.ndarray, channels: np.ndarray, load, *rest):
+    def changed(self, device: np.ndarray, priority: np.ndarray, channels: np.ndarray, *rest):
         """(step, first event run, first event not run) of a changed placement."""
         return run_first_come(
-            self.tables, device, priority, channels, False, None, None, None, None, None, None,
-            self.slots, np.zeros(len(device)), self.old, self.new, self.scratch, load, *rest,
+            self.tables, self.occupied.lasts, device, priority, channels, False, None, None, None,
+            None, None, None, self.slots, np.zeros(len(device)), self.old, self.new, self.scratch,
+            self.occupied.load, *rest,
         )  # fmt: skip
 
     def from_nothing(self, device: np.ndarray, priority: np.ndarray):
@@ -70,10 +80,16 @@ class _Walk:
         start, finish, sent = np.empty(n), np.empty(n), np.empty(len(self.tables.producer))
         position = np.empty(n, dtype=np.int64)
         step, _, _ = run_first_come(
-            self.tables, device, priority, self.used(device), False, None, start, finish, sent,
-            position, None, *NOT_CHANGED,
+            self.tables, occupation(self.tables, device), device, priority, self.used(device),
+            False, None, start, finish, sent, position, None, *NOT_CHANGED,
         )  # fmt: skip
         return step, start, finish
+
+
+def old_places(walk: _Walk, others: int) -> list[int]:
+    """The events of the first `others` operators that a move touched."""
+    places: list[int] = walk.old.place[walk.occupied.operators[:others]].tolist()
+    return places
 
 
 def ready_by_order(walk: _Walk) -> np.ndarray:
@@ -111,16 +127,23 @@ def test_a_resumed_simulation_equals_a_whole_one(data):
             continue
         first = first_affected(walk.tables, old, walk.device, walk.priority, op, to, count, urgent)
         device, priority = walk.device.copy(), walk.priority.copy()
+        occupied, was = walk.occupied, walk.device[op[:count]].copy()
+        tensors, every = touched(walk.tables, occupied, op, count, walk.turn)
+        others = count
         if to[0] < 0:
             priority[op[0]] = urgent
         else:
-            device[op[:count]] = to[:count]
+            relocate(walk.tables, occupied, device, op, to, count, tensors, every)
+            others = changed(occupied, count, every)
+            first = min(first, *old_places(walk, others))
+            assert (occupied.lasts == occupation(walk.tables, device)).all()
         channels = walk.used(device)
         if (channels != walk.channels).any():
             first = 0
-        load = np.bincount(device, weights=problem.seconds[np.arange(n), device], minlength=devices)
+        work = np.bincount(device, weights=occupied.lasts, minlength=devices)
+        assert occupied.load == pytest.approx(work)
         step, begin, until = walk.changed(
-            device, priority, channels, load, op, count, first, np.inf, walk.turn
+            device, priority, channels, occupied.operators, others, first, np.inf, walk.turn
         )
         wanted, start, finish = walk.from_nothing(device, priority)
         assert step == wanted
@@ -135,15 +158,20 @@ def test_a_resumed_simulation_equals_a_whole_one(data):
             walk.turn += 1
             limit = wanted * 0.9
             step, _, _ = walk.changed(
-                device, priority, channels, load, op, count, first, limit, walk.turn
+                device, priority, channels, occupied.operators, others, first, limit, walk.turn
             )
             assert step == np.inf or wanted <= limit
+            if to[0] >= 0:
+                relocate(walk.tables, occupied, device, op, was, count, tensors, every)
+                assert (occupied.lasts == occupation(walk.tables, walk.device)).all()
 
 
-def test_a_thousand_kept_moves_leave_the_schedule_as_from_nothing():
+@pytest.mark.parametrize("message_seconds", [0.0, 0.0005])
+def test_a_thousand_kept_moves_leave_the_schedule_as_from_nothing(message_seconds):
     """On a graph of many marks, where most moves stop being simulated long before its end."""
     made = layered(40, 3, seed=1)
-    problem = Problem(made, cluster(3, (1e9,)), "even")
+    where = cluster(3, (1e9,)).model_copy(update={"message_seconds": message_seconds})
+    problem = Problem(made, where, "even")
     n = made.operator_count
     random = np.random.default_rng(0)
     walk = _Walk(problem, random.integers(0, 3, n))
@@ -155,13 +183,16 @@ def test_a_thousand_kept_moves_leave_the_schedule_as_from_nothing():
             continue
         first = first_affected(walk.tables, walk.old, walk.device, walk.priority, op, to, 1, 0.0)
         device = walk.device.copy()
-        device[op[0]] = to[0]
+        occupied = walk.occupied
+        counts = touched(walk.tables, occupied, op, 1, turn)
+        relocate(walk.tables, occupied, device, op, to, 1, *counts)
+        others = changed(occupied, 1, counts[1])
+        first = min(first, *old_places(walk, others))
         channels = walk.used(device)
         if (channels != walk.channels).any():
             first = 0
-        load = np.bincount(device, weights=problem.seconds[np.arange(n), device], minlength=3)
         step, begin, until = walk.changed(
-            device, walk.priority, channels, load, op, 1, first, np.inf, turn
+            device, walk.priority, channels, occupied.operators, others, first, np.inf, turn
         )
         keep(walk.tables, walk.slots, walk.old, walk.new, begin, until)
         walk.device, walk.channels = device, channels
