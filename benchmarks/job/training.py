@@ -29,7 +29,7 @@ from placewire.optimizer.check.recompute.times import recompute_times
 from placewire.optimizer.cluster import Cluster, Device, Nic, Server
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.graph.operator_graph import OperatorGraph
-from placewire.optimizer.names import SharingName
+from placewire.optimizer.names import ASSUMED_MESSAGE_SECONDS, SharingName
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.profile.joining import joined
 
@@ -181,7 +181,10 @@ def two_servers(rate_bits_per_second: float, memory_bytes: int) -> Cluster:
     devices = {s: Device(type=_type(s), memory_bytes=memory_bytes) for s in SERVERS}
     servers = tuple(Server(name=s, devices=(devices[s],), nics=nics) for s in SERVERS)
     return Cluster(
-        servers=servers, setup_latency_seconds=SETUP_SECONDS, intra_server_bits_per_second=1e10
+        servers=servers,
+        setup_latency_seconds=SETUP_SECONDS,
+        message_seconds=ASSUMED_MESSAGE_SECONDS["cpu"],
+        intra_server_bits_per_second=1e10,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewire.optimizer.bounds import lower_bound
+from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.engines.assemble import assemble
 from placewire.optimizer.engines.single import best_single
 from placewire.optimizer.engines.solution import Solution
@@ -29,6 +30,11 @@ def placed(problem: Problem, device, priority=None) -> Placement:
     )  # fmt: skip
 
 
+def two_servers(memory: int = 10**12) -> Cluster:
+    """A message takes 10 us of each of its devices."""
+    return cluster(2, memory=memory).model_copy(update={"message_seconds": 1e-5})
+
+
 def two_small(late: float = 1.0, size: int = 100) -> Problem:
     """A and B (1 ms each) on the first server make what R and S on the second one read; S comes
     after R, which takes 20 ms where `late` is 1."""
@@ -36,7 +42,7 @@ def two_small(late: float = 1.0, size: int = 100) -> Problem:
         {"A": MS, "B": MS, "W": 20 * MS * late, "R": MS, "S": MS},
         [("A", ["R"], size), ("B", ["S"], size), ("W", ["R"], 0)],
     )
-    return Problem(work, cluster(2), "job")
+    return Problem(work, two_servers(), "job")
 
 
 ON = [0, 0, 1, 1, 1]

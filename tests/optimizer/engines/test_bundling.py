@@ -19,7 +19,7 @@ from placewire.optimizer.explain.explanation import explain
 from placewire.optimizer.explain.summary import timeline_of
 from placewire.optimizer.placement import Placement, Sent, placement_from_json
 from placewire.optimizer.problem import InfeasibleError, Problem
-from tests.optimizer.bundled_placements import MS, ON, placed, two_small
+from tests.optimizer.bundled_placements import MS, ON, placed, two_servers, two_small
 from tests.optimizer.cases import cluster, graph
 from tests.optimizer.problems import SHARINGS, able_devices, problems
 
@@ -28,8 +28,13 @@ def test_tensors_that_nobody_waits_for_travel_together():
     placement = placed(two_small(), ON)
     (message,) = placement.messages
     assert (message.bundled, message.producer, message.bytes) == ((Sent("A", 0, 100),), "B", 200)
-    assert placement.step_seconds == pytest.approx(22 * MS)
+    assert placement.step_seconds == pytest.approx(22 * MS + 1e-5)
     assert check(two_small().graph, placement) == ()
+
+
+def test_where_messages_take_no_time_of_devices_nothing_is_joined():
+    problem = replace(two_small(), cluster=cluster(2))
+    assert len(placed(problem, ON).messages) == 2
 
 
 def test_a_tensor_that_is_needed_at_once_travels_alone():
@@ -49,7 +54,7 @@ def test_two_outputs_of_one_operator_are_two_messages():
         {"A": MS, "W": 20 * MS, "R": MS, "S": MS},
         [("A", ["R"], 100), ("A", ["S"], 100), ("W", ["R"], 0)],
     )
-    assert len(placed(Problem(work, cluster(2), "job"), [0, 1, 1, 1]).messages) == 2
+    assert len(placed(Problem(work, two_servers(), "job"), [0, 1, 1, 1]).messages) == 2
 
 
 def test_a_bundle_that_does_not_fit_the_memory_is_left_out():
@@ -57,7 +62,7 @@ def test_a_bundle_that_does_not_fit_the_memory_is_left_out():
     problem = two_small()
     work = replace(problem.graph, activation_bytes=np.full(5, 100, dtype=np.int64))
     for memory, messages in ((400, 1), (300, 2)):
-        tight = Problem(work, cluster(2, memory=memory), "job")
+        tight = Problem(work, two_servers(memory), "job")
         assert len(placed(tight, ON).messages) == messages
 
 
@@ -70,7 +75,7 @@ def test_bundles_that_would_wait_for_each_other_are_left_out(monkeypatch):
         ],
     )  # fmt: skip
     monkeypatch.setattr(bundling, "_ATTEMPTS", ((1e3, 1e3),))
-    placement = placed(Problem(work, cluster(2), "job"), [0, 0, 1, 1, 0, 1])
+    placement = placed(Problem(work, two_servers(), "job"), [0, 0, 1, 1, 0, 1])
     assert len(placement.messages) == 4
     assert check(work, placement) == ()
 
@@ -80,12 +85,12 @@ def test_bundles_that_would_wait_for_each_other_are_left_out(monkeypatch):
 @given(st.data())
 def test_check_agrees_with_the_simulator_on_bundles(sharing, data):
     drawn = data.draw(problems(largest=12, models=("contended",), extremes=True))
-    problem = replace(drawn, sharing=sharing)
+    dear = drawn.cluster.model_copy(update={"message_seconds": 10.0})
+    problem = replace(drawn, sharing=sharing, cluster=dear)
     device = data.draw(able_devices(problem))
     count = problem.graph.operator_count
     priority = np.array(data.draw(st.permutations(range(count))), dtype=float)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bundling, "_MESSAGE_SECONDS", 10.0)
         patch.setattr(bundling, "_ATTEMPTS", ((1e3, 1e3), (0.1, 1e3), (0.0, 1e3)))
         try:
             placement = placed(problem, device, priority)
