@@ -86,7 +86,8 @@ class Cluster(Frozen):
 
     setup_latency_seconds is p0 of the thesis (3.5). message_seconds: for how long each of the two
     devices of a message can run nothing else because of it, however small it is (the overhead `o`
-    of LogP, Culler et al. 1993, section 3). intra_server_bits_per_second is the rate
+    of LogP, Culler et al. 1993, section 3); message_seconds_per_byte: and for each of its bytes,
+    which a processor copies. intra_server_bits_per_second is the rate
     between two devices of one server. links are for clusters whose pairs of devices differ in
     transfer cost (Moirai); a pair with a link uses neither NICs nor the intra-server path.
     """
@@ -95,6 +96,7 @@ class Cluster(Frozen):
     servers: tuple[Server, ...]
     setup_latency_seconds: Annotated[float, Field(strict=True, ge=0, le=_MOST_SECONDS)]
     message_seconds: Annotated[float, Field(strict=True, ge=0, le=_MOST_SECONDS)] = 0.0
+    message_seconds_per_byte: Annotated[float, Field(strict=True, ge=0, le=1.0)] = 0.0
     intra_server_bits_per_second: Rate
     links: tuple[Link, ...] = ()
 

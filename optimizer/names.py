@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Model = Literal["thesis", "contended", "msr"]
 # What the network does with concurrent transfers; network/ has a file for each.
@@ -22,9 +22,19 @@ DEFAULT_FLOOR = 0.8
 Backend = Literal["gloo", "nccl"]
 
 
-# What a message is taken to cost each of its two devices until it is measured. Ranks on processors
-# took 90 to 190 us with gloo; for GPUs, whose host sends while they compute, it is a guess.
-ASSUMED_MESSAGE_SECONDS: Mapping[str, float] = {"cpu": 100e-6, "cuda": 20e-6}
+class MessageTime(NamedTuple):
+    """For how long a message keeps each of its two devices from computing, and each byte of it."""
+
+    seconds: float
+    seconds_per_byte: float
+
+
+# Until it is measured. Ranks on processors took 90 to 190 us and 2 ns with gloo; for GPUs, which
+# compute while their hosts send, it is a guess.
+ASSUMED_MESSAGE_TIME: Mapping[str, MessageTime] = {
+    "cpu": MessageTime(100e-6, 2e-9),
+    "cuda": MessageTime(20e-6, 0.0),
+}
 
 
 def is_cpu(device_type: str) -> bool:
@@ -37,6 +47,6 @@ def runs_on(device_type: str) -> Literal["cpu", "cuda"]:
     return "cpu" if is_cpu(device_type) else "cuda"
 
 
-def assumed_message_seconds(device_types: Iterable[str]) -> float:
-    """What a message is taken to cost on a cluster of these devices, if nothing was measured."""
-    return max((ASSUMED_MESSAGE_SECONDS[runs_on(one)] for one in device_types), default=0.0)
+def assumed_message_time(device_types: Iterable[str]) -> MessageTime:
+    """Of a cluster of these devices: as on processors where there is one."""
+    return max(ASSUMED_MESSAGE_TIME[runs_on(one)] for one in device_types)

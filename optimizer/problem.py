@@ -93,6 +93,11 @@ class Problem:
         which do not have it."""
         return self.cluster.message_seconds if self.model == "contended" else 0.0
 
+    @property
+    def message_seconds_per_byte(self) -> float:
+        """As message_seconds, for each byte of a message."""
+        return self.cluster.message_seconds_per_byte if self.model == "contended" else 0.0
+
     @cached_property
     def worthwhile_rates(self) -> FloatArray:
         """float64[S, S, R]: what each pair would get alone on the rails that serve it."""

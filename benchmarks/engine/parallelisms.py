@@ -19,7 +19,7 @@ from benchmarks.engine.measured import CACHE, sources_digest
 from benchmarks.engine.setting import DEVICE, cluster
 from benchmarks.report import ROOT
 from benchmarks.table import Table
-from placewire.optimizer.names import ASSUMED_MESSAGE_SECONDS
+from placewire.optimizer.names import ASSUMED_MESSAGE_TIME
 
 SECONDS = 60.0
 GIGABITS = (1.0, 10.0, 20.0, 100.0, 160.0)
@@ -95,7 +95,7 @@ def advised(name: str, servers: int, gigabits: float) -> dict[str, Any]:
     if not kept.exists():
         files = variant_files(name, servers)
         on = CACHE / f"cluster-{servers}-{gigabits:g}.json"
-        takes = {"message_seconds": ASSUMED_MESSAGE_SECONDS["cuda"]}
+        takes = {"message_seconds": ASSUMED_MESSAGE_TIME["cuda"].seconds}
         where = cluster(gigabits, servers=servers, nics=NICS).model_copy(update=takes)
         on.write_text(where.model_dump_json())
         print(f"  … {name}, {servers} servers, {gigabits:g} Gbit/s", file=sys.stderr, flush=True)

@@ -29,7 +29,7 @@ from placewire.optimizer.check.recompute.times import recompute_times
 from placewire.optimizer.cluster import Cluster, Device, Nic, Server
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.graph.operator_graph import OperatorGraph
-from placewire.optimizer.names import ASSUMED_MESSAGE_SECONDS, SharingName
+from placewire.optimizer.names import ASSUMED_MESSAGE_TIME, SharingName
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.profile.joining import joined
 
@@ -183,7 +183,8 @@ def two_servers(rate_bits_per_second: float, memory_bytes: int) -> Cluster:
     return Cluster(
         servers=servers,
         setup_latency_seconds=SETUP_SECONDS,
-        message_seconds=ASSUMED_MESSAGE_SECONDS["cpu"],
+        message_seconds=ASSUMED_MESSAGE_TIME["cpu"].seconds,
+        message_seconds_per_byte=ASSUMED_MESSAGE_TIME["cpu"].seconds_per_byte,
         intra_server_bits_per_second=1e10,
     )
 

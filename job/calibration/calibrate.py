@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import resource
-import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,6 @@ from torch._C._distributed_c10d import TCPStore
 
 from placewire.job.calibration.exchanges import (
     MEASURING_SECONDS,
-    SMALL_BYTES,
     Exchange,
     calibrating_devices,
     everybody,
@@ -27,6 +25,7 @@ from placewire.job.calibration.exchanges import (
     exchanges,
     paths_from,
 )
+from placewire.job.calibration.message_work import Work, message_work
 from placewire.job.calibration.path_fit import fit_path
 from placewire.job.contract.specification import (
     Calibrated,
@@ -78,8 +77,16 @@ def run_calibration(spec: RankSpec, emit: Callable[[RankEvent], None], on_lost: 
     trips = _Trips(spec, transport)
     measured = _measure(spec, placement, rails, trips, store)
     paths, due = tuple(_paths(spec, measured)), paths_from(spec.device, placement, rails)
-    left_out, took = len(due) - len(paths), trips.message_seconds
-    emit(Calibrated(rank=spec.rank, paths=paths, left_out=left_out, message_seconds=took))
+    left_out, took = len(due) - len(paths), message_work(trips.work)
+    emit(
+        Calibrated(
+            rank=spec.rank,
+            paths=paths,
+            left_out=left_out,
+            message_seconds=None if took is None else took.seconds,
+            message_seconds_per_byte=None if took is None else took.seconds_per_byte,
+        )
+    )
     transport.close()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     emit(Finished(rank=spec.rank, traffic=(), peak_memory_bytes=peak))
@@ -96,15 +103,12 @@ class _Trips:
             torch.device("cuda", index) if spec.backend == "nccl" else torch.device("cpu")
         )
         self._payload = torch.empty(0, dtype=torch.uint8)
-        self._small: list[float] = []
+        self._work: list[Work] = []
 
     @property
-    def message_seconds(self) -> float | None:
-        """The processor's time, of all threads, for one end of a small message: the median over
-        exchanges. None on GPUs, and where no exchange was run."""
-        if self._device.type == "cuda" or not self._small:
-            return None
-        return statistics.median(self._small)
+    def work(self) -> Sequence[Work]:
+        """Of each exchange; nothing on GPUs, of whose time a processor's says nothing."""
+        return () if self._device.type == "cuda" else self._work
 
     def run(self, messages: RankMessages, *, is_source: bool) -> list[float]:
         """Runs one step of the transport. Returns each round trip's seconds, at its source."""
@@ -130,9 +134,9 @@ class _Trips:
             if not is_source:
                 self._transport.send(ours, self._payload[: ours.bytes])
         self._transport.end_step()
-        ends = len(sends) + len(receives)
-        if ends and max(message.bytes for message in (*sends, *receives)) <= SMALL_BYTES:
-            self._small.append((time.process_time() - worked) / ends)
+        if sends:
+            both = [message.bytes for message in (*sends, *receives)]
+            self._work.append(Work(len(both), sum(both), time.process_time() - worked))
         return seconds
 
 

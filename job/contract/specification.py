@@ -211,8 +211,8 @@ class MeasuredPath(Frozen):
 
 class Calibrated(Frozen):
     """What this rank measured as the source. left_out: how many further paths were not measured,
-    because time ran out. message_seconds: of its processor, for each message that it sent or
-    took; None where ranks compute on GPUs, whose time this says nothing of.
+    because time ran out. message_seconds, message_seconds_per_byte: of its processor, for what it
+    sent or took; None where ranks compute on GPUs, whose time this says nothing of.
     """
 
     event: Literal["calibrated"] = "calibrated"
@@ -220,6 +220,7 @@ class Calibrated(Frozen):
     paths: tuple[MeasuredPath, ...]
     left_out: Count = 0
     message_seconds: Seconds | None = None
+    message_seconds_per_byte: Seconds | None = None
 
 
 class StepDone(Frozen):

@@ -7,7 +7,7 @@ from placewire.optimizer.cluster_plan.documents import DocumentError
 from placewire.optimizer.cluster_plan.payload import payload_capacity, payload_fraction
 from placewire.optimizer.cluster_plan.section import ChosenRails, PlanCluster, PlanNic
 from placewire.optimizer.cluster_plan.values import MEASURED
-from placewire.optimizer.names import assumed_message_seconds
+from placewire.optimizer.names import MessageTime, assumed_message_time
 
 
 def cluster_of(section: PlanCluster, rails: ChosenRails = None) -> Cluster:
@@ -27,19 +27,26 @@ def cluster_of(section: PlanCluster, rails: ChosenRails = None) -> Cluster:
         )
         for server in section.servers
     )
+    message = message_time_of(section)
     return Cluster(
         servers=servers,
         setup_latency_seconds=section.setup_latency_seconds,
-        message_seconds=message_seconds_of(section),
+        message_seconds=message.seconds,
+        message_seconds_per_byte=message.seconds_per_byte,
         intra_server_bits_per_second=section.intra_server_bits_per_second,
     )
 
 
-def message_seconds_of(section: PlanCluster) -> float:
-    """What a message costs each of its devices: as the plan says, else as is assumed."""
-    if section.message_seconds is not None:
-        return section.message_seconds
-    return assumed_message_seconds(d.type for server in section.servers for d in server.devices)
+def message_time_of(section: PlanCluster, otherwise: MessageTime | None = None) -> MessageTime:
+    """As the plan says, else as `otherwise` or, where that is None, as is assumed."""
+    if otherwise is None:
+        types = (device.type for server in section.servers for device in server.devices)
+        otherwise = assumed_message_time(types)
+    each, per_mib = section.message_seconds, section.message_seconds_per_mib
+    return MessageTime(
+        otherwise.seconds if each is None else each,
+        otherwise.seconds_per_byte if per_mib is None else per_mib / 2**20,
+    )
 
 
 def _nic(nic: PlanNic) -> Nic:

@@ -103,6 +103,12 @@ class PlanCluster(Frozen):
         "computing; default: as calibration measured it on this cluster, else 100us where devices "
         "are processors and 20us where all are GPUs",
     )
+    message_seconds_per_mib: values.MessageTime | None = Field(
+        None,
+        alias="message_time_per_mib",
+        description="and for how long each MiB of it does; default: as measured, else 2.1ms where "
+        "devices are processors and 0s where all are GPUs",
+    )
     intra_server_bits_per_second: values.Rate = Field(
         alias="intra_server_bandwidth", description="the rate between two devices of one server"
     )

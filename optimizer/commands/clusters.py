@@ -51,11 +51,16 @@ def add_equal_servers(parser: argparse.ArgumentParser) -> None:
         help="for how long a message keeps each of its two devices from computing; default: 100us "
         "for processors, 20us for GPUs",
     )
+    short.add_argument(
+        "--message-time-per-mib",
+        type=duration,
+        help="and for how long each MiB of it does; default: 2.1ms for processors, 0s for GPUs",
+    )
 
 
 def refuse_half_a_cluster(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Ends the program with code 2 where the options describe no cluster, or two."""
-    short = [*_NEEDED, "device_type", "setup_latency", "message_time"]
+    short = [*_NEEDED, "device_type", "setup_latency", "message_time", "message_time_per_mib"]
     given = [name for name in short if getattr(options, name) is not None]
     missing = [name for name in _NEEDED if getattr(options, name) is None]
     if options.cluster is not None and given:
@@ -76,7 +81,7 @@ def cluster_of(options: argparse.Namespace, graph: OperatorGraph) -> Cluster:
 def equal_servers(options: argparse.Namespace, graph: OperatorGraph, where: str) -> Cluster:
     """where: the graph's name in messages. Raises InputError as above."""
     from placewire.optimizer.cluster import Cluster, Device, Nic, Server
-    from placewire.optimizer.names import assumed_message_seconds
+    from placewire.optimizer.names import assumed_message_time
 
     if options.device_type is None and len(graph.device_types) != 1:
         found = ", ".join(graph.device_types) or "none (profile it)"
@@ -86,13 +91,15 @@ def equal_servers(options: argparse.Namespace, graph: OperatorGraph, where: str)
     nics = tuple(
         Nic(rail=f"r{k + 1}", rate_bits_per_second=options.rate) for k in range(options.nics)
     )
-    latency, each = options.setup_latency, options.message_time
+    latency, assumed = options.setup_latency, assumed_message_time([kind])
+    each, per_mib = options.message_time, options.message_time_per_mib
     return Cluster(
         servers=tuple(
             Server(name=f"s{k + 1}", devices=(device,), nics=nics) for k in range(options.servers)
         ),
         setup_latency_seconds=_SETUP_LATENCY_SECONDS if latency is None else latency,
-        message_seconds=assumed_message_seconds([kind]) if each is None else each,
+        message_seconds=assumed.seconds if each is None else each,
+        message_seconds_per_byte=assumed.seconds_per_byte if per_mib is None else per_mib / 2**20,
         intra_server_bits_per_second=_INTRA_SERVER_BITS_PER_SECOND,
     )
 

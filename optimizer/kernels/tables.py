@@ -37,8 +37,8 @@ class Tables(NamedTuple):
     alone on the rails that serve it. path_setup, path_rate float64[D, D]: the path that joins two
     devices past the NICs, on which messages queue where paths_queue is set. alone_setup, alone_rate
     float64[D, D]: a transfer that meets no other, each pair at its widest rate. cuts_equally: the
-    parts of a large message are equal. message_seconds: what a message takes of each of its two
-    devices.
+    parts of a large message are equal. message_seconds, message_seconds_per_bit: what a message
+    takes of each of its two devices.
     """
 
     seconds: FloatArray
@@ -68,6 +68,7 @@ class Tables(NamedTuple):
     setup_seconds: float
     cuts_equally: bool
     message_seconds: float
+    message_seconds_per_bit: float
     weight_bytes: FloatArray
     activation_bytes: FloatArray
     workspace_bytes: FloatArray
@@ -141,6 +142,7 @@ def _made(problem: Problem) -> Tables:
         alone_setup=floats(alone.setup), alone_rate=floats(alone.rate),
         setup_seconds=float(cluster.setup_latency_seconds), cuts_equally=problem.cuts_equally,
         message_seconds=problem.message_seconds,
+        message_seconds_per_bit=problem.message_seconds_per_byte / 8.0,
         weight_bytes=floats(graph.weight_bytes), activation_bytes=floats(graph.activation_bytes),
         workspace_bytes=floats(graph.workspace_bytes), is_view=view_operators(problem),
         allocator=integers(allocating_operators(problem)),

@@ -109,7 +109,8 @@ def with_communication(cluster: Cluster) -> Cluster:
         server.model_copy(update={"devices": server.devices + (beside,) * len(server.devices)})
         for server in cluster.servers
     )
-    return cluster.model_copy(update={"servers": servers, "message_seconds": 0.0})
+    free = {"message_seconds": 0.0, "message_seconds_per_byte": 0.0}
+    return cluster.model_copy(update={"servers": servers, **free})
 
 
 def _places(cluster: Cluster) -> list[tuple[int, int]]:

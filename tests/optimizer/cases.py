@@ -140,6 +140,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
         servers=tuple(made),
         setup_latency_seconds=draw(st.sampled_from([0.0, 0.002])),
         message_seconds=draw(st.sampled_from([0.0, 0.001])),
+        message_seconds_per_byte=draw(st.sampled_from([0.0, 1e-6])),
         intra_server_bits_per_second=1e8,
     )
 

@@ -75,6 +75,7 @@ def mixed_clusters(
         servers=tuple(made),
         setup_latency_seconds=draw(st.sampled_from([0.0, 0.002])),
         message_seconds=draw(st.sampled_from([0.0, 0.003])),
+        message_seconds_per_byte=draw(st.sampled_from([0.0, 1e-6])),
         intra_server_bits_per_second=1e8,
     )
     return bare.model_copy(update={"links": draw(links_between(bare, extremes))})
@@ -110,6 +111,7 @@ def one_server(
         servers=(Server(name="s0", devices=held, nics=()),),
         setup_latency_seconds=draw(st.sampled_from([0.0, 0.002])),
         message_seconds=draw(st.sampled_from([0.0, 0.003])),
+        message_seconds_per_byte=draw(st.sampled_from([0.0, 1e-6])),
         intra_server_bits_per_second=BYTE_PER_MICROSECOND,
     )
     return bare.model_copy(update={"links": draw(links_between(bare, extremes))})

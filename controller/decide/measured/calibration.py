@@ -25,9 +25,10 @@ from placewire.controller.launch.ranks import run_ranks
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.report import CalibratedRow
 from placewire.job.contract.specification import Calibrated, RankEvent
-from placewire.optimizer.cluster_plan.conversion import message_seconds_of
+from placewire.optimizer.cluster_plan.conversion import message_time_of
 from placewire.optimizer.graph.json_file import read_json, write_json
 from placewire.optimizer.graph.operator_graph import GraphError
+from placewire.optimizer.names import MessageTime
 from placewire.optimizer.network.nics import usable_rates
 from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Placement
@@ -38,6 +39,7 @@ ASSUMED_SETUP_SECONDS = 500e-6
 # A plan may have no more, and ranks, which tell what their user decides, must not either.
 _MOST_SETUP_SECONDS = 60.0
 _VERSION = 1
+_MESSAGE_KEYS = ("message_seconds", "message_seconds_per_byte")
 
 
 def wants_calibration(plan: Plan, cache: Path) -> bool:
@@ -64,7 +66,7 @@ async def calibrate(
         return ()
     events = await run_ranks(launcher, specs, lambda event: None, held_seconds=held_seconds)
     rows = calibrated_rows(placement, events)
-    message_seconds = calibrated_message_seconds(events)
+    message = calibrated_message_time(events)
     left_out = sum(event.left_out for event in events if isinstance(event, Calibrated))
     if left_out:
         say(
@@ -74,10 +76,10 @@ async def calibrate(
     if rows:
         seconds = typical_setup_seconds(rows)
         say(f"setting up a message takes {format_seconds(seconds)}, the median of all paths")
-        if message_seconds is not None:
-            say(f"a message takes {format_seconds(message_seconds)} of each of its two processors")
+        if message is not None:
+            say(f"a message takes {message_words(message)} of each of its two processors")
         try:
-            keep(plan, rows, cache, message_seconds)
+            keep(plan, rows, cache, message)
         except PlacewireError as problem:  # It is for the next time; the job is ready.
             say(f"that is not kept: {problem}")
     return rows
@@ -115,11 +117,19 @@ def calibrated_rows(placement: Placement, events: Sequence[RankEvent]) -> tuple[
     return tuple(sorted(rows, key=lambda row: (row.source, row.destination, row.rail)))
 
 
-def calibrated_message_seconds(events: Sequence[RankEvent]) -> float | None:
-    """What a message took of a processor, the median of all ranks; None where no rank says it."""
-    found = [e.message_seconds for e in events if isinstance(e, Calibrated)]
-    known = [one for one in found if one is not None]
-    return statistics.median(known) if known else None
+def calibrated_message_time(events: Sequence[RankEvent]) -> MessageTime | None:
+    """What messages took of a processor, the medians of all ranks; None where no rank says it."""
+    told = [event for event in events if isinstance(event, Calibrated)]
+    each = [e.message_seconds for e in told if e.message_seconds is not None]
+    per_byte = [e.message_seconds_per_byte for e in told if e.message_seconds_per_byte is not None]
+    if not each or not per_byte:
+        return None
+    return MessageTime(statistics.median(each), statistics.median(per_byte))
+
+
+def message_words(message: MessageTime) -> str:
+    per_mib = format_seconds(message.seconds_per_byte * 2**20)
+    return f"{format_seconds(message.seconds)} and {per_mib} a MiB"
 
 
 def with_measured(plan: Plan, cache: Path, say: Say) -> Plan:
@@ -129,15 +139,19 @@ def with_measured(plan: Plan, cache: Path, say: Say) -> Plan:
 
 
 def _with_message_time(plan: Plan, cache: Path, say: Say) -> Plan:
-    if plan.cluster.message_seconds is not None:
+    own = plan.cluster
+    if own.message_seconds is not None and own.message_seconds_per_mib is not None:
         return plan
-    seconds, how = _kept(plan, cache, "message_seconds"), "as measured on this cluster"
-    if seconds is None:
-        how = "assumed; `network.calibrate: true` measures it"
-        seconds = message_seconds_of(plan.cluster)
-    say(f"message time: {format_seconds(seconds)} of each of its two devices, {how}")
-    cluster = plan.cluster.model_copy(update={"message_seconds": seconds})
-    return plan.model_copy(update={"cluster": cluster})
+    each, per_byte = (_kept(plan, cache, key) for key in _MESSAGE_KEYS)
+    known, how = None, "assumed; `network.calibrate: true` measures it"
+    if each is not None and per_byte is not None:
+        known, how = MessageTime(each, per_byte), "as measured on this cluster"
+    found = message_time_of(own, known)
+    say(f"a message takes {message_words(found)} of each of its two devices, {how}")
+    update = {
+        "message_seconds": found.seconds, "message_seconds_per_mib": found.seconds_per_byte * 2**20
+    }  # fmt: skip
+    return plan.model_copy(update={"cluster": own.model_copy(update=update)})
 
 
 def _with_setup_latency(plan: Plan, cache: Path, say: Say) -> Plan:
@@ -175,7 +189,7 @@ def typical_setup_seconds(rows: Sequence[CalibratedRow]) -> float:
 
 
 def keep(
-    plan: Plan, rows: Sequence[CalibratedRow], cache: Path, message_seconds: float | None = None
+    plan: Plan, rows: Sequence[CalibratedRow], cache: Path, message: MessageTime | None = None
 ) -> float:
     """Keeps both, and returns the typical set-up latency. Raises PlacewireError where the cache
     cannot be written, and where no plan could be decided with it."""
@@ -189,7 +203,7 @@ def keep(
         "version": _VERSION,
         "cluster": _cluster(plan),
         "setup_seconds": seconds,
-        "message_seconds": message_seconds,
+        **dict(zip(_MESSAGE_KEYS, message or (None, None), strict=True)),
         "paths": [row.model_dump() for row in rows],
     }
     make_cache(cache)

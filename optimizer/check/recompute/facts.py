@@ -140,10 +140,12 @@ class Facts:
         if placement.model == "contended":
             for (tensor, destination), message in self.message.items():
                 if message.bytes > 0:
+                    took = cluster.message_seconds_per_byte * message.bytes
+                    took += cluster.message_seconds
                     taker = min(self.readers_on(tensor, destination), default=None)
                     for i in (self.lists.maker[tensor], taker):
                         if i is not None:
-                            self.seconds[i] += cluster.message_seconds
+                            self.seconds[i] += took
 
     def _bundle(self, tensors: Sequence[int], message: Message) -> tuple[int, int]:
         """Counts a bundle as an operator of its source."""

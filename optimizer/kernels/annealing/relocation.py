@@ -8,17 +8,23 @@ import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
-from placewire.optimizer.kernels.simulation.occupation import count_ends, message_ends, occupation
+from placewire.optimizer.kernels.simulation.occupation import (
+    count_ends,
+    lasting,
+    message_ends,
+    occupation,
+)
 from placewire.optimizer.kernels.tables import Tables
 
 
 class Occupied(NamedTuple):
-    """lasts float64[n] and ends int64[n]: as occupation.py has them, of the state of the search.
-    load float64[D]: the sum of lasts on each device. The others are working space: tensors,
+    """lasts, bits float64[n] and ends int64[n]: as occupation.py has them, of the state of the
+    search. load float64[D]: the sum of lasts on each device. The others are working space: tensors,
     tensor_mark int64[m]; operators, mark int64[n]; lasted float64[n]; least int64[D]."""
 
     lasts: FloatArray
     ends: IntArray
+    bits: FloatArray
     load: FloatArray
     tensors: IntArray
     tensor_mark: IntArray
@@ -34,8 +40,9 @@ def new_occupied(tables: Tables, device: IntArray) -> Occupied:
     lasts, load = occupation(tables, device), np.zeros(devices)
     for i in range(n):
         load[device[i]] += lasts[i]
+    ends, bits = message_ends(tables, device)
     return Occupied(
-        lasts, message_ends(tables, device), load, np.empty(m, dtype=np.int64),
+        lasts, ends, bits, load, np.empty(m, dtype=np.int64),
         np.full(m, -1, dtype=np.int64), np.empty(n, dtype=np.int64),
         np.full(n, -1, dtype=np.int64), np.empty(n), np.full(devices, -1, dtype=np.int64),
     )  # fmt: skip
@@ -54,7 +61,7 @@ def touched(
         operators[k] = op[k]
         mark[op[k]] = turn
         occupied.lasted[op[k]] = occupied.lasts[op[k]]
-    if tables.message_seconds == 0.0:
+    if tables.message_seconds == 0.0 and tables.message_seconds_per_bit == 0.0:
         return 0, count
     found, every = 0, count
     for k in range(count):
@@ -96,21 +103,19 @@ def relocate(
     tensors: int, every: int,
 ) -> None:  # fmt: skip
     """Puts op[:count] on the devices to[:count]. tensors, every: what touched() returned."""
-    lasts, ends, load = occupied.lasts, occupied.ends, occupied.load
+    lasts, ends, bits, load = occupied.lasts, occupied.ends, occupied.bits, occupied.load
     for k in range(every):
         i = occupied.operators[k]
         load[device[i]] -= lasts[i]
     for t in range(tensors):
-        count_ends(tables, device, occupied.tensors[t], -1, ends, occupied.least)
+        count_ends(tables, device, occupied.tensors[t], -1, ends, bits, occupied.least)
     for k in range(count):
         device[op[k]] = to[k]
     for t in range(tensors):
-        count_ends(tables, device, occupied.tensors[t], 1, ends, occupied.least)
+        count_ends(tables, device, occupied.tensors[t], 1, ends, bits, occupied.least)
     for k in range(every):
         i = occupied.operators[k]
-        lasts[i] = tables.seconds[i, device[i]]
-        if tensors > 0:
-            lasts[i] += tables.message_seconds * ends[i]
+        lasts[i] = lasting(tables, device, ends, bits, i)
         load[device[i]] += lasts[i]
 
 
