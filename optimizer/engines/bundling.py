@@ -76,7 +76,8 @@ def bundled(problem: Problem, solution: Solution, timeline: Timeline) -> Bundled
     given, fits = best.step, _fits(problem, timeline)
     many = graph.operator_count >= _FEW_FROM
     for late, large in _FEW_ATTEMPTS if many else _ATTEMPTS:
-        bundles = tuple(_chosen(problem, given, timeline, late, large))
+        joined = _chosen(problem, given, timeline, late, large)
+        bundles = tuple(sorted(joined, key=lambda one: one.turn))
         try:
             made = with_bundles(given, bundles)
         except GraphError:

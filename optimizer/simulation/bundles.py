@@ -28,6 +28,11 @@ class Bundle:
     destination: int
     tensors: tuple[int, ...]
 
+    @property
+    def turn(self) -> tuple[list[int], int]:
+        """Bundles that could leave at the same time leave in this order."""
+        return sorted(self.tensors), self.destination
+
 
 @dataclass(frozen=True)
 class PlacedStep:
@@ -58,7 +63,7 @@ def bundles_of(graph: OperatorGraph, placement: Placement) -> list[Bundle]:
 
 def with_bundles(step: PlacedStep, bundles: Sequence[Bundle]) -> PlacedStep:
     """The step whose tensors travel in these bundles, of which no two bring one tensor to one
-    device. A bundle comes right after the last of its tensors is made."""
+    device. A bundle comes right after the last of its tensors is made, with others by turn."""
     if not bundles:
         return step
     graph, n, m = step.graph, step.graph.operator_count, step.graph.tensor_count
@@ -112,7 +117,7 @@ def with_bundles(step: PlacedStep, bundles: Sequence[Bundle]) -> PlacedStep:
     )
     after: dict[int, list[int]] = defaultdict(list)
     turn = {i: k for row in step.order for k, i in enumerate(row)}
-    for k, bundle in sorted(enumerate(bundles), key=lambda one: one[1].tensors):
+    for k, bundle in sorted(enumerate(bundles), key=lambda one: one[1].turn):
         after[max((made[e] for e in bundle.tensors), key=turn.__getitem__)].append(n + k)
     order = [[j for i in row for j in (i, *after.get(i, ()))] for row in step.order]
     on = [bundle.source for bundle in bundles]

@@ -1,6 +1,7 @@
 """A placement file read against its graph: the lists that all recomputations start from.
 
-A bundle is an operator of its source that takes no time, reads the tensors, and makes what is sent.
+A bundle is an operator of its source that takes no time, reads the tensors, and makes what is sent;
+several after one operator run by their tensors and then by destination.
 What a message takes of its two devices is added to the seconds of the operator that sends it, and
 of that of its readers which has the lowest number.
 
@@ -120,7 +121,8 @@ class Facts:
             for row, device in zip(self.lists.seconds, self.device_of, strict=True)
         ]
         self.message: dict[tuple[int, str], Message] = {}
-        after: dict[int, list[tuple[list[int], int]]] = defaultdict(list)
+        after: dict[int, list[tuple[list[int], int, int]]] = defaultdict(list)
+        number = {name: d for d, name in enumerate(cluster.device_names)}
         for message in placement.messages:
             tensors = [
                 self.lists.outputs[graph.index_of[sent.producer]][sent.output]
@@ -129,14 +131,16 @@ class Facts:
             tensor = tensors[-1]
             if message.bundled:
                 operator, tensor = self._bundle(tensors, message)
-                after[graph.index_of[message.producer]].append((tensors, operator))
+                after[graph.index_of[message.producer]].append(
+                    (sorted(tensors), number[message.destination], operator)
+                )
             self.message[tensor, message.destination] = message
         if after:
+            then = {i: [operator for *_, operator in sorted(some)] for i, some in after.items()}
             self.order = {
-                device: [j for i in order for j in (i, *(b for _, b in sorted(after.get(i, ()))))]
+                device: [j for i in order for j in (i, *then.get(i, ()))]
                 for device, order in self.order.items()
             }
-
         if placement.model == "contended":
             for (tensor, destination), message in self.message.items():
                 if message.bytes > 0:

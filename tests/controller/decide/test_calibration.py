@@ -21,6 +21,7 @@ from placewire.controller.launch.launcher import NoLauncher
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.report import CalibratedRow
 from placewire.job.contract.specification import Calibrated, MeasuredPath
+from placewire.optimizer.names import MessageTime
 from tests.controller.plans import placement, plan, plan_document
 
 
@@ -65,12 +66,17 @@ def test_a_measured_latency_is_assumed_then_kept_for_this_cluster_only(tmp_path:
     assert wants_calibration(of, tmp_path)
     assumed = with_measured(of, tmp_path, said.append)
     assert assumed.payload_cluster.setup_latency_seconds == ASSUMED_SETUP_SECONDS
-    assert "assumed" in said[-1]
-    assert keep(of, rows(0.0004, 0.0006, 0.0009), tmp_path) == 0.0006
+    assert "assumed" in said[0] and "100 µs and 2.1 ms a MiB" in said[1] and "assumed" in said[1]
+    assert assumed.payload_cluster.message_seconds == pytest.approx(1e-4)
+    assert assumed.payload_cluster.message_seconds_per_byte == pytest.approx(2e-9)
+    message = MessageTime(5e-5, 1e-9)
+    assert keep(of, rows(0.0004, 0.0006, 0.0009), tmp_path, message) == 0.0006
     assert not wants_calibration(of, tmp_path)
     known = with_measured(of, tmp_path, said.append)
     assert known.payload_cluster.setup_latency_seconds == 0.0006
-    assert "as measured" in said[-1]
+    assert "as measured" in said[-1] and "as measured" in said[-2]
+    assert known.payload_cluster.message_seconds == pytest.approx(5e-5)
+    assert known.payload_cluster.message_seconds_per_byte == pytest.approx(1e-9)
     document = plan_document(rate="40Mbit")
     document["cluster"]["setup_latency"] = "measured"
     assert kept_setup_seconds(plan(document), tmp_path) is None, "other NICs"
@@ -138,7 +144,7 @@ def test_a_latency_that_no_plan_can_have_is_not_kept(tmp_path: Path) -> None:
     good = file.read_text()
     for wrong in ("1e9", "-1", "NaN", "1" + "0" * 400):
         file.write_text(
-            good.replace('"setup_seconds":0.0004,"paths"', f'"setup_seconds":{wrong},"paths"')
+            good.replace('"setup_seconds":0.0004,"mes', f'"setup_seconds":{wrong},"mes')
         )
         assert file.read_text() != good and kept_setup_seconds(of, tmp_path) is None
         assert with_measured(of, tmp_path, print).payload_cluster.setup_latency_seconds == (
