@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Literal, NamedTuple
+from typing import Literal
 
 Model = Literal["thesis", "contended", "msr"]
 # What the network does with concurrent transfers; network/ has a file for each.
@@ -22,21 +21,6 @@ DEFAULT_FLOOR = 0.8
 Backend = Literal["gloo", "nccl"]
 
 
-class MessageTime(NamedTuple):
-    """For how long a message keeps each of its two devices from computing, and each byte of it."""
-
-    seconds: float
-    seconds_per_byte: float
-
-
-# Until it is measured. Ranks on processors took 90 to 190 us and 2 ns with gloo; for GPUs, which
-# compute while their hosts send, it is a guess.
-ASSUMED_MESSAGE_TIME: Mapping[str, MessageTime] = {
-    "cpu": MessageTime(100e-6, 2e-9),
-    "cuda": MessageTime(20e-6, 0.0),
-}
-
-
 def is_cpu(device_type: str) -> bool:
     """Whether a device type is of a processor: `cpu`, or a name that begins with `cpu:`."""
     return device_type.split(":", maxsplit=1)[0] == "cpu"
@@ -45,8 +29,3 @@ def is_cpu(device_type: str) -> bool:
 def runs_on(device_type: str) -> Literal["cpu", "cuda"]:
     """What torch calls a device of this type."""
     return "cpu" if is_cpu(device_type) else "cuda"
-
-
-def assumed_message_time(device_types: Iterable[str]) -> MessageTime:
-    """Of a cluster of these devices: as on processors where there is one."""
-    return max(ASSUMED_MESSAGE_TIME[runs_on(one)] for one in device_types)

@@ -19,7 +19,7 @@ from benchmarks.engine.measured import CACHE, sources_digest
 from benchmarks.engine.setting import DEVICE, cluster
 from benchmarks.report import ROOT
 from benchmarks.table import Table
-from placewire.optimizer.names import ASSUMED_MESSAGE_TIME
+from placewire.optimizer.cluster import ASSUMED_MESSAGE_TIME
 
 SECONDS = 60.0
 GIGABITS = (1.0, 10.0, 20.0, 100.0, 160.0)

@@ -26,10 +26,10 @@ from benchmarks.table import Table
 from placewire.job.contract.specification import OptimizerSpec
 from placewire.optimizer.check.recompute.facts import Facts
 from placewire.optimizer.check.recompute.times import recompute_times
-from placewire.optimizer.cluster import Cluster, Device, Nic, Server
+from placewire.optimizer.cluster import ASSUMED_MESSAGE_TIME, Cluster, Device, Nic, Server
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.graph.operator_graph import OperatorGraph
-from placewire.optimizer.names import ASSUMED_MESSAGE_TIME, SharingName
+from placewire.optimizer.names import SharingName
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.profile.joining import joined
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from placewire.optimizer.names import MessageTime
+from placewire.optimizer.cluster import MessageTime
 
 # An exchange whose messages are smaller on average says what a message takes, a larger one what
 # its bytes do.

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from placewire.optimizer.cluster import Cluster, Device, Nic, Server
+from placewire.optimizer.cluster import (
+    Cluster,
+    Device,
+    MessageTime,
+    Nic,
+    Server,
+    assumed_message_time,
+)
 from placewire.optimizer.cluster_plan.documents import DocumentError
 from placewire.optimizer.cluster_plan.payload import payload_capacity, payload_fraction
 from placewire.optimizer.cluster_plan.section import ChosenRails, PlanCluster, PlanNic
 from placewire.optimizer.cluster_plan.values import MEASURED
-from placewire.optimizer.names import MessageTime, assumed_message_time
 
 
 def cluster_of(section: PlanCluster, rails: ChosenRails = None) -> Cluster:

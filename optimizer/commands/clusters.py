@@ -80,8 +80,7 @@ def cluster_of(options: argparse.Namespace, graph: OperatorGraph) -> Cluster:
 
 def equal_servers(options: argparse.Namespace, graph: OperatorGraph, where: str) -> Cluster:
     """where: the graph's name in messages. Raises InputError as above."""
-    from placewire.optimizer.cluster import Cluster, Device, Nic, Server
-    from placewire.optimizer.names import assumed_message_time
+    from placewire.optimizer.cluster import Cluster, Device, Nic, Server, assumed_message_time
 
     if options.device_type is None and len(graph.device_types) != 1:
         found = ", ".join(graph.device_types) or "none (profile it)"

@@ -25,10 +25,10 @@ from placewire.controller.launch.ranks import run_ranks
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.report import CalibratedRow
 from placewire.job.contract.specification import Calibrated, RankEvent
+from placewire.optimizer.cluster import MessageTime
 from placewire.optimizer.cluster_plan.conversion import message_time_of
 from placewire.optimizer.graph.json_file import read_json, write_json
 from placewire.optimizer.graph.operator_graph import GraphError
-from placewire.optimizer.names import MessageTime
 from placewire.optimizer.network.nics import usable_rates
 from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Placement

@@ -21,7 +21,7 @@ from placewire.controller.launch.launcher import NoLauncher
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.report import CalibratedRow
 from placewire.job.contract.specification import Calibrated, MeasuredPath
-from placewire.optimizer.names import MessageTime
+from placewire.optimizer.cluster import MessageTime
 from tests.controller.plans import placement, plan, plan_document
 
 
