@@ -48,6 +48,9 @@ def changes(problem: Problem, decision: PlacementArrays, devices: Sequence[int])
         what = "every NIC and link twice as fast"
         found.append(_with_network(problem, decision, what, rate=2.0, latency=1.0))
         found.append(_with_network(problem, decision, "no setup latency", rate=1.0, latency=0.0))
+        if problem.message_seconds > 0.0 or problem.message_seconds_per_byte > 0.0:
+            step = _step(_free_messages(problem), decision, decision.rates)
+            found.append(Change("messages that take no time of devices", step))
     for d in devices[:_MOST_DEVICES]:
         step = _step(_faster_device(problem, d), decision, decision.rates)
         found.append(Change(f"{problem.cluster.device_names[d]} twice as fast", step))
@@ -57,6 +60,11 @@ def changes(problem: Problem, decision: PlacementArrays, devices: Sequence[int])
 def without_network(problem: Problem, decision: PlacementArrays) -> Change:
     """The limit of what any network could do for this placement and its orders."""
     return _with_network(problem, decision, "a network that takes no time at all", _FREE, 0.0)
+
+
+def _free_messages(problem: Problem) -> Problem:
+    free = {"message_seconds": 0.0, "message_seconds_per_byte": 0.0}
+    return replace(problem, cluster=problem.cluster.model_copy(update=free))
 
 
 def _with_network(

@@ -103,7 +103,7 @@ class PeerGraph:
 
 
 def with_communication(cluster: Cluster) -> Cluster:
-    """Messages of collectives cost devices nothing here, which favours peers."""
+    """Messages of collectives take no time of devices here, which favours peers."""
     beside = Device(type=COMMUNICATION, memory_bytes=_MEMORY_BYTES)
     servers = tuple(
         server.model_copy(update={"devices": server.devices + (beside,) * len(server.devices)})

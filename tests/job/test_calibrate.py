@@ -20,6 +20,7 @@ from placewire.job.calibration.exchanges import (
     exchanges,
     paths_from,
 )
+from placewire.job.calibration.message_work import Work, message_work
 from placewire.job.calibration.path_fit import fit_path
 from placewire.job.contract.specification import (
     Calibrated,
@@ -188,7 +189,22 @@ def calibrate(
         end(ranks)
     assert codes == [0] * len(ranks), [(rank.events, rank.errors[-2000:]) for rank in ranks]
     events = [e for rank in ranks for e in rank.events if isinstance(e, Calibrated)]
+    for event in events:
+        assert event.message_seconds is not None and event.message_seconds_per_byte is not None
+        assert 1e-6 < event.message_seconds < 0.05
+        assert 0.0 <= event.message_seconds_per_byte < 1e-6
     return [path for event in events for path in event.paths]
+
+
+def test_small_exchanges_say_what_a_message_takes_and_large_ones_what_its_bytes_do() -> None:
+    """Messages of 0.1 ms and 2 ns a byte; one exchange in five was disturbed."""
+    small = [Work(40, 40, 40 * 1e-4)] * 4 + [Work(40, 40, 1.0)]
+    large = [Work(10, 10**7, 10 * 1e-4 + 10**7 * 2e-9)] * 4 + [Work(10, 10**7, 2.0)]
+    between = [Work(10, 10**5, 5.0)]
+    found = message_work([*large, *small, *between])
+    assert found == pytest.approx((1e-4, 2e-9), rel=1e-3)
+    assert message_work(small) == pytest.approx((1e-4, 0.0))
+    assert message_work(large) is None
 
 
 @pytest.mark.network
