@@ -20,6 +20,7 @@ from placewire.agent.keep.keeper import Keeper
 from placewire.agent.metrics.metrics import Known, exposition
 from placewire.agent.reconcile.validate import ServerFacts, WayToController
 from placewire.agent.store import DiskStore
+from placewire.agent.timed_store import TimedStore
 
 # The system gives the first name server five seconds before it asks the second. A later call has
 # what came too late for this one.
@@ -28,7 +29,7 @@ _LOOKUPS = NameLookups()
 
 
 def build_keeper(config: AgentConfig, server: Server) -> Keeper:
-    store = DiskStore(Path(config.state_dir))
+    store = TimedStore(DiskStore(Path(config.state_dir)))
     return Keeper(server, store, server_facts(config, server), way_of(config))
 
 
