@@ -59,7 +59,8 @@ def place(
     method = ENGINES.load(engine)
     clock = Clock()
     # What `auto` finds gets bundles, so that fewer messages are left than its search counts.
-    seen = before_bundles(problem) if engine == "auto" else problem
+    searches = engine == "auto"
+    seen = before_bundles(problem) if searches else problem
     budget = _Budget(seen, settings, clock)
     with Reporter(progress, clock) as reporter:
         bound = lower_bound(problem)
@@ -75,7 +76,7 @@ def place(
         clock.stage("reduce")
         if (refusal := method.accepts(small)) is not None:
             raise EngineRefusedError(refusal.what)
-        if engine == "auto":
+        if searches:
             solution = _searched(budget, small, undo, reduction, starts, reporter)
         else:
             found = method.solve(small, budget.for_engine, reporter.aside)
@@ -84,7 +85,7 @@ def place(
             clock.stage("solve")
         solution = schedule(problem, solution, settings.scheduler)
         # `auto` knows good rates already, and a budget of moves sets no time limit.
-        unlimited = engine == "auto" or settings.moves is not None
+        unlimited = searches or settings.moves is not None
         best = score(seen, solution, until=math.inf if unlimited else budget.end)
         if best.excess > 0.0:
             raise InfeasibleError(
@@ -93,19 +94,16 @@ def place(
             )
         clock.stage("rates")
         reporter.known(incumbent=best.step_seconds)
-        if engine == "auto" and budget.strengthens:
+        if searches and budget.strengthens:
             bound = _stronger(budget, bound, best.step_seconds, reporter)
-        placement = assemble(
-            problem, best.solution, bound, single_device_seconds=single_seconds,
-            engine=engine, reduction=words, seed=settings.seed, wall_seconds=clock.stages,
-            bundles=engine == "auto",
+        written = partial(
+            assemble, problem, bound=bound, single_device_seconds=single_seconds, engine=engine,
+            reduction=words, seed=settings.seed, wall_seconds=clock.stages, bundles=searches,
         )  # fmt: skip
-        if engine == "auto" and single_seconds is not None and alone is not None:  # noqa: SIM102
-            if single_seconds <= placement.step_seconds * (1 + TIE):
-                placement = assemble(
-                    problem, alone[0], bound, single_device_seconds=single_seconds,
-                    engine=engine, reduction=words, seed=settings.seed, wall_seconds=clock.stages,
-                )  # fmt: skip
+        placement = written(best.solution)
+        # The search counts a part of what messages take, and must not lose to one device by it.
+        if searches and alone is not None and alone[1] <= placement.step_seconds * (1 + TIE):
+            placement = written(alone[0])
         violations = check(problem.graph, placement)
         clock.stage("check")
     if violations:
