@@ -2,10 +2,11 @@
 
     python -m benchmarks.job [--items 1 2 …] [--report FOLDER]
 
-1 placements against one rank, to the last bit; 2 bytes, counters, rails; 3 predictions; 4 sharings
-by replay; 5 one rank against eager, capture, memory, Standard Evaluation; 7 one rank on CUDA, where
-there is a device; 8 an ordinary script on every NIC; 9 training beside PyTorch's own ways. --report
-writes the tables of these items into FOLDER/job.md and leaves those of other items. Figures of time
+1 placements against one rank, to the last bit, also of steps in micro-batches and shards; 2 bytes,
+counters, rails; 3 predictions; 4 sharings by replay; 5 one rank against eager, capture, memory,
+Standard Evaluation; 7 one rank on CUDA, where there is a device; 8 an ordinary script on every NIC;
+9 training beside PyTorch's own ways. --report writes the tables of these items into FOLDER/job.md
+and leaves those of other items. Figures of time
 need a machine that does nothing else.
 """
 
@@ -16,7 +17,7 @@ from benchmarks.report import run
 HEAD = "# The placed job, measured\n\n`make bench-job`. Compare ratios; seconds are a machine's.\n"
 
 ITEMS = {
-    1: ("exact.tables",),
+    1: ("exact.tables", "exact_parts.tables"),
     2: ("rails.tables",),
     3: ("prediction.tables", "training.tables"),
     4: ("sharings.tables",),

@@ -84,13 +84,17 @@ class RankPool:
         optimizer: OptimizerSpec,
         seed: int = 0,
         mutation: Callable[[], None] | None = None,
+        *,
+        accumulate: int = 1,
+        shards: int = 1,
     ) -> None:
         self._fields = {
-            "kind": "placed", "model": model, "batch": batch, "optimizer": optimizer, "seed": seed
+            "kind": "placed", "model": model, "batch": batch, "optimizer": optimizer, "seed": seed,
+            "accumulate": accumulate, "shards": shards,
         }  # fmt: skip
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        arguments = (theirs, model, batch, optimizer, seed, mutation)
+        arguments = (theirs, model, batch, optimizer, seed, accumulate, shards, mutation)
         self._process = context.Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
@@ -168,6 +172,8 @@ def _serve(
     batch: int,
     optimizer: OptimizerSpec,
     seed: int,
+    accumulate: int,
+    shards: int,
     mutation: Callable[[], None] | None,
 ) -> None:
     """The capturing process: answers with the operators, then runs ranks whenever it is asked."""
@@ -179,7 +185,9 @@ def _serve(
     choice = OptimizerChoice.of(optimizer.model_dump())
     try:
         step, recording = part.recorded(lambda: load_training_step(model, batch, seed))  # type: ignore[attr-defined]
-        captured = part.captured_from(step, model, batch, choice, seed, 1, None)  # type: ignore[attr-defined]
+        captured = part.captured_from(  # type: ignore[attr-defined]
+            step, model, batch, choice, seed, accumulate, None, shards
+        )
     except (ValueError, NotRepeatableError) as error:
         connection.send(str(error))
         return
