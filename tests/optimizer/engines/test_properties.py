@@ -197,8 +197,8 @@ def test_answers_through_every_reduction_pass_the_check(name):
     @drawn(8)
     @given(problems(largest=10, servers=3, memory=TIGHT), st.sampled_from(["heft", "auto"]))
     def answers(problem, engine):
-        # Pesto's target is 200 operators.
-        copies = -(-210 // problem.graph.operator_count) if name == "pesto" else 1
+        # Pesto's target is 200 operators; others find nothing to do in a few small graphs.
+        copies = -(-(210 if name == "pesto" else 40) // problem.graph.operator_count)
         problem = replace(problem, graph=described(side_by_side(problem.graph, copies)))
         try:
             placement = place(problem, engine, SolveSettings(gap=0.0, moves=60, seed=1), name)
