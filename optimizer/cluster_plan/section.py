@@ -96,6 +96,9 @@ class PlanCluster(Frozen):
         description="how long a message takes before its first byte travels (p0 of the thesis, "
         "3.5); `measured`: as `controller apply` measured it on this cluster",
     )
+    intra_server_bits_per_second: values.Rate = Field(
+        alias="intra_server_bandwidth", description="the rate between two devices of one server"
+    )
     message_seconds: values.MessageTime | None = Field(
         None,
         alias="message_time",
@@ -108,9 +111,6 @@ class PlanCluster(Frozen):
         alias="message_time_per_mib",
         description="and for how long each MiB of it does; default: as measured, else 2.1ms where "
         "devices are processors and 0s where all are GPUs",
-    )
-    intra_server_bits_per_second: values.Rate = Field(
-        alias="intra_server_bandwidth", description="the rate between two devices of one server"
     )
     servers: Annotated[
         tuple[PlanServer, ...], Field(min_length=1, max_length=values.MOST_SERVERS)
