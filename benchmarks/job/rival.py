@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -67,12 +67,20 @@ def _ddp(how: str, model: str, batch: int) -> Step:
 def _fsdp(how: str, model: str, batch: int) -> Step:
     made = load_training_step(model, batch // dist.get_world_size(), 0)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    for module in made.model.modules():
-        for child in module.children() if isinstance(module, nn.Sequential | nn.ModuleList) else ():
-            if sum(p.numel() for p in child.parameters()) >= UNIT_PARAMETERS:
-                fully_shard(child, mesh=mesh)
+    for unit in list(_units(made.model)):
+        fully_shard(unit, mesh=mesh)
     fully_shard(made.model, mesh=mesh)
     return _replica(made, made.model)
+
+
+def _units(module: nn.Module) -> Iterator[nn.Module]:
+    """The outermost ones: what lies in a unit is sharded with it."""
+    for child in module.children():
+        is_layer = isinstance(module, nn.Sequential | nn.ModuleList)
+        if is_layer and sum(p.numel() for p in child.parameters()) >= UNIT_PARAMETERS:
+            yield child
+        else:
+            yield from _units(child)
 
 
 def _pipeline(how: str, model: str, batch: int, split: str, micro_batches: str) -> Step:
