@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
 from placewire.agent.keep.context import Context, Taken
-from placewire.agent.keep.outcome import NotAsAppliedError
+from placewire.agent.keep.outcome import NotAsAppliedError, text_of
+from placewire.agent.reconcile.dependence import by_nic
 from placewire.agent.reconcile.diff import unopened_ports
 from placewire.agent.reconcile.drift import Drift, find_drift
+from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.ledger import lost_route_sentences, stays_up_sentences
 from placewire.agent.reconcile.steps import Step
 
@@ -57,7 +59,12 @@ def apply_whole(
     if observed is None:
         observed = observe_opened(context, desired, ledger)
     steps = find_drift(desired, observed, ledger).steps
-    _apply(context, steps, desired, event)
+    try:
+        _apply(context, steps, desired, event)
+    except Exception as error:
+        if event == "stage":  # Nothing of it stays.
+            raise
+        _apply_apart(context, desired, ledger, event, error)
     left, observed = _read_back(context, desired, ledger, leave=())
     if left:
         raise NotAsAppliedError(_text_of(left))
@@ -94,6 +101,22 @@ def _apply(
         record = context.memory.audit if event == "stage" else context.memory.note
         record(event, steps)
         context.network.apply(steps, desired.plan_name if desired else "")
+
+
+def _apply_apart(
+    context: Context, desired: DesiredState | None, ledger: Ledger, event: str, why: Exception
+) -> None:
+    """Takes what is left of the steps NIC by NIC, after `why` ended them in their midst: what one
+    NIC cannot have must not keep it from the others. Raises EffectError, `why` first."""
+    failures = []
+    for steps in by_nic(find_drift(desired, context.observe(desired, ledger), ledger).steps):
+        try:
+            _apply(context, steps, desired, event)
+        except Exception as error:
+            failures.append(text_of(error))
+    # What happened once may be over: then reading back is the judge.
+    if failures:
+        raise EffectError("; ".join(dict.fromkeys([text_of(why), *failures]))) from why
 
 
 def _read_back(

@@ -1,0 +1,95 @@
+"""What one NIC cannot have now, for whatever reason, is not kept from the others.
+
+The keeper runs on the network in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from placewire.agent.reconcile.dependence import by_nic
+from placewire.agent.reconcile.drift import find_drift
+from placewire.agent.reconcile.unmarkable import NOTHING_KNOWN
+from tests.agent.faults import Fault, NoFaults, Place
+from tests.agent.memory_agent import MemoryAgent
+from tests.agent.memory_server import MemoryServer
+from tests.agent.states import desired_state
+
+
+class OneNicFails(NoFaults):
+    """Every effect that names NIC nic0 or its bridge fails; unforeseen: with an error that no
+    driver expects."""
+
+    def __init__(self, *, unforeseen: bool) -> None:
+        super().__init__()
+        self.unforeseen, self.failed = unforeseen, 0
+
+    def at(self, place: Place, what: str) -> Fault | None:
+        if place is not Place.EFFECT or "nic0" not in what:
+            return None
+        self.failed += 1
+        if self.unforeseen:
+            raise TypeError(f"{what}: nobody expected this")
+        return Fault.CALL_FAILS
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> MemoryAgent:
+    made = MemoryAgent(tmp_path)
+    assert made.keeper.stage(desired_state(1), 30).succeeded
+    made.keeper.commit(1, 60.0)
+    return made
+
+
+def before(nic: str) -> tuple[str, ...]:
+    return MemoryServer().links[nic].address_commands
+
+
+def failing(agent: MemoryAgent, *, unforeseen: bool) -> OneNicFails:
+    striker = OneNicFails(unforeseen=unforeseen)
+    agent.network._striker = striker
+    return striker
+
+
+@pytest.mark.parametrize("unforeseen", [False, True], ids=["told", "unforeseen"])
+@pytest.mark.parametrize("how", ["destroy", "the lease's end"])
+def test_the_other_nic_is_as_before(agent: MemoryAgent, how: str, *, unforeseen: bool) -> None:
+    server, striker = agent.server, failing(agent, unforeseen=unforeseen)
+    if how == "destroy":
+        outcome = agent.keeper.destroy(desired_state(1).plan_name)
+        assert not outcome.succeeded and "nic0" in outcome.refusals[0].sentence
+    else:
+        agent.wait(61)
+    assert striker.failed
+    lease = agent.keeper.lease
+    assert lease.phase == "failed" and "nic0" in lease.detail
+    assert "pw-nic1" not in server.bridges and "pw-nic1" not in server.links
+    assert server.links["nic1"].address_commands == before("nic1")
+    assert server.links["nic1"].classes is None
+    assert agent.network.harmed == []
+    agent.network._striker = NoFaults()
+    for _ in range(3):
+        agent.wait(301)
+    assert agent.keeper.lease.is_idle and not server.bridges
+    assert server.links["nic0"].address_commands == before("nic0")
+
+
+def test_a_stage_that_fails_is_undone_on_the_other_nic(tmp_path: Path) -> None:
+    agent = MemoryAgent(tmp_path)
+    failing(agent, unforeseen=False)
+    assert not agent.keeper.stage(desired_state(1), 30).succeeded
+    assert "pw-nic1" not in agent.server.bridges
+    assert agent.server.links["nic1"].classes is None
+
+
+def test_the_steps_of_each_nic_stay_in_their_order(agent: MemoryAgent) -> None:
+    kept = agent.keeper._context.memory.kept
+    observed = agent.network.observe(NOTHING_KNOWN)
+    steps = find_drift(None, observed, kept.ledger).steps
+    groups = by_nic(steps)
+    assert sorted(map(str, steps)) == sorted(str(step) for group in groups for step in group)
+    for group in groups:
+        assert [steps.index(step) for step in group] == sorted(map(steps.index, group))
+    named = [{nic for nic in ("nic0", "nic1") for s in group if nic in str(s)} for group in groups]
+    assert {frozenset(one) for one in named} >= {frozenset({"nic0"}), frozenset({"nic1"})}
