@@ -219,23 +219,24 @@ def test_a_nic_that_a_failed_undo_gave_back_is_forgotten(agent: MemoryAgent) -> 
     assert agent.server.links["nic0"].addresses == [] and agent.keeper.lease.phase == "failed"
 
 
-class OnceUnwilling(NoFaults):
-    """Fails the first effect."""
+class Unwilling(NoFaults):
+    """Every effect fails until `willing` is set."""
 
-    failed = False
+    def __init__(self) -> None:
+        super().__init__()
+        self.willing = False
 
     def at(self, place: Place, what: str) -> Fault | None:
-        if place is Place.EFFECT and not self.failed:
-            self.failed = True
-            return Fault.CALL_FAILS
-        return None
+        return Fault.CALL_FAILS if place is Place.EFFECT and not self.willing else None
 
 
 def test_a_nic_that_a_failed_attempt_did_not_touch_is_its_owners_still(agent: MemoryAgent) -> None:
     """The first attempt wrote down what nic0 held, and failed before it changed anything."""
-    agent.network = MemoryNetwork(agent.server, OnceUnwilling())
+    striker = Unwilling()
+    agent.network = MemoryNetwork(agent.server, striker)
     agent.restart()
     assert lease_ends(agent).phase == "failed"
+    striker.willing = True
     assert "pw-nic0" not in agent.server.links
     give_address(agent)
     before = nic0(agent)
