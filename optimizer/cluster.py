@@ -53,7 +53,7 @@ ASSUMED_MESSAGE_TIME: Mapping[str, MessageTime] = {
 
 
 def assumed_message_time(device_types: Iterable[str]) -> MessageTime:
-    """Of a cluster of these devices: as on processors where there is one."""
+    """Returns the time of a cluster of these devices: as on processors where one of them is one."""
     return max(ASSUMED_MESSAGE_TIME[runs_on(one)] for one in device_types)
 
 

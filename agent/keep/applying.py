@@ -108,15 +108,15 @@ def _apply_apart(
 ) -> None:
     """Takes what is left of the steps NIC by NIC, after `why` ended them in their midst: what one
     NIC cannot have must not keep it from the others. Raises EffectError, `why` first."""
-    failures = []
+    first, failures = text_of(why), list[str]()
     for steps in by_nic(find_drift(desired, context.observe(desired, ledger), ledger).steps):
         try:
             _apply(context, steps, desired, event)
         except Exception as error:
             failures.append(text_of(error))
-    # What happened once may be over: then reading back is the judge.
+    # An error that happened once may be over: then reading back is the judge.
     if failures:
-        raise EffectError("; ".join(dict.fromkeys([text_of(why), *failures]))) from why
+        raise EffectError("; ".join(dict.fromkeys([first, *failures]))) from why
 
 
 def _read_back(

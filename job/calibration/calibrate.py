@@ -107,7 +107,8 @@ class _Trips:
 
     @property
     def work(self) -> Sequence[Work]:
-        """Of each exchange; nothing on GPUs, of whose time a processor's says nothing."""
+        """One entry for each exchange. On GPUs there is none: the processor's time says nothing of
+        theirs."""
         return () if self._device.type == "cuda" else self._work
 
     def run(self, messages: RankMessages, *, is_source: bool) -> list[float]:

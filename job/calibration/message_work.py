@@ -1,4 +1,4 @@
-"""What messages take of a rank's processor, from exchanges in which it did nothing else."""
+"""Computes what processor time messages take, from exchanges in which a rank did nothing else."""
 
 from __future__ import annotations
 

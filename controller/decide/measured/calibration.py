@@ -37,7 +37,7 @@ from placewire.optimizer.quantities import format_seconds
 # Used until a set-up latency is measured: what gloo took over the lab's links, rounded up.
 ASSUMED_SETUP_SECONDS = 500e-6
 # A plan may have no more, and ranks, which tell what their user decides, must not either.
-_MOST_SETUP_SECONDS = 60.0
+_MOST_SECONDS = 60.0
 _VERSION = 1
 _MESSAGE_KEYS = ("message_seconds", "message_seconds_per_byte")
 
@@ -118,7 +118,7 @@ def calibrated_rows(placement: Placement, events: Sequence[RankEvent]) -> tuple[
 
 
 def calibrated_message_time(events: Sequence[RankEvent]) -> MessageTime | None:
-    """What messages took of a processor, the medians of all ranks; None where no rank says it."""
+    """Returns the medians over all ranks; None where no rank says it."""
     told = [event for event in events if isinstance(event, Calibrated)]
     each = [e.message_seconds for e in told if e.message_seconds is not None]
     per_byte = [e.message_seconds_per_byte for e in told if e.message_seconds_per_byte is not None]
@@ -144,7 +144,7 @@ def _with_message_time(plan: Plan, cache: Path, say: Say) -> Plan:
         return plan
     each, per_byte = (_kept(plan, cache, key) for key in _MESSAGE_KEYS)
     known, how = None, "assumed; `network.calibrate: true` measures it"
-    if each is not None and per_byte is not None:
+    if each is not None and per_byte is not None and per_byte * 2**20 <= _MOST_SECONDS:
         known, how = MessageTime(each, per_byte), "as measured on this cluster"
     found = message_time_of(own, known)
     say(f"a message takes {message_words(found)} of each of its two devices, {how}")
@@ -178,7 +178,7 @@ def _kept(plan: Plan, cache: Path, key: str) -> float | None:
     try:
         document = read_json(file)
         seconds = float(document[key]) if document["version"] == _VERSION else None
-        return seconds if seconds is not None and 0 <= seconds <= _MOST_SETUP_SECONDS else None
+        return seconds if seconds is not None and 0 <= seconds <= _MOST_SECONDS else None
     except (GraphError, KeyError, TypeError, ValueError, OverflowError):
         return None  # The file is broken: the next calibration replaces it.
 
@@ -194,9 +194,17 @@ def keep(
     """Keeps both, and returns the typical set-up latency. Raises PlacewireError where the cache
     cannot be written, and where no plan could be decided with it."""
     seconds = typical_setup_seconds(rows)
-    if seconds > _MOST_SETUP_SECONDS:
+    if seconds > _MOST_SECONDS:
         raise PlacewireError(
             f"a set-up latency of {format_seconds(seconds)} is more than a plan can have",
+            remedy="look at what the ranks' servers do beside the job, and calibrate again",
+        )
+    if (
+        message is not None
+        and max(message.seconds, message.seconds_per_byte * 2**20) > _MOST_SECONDS
+    ):
+        raise PlacewireError(
+            f"a message time of {message_words(message)} is more than a plan can have",
             remedy="look at what the ranks' servers do beside the job, and calibrate again",
         )
     document = {

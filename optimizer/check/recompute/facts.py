@@ -2,8 +2,8 @@
 
 A bundle is an operator of its source that takes no time, reads the tensors, and makes what is sent;
 several after one operator run by their tensors and then by destination.
-What a message takes of its two devices is added to the seconds of the operator that sends it, and
-of that of its readers which has the lowest number.
+The time that a message takes of its two devices is added to the operator that sends it, and to that
+reader of it which has the lowest number.
 
 Arrays become lists here, once: plain Python reads a list many times faster than a numpy scalar.
 """

@@ -30,7 +30,7 @@ def occupation(tables: Tables, device: IntArray) -> FloatArray:
 
 @compiled
 def lasting(tables: Tables, device: IntArray, ends: IntArray, bits: FloatArray, i: int) -> float:
-    """What operator i lasts that sends and takes so many messages and bits."""
+    """Returns how long operator i lasts, which has so many ends of messages, and their bits."""
     messages = tables.message_seconds * ends[i] + tables.message_seconds_per_bit * bits[i]
     return float(tables.seconds[i, device[i]] + messages)
 

@@ -133,6 +133,23 @@ def test_there_is_one_rank_a_server_on_the_rails_that_all_are_on() -> None:
     assert calibration_specs(alone, placement(alone, ()), Path("p")) == ()
 
 
+def test_a_message_time_that_no_plan_can_have_is_not_kept(tmp_path: Path) -> None:
+    """Ranks tell what their user decides."""
+    of = measured_plan()
+    for wrong in (MessageTime(61.0, 0.0), MessageTime(1e-4, 1e-3)):
+        with pytest.raises(PlacewireError, match="is more than a plan can have"):
+            keep(of, rows(0.0004), tmp_path, wrong)
+    keep(of, rows(0.0004), tmp_path, MessageTime(5e-5, 1e-9))
+    (file,) = tmp_path.glob("calibration-*.json")
+    good = file.read_text()
+    file.write_text(
+        good.replace('"message_seconds_per_byte":1e-09', '"message_seconds_per_byte":5.0')
+    )
+    assert file.read_text() != good
+    found = with_measured(of, tmp_path, print).payload_cluster
+    assert found.message_seconds_per_byte == pytest.approx(2e-9), "assumed"
+
+
 def test_a_latency_that_no_plan_can_have_is_not_kept(tmp_path: Path) -> None:
     """Every later command ended with a traceback until the file was removed by hand."""
     of = measured_plan()
