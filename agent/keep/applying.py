@@ -14,7 +14,12 @@ from placewire.agent.reconcile.dependence import by_nic
 from placewire.agent.reconcile.diff import unopened_ports
 from placewire.agent.reconcile.drift import Drift, find_drift
 from placewire.agent.reconcile.effects import EffectError
-from placewire.agent.reconcile.ledger import lost_route_sentences, stays_up_sentences
+from placewire.agent.reconcile.ledger import (
+    given_back,
+    lost_route_sentences,
+    second_address_sentences,
+    stays_up_sentences,
+)
 from placewire.agent.reconcile.steps import Step
 
 log = logging.getLogger(__name__)
@@ -71,9 +76,11 @@ def apply_whole(
     now_unix = context.memory.told_unix()
     stays_up = stays_up_sentences(desired, observed, ledger, now_unix)
     lost = lost_route_sentences(desired, observed, ledger)
-    told = "; ".join((*stays_up, *lost))
+    second = second_address_sentences(given_back(desired, observed, ledger), observed)
+    told = "; ".join((*stays_up, *lost, *second))
     if told:
-        context.memory.note("stays up" if stays_up else "lost", (), detail=told)
+        event = "stays up" if stays_up else "lost" if lost else "second"
+        context.memory.note(event, (), detail=told)
         log.warning("%s", told)
     return Applied(steps, observed, told)
 

@@ -8,7 +8,13 @@ from placewire.agent.contract.state import Refusal
 from placewire.agent.keep.context import Context
 from placewire.agent.keep.outcome import NotAsAppliedError, Outcome, changes_of, text_of
 from placewire.agent.keep.retry import Retry
-from placewire.agent.reconcile.ledger import payable, payment, waiting_sentences, without_debts
+from placewire.agent.reconcile.ledger import (
+    payable,
+    payment,
+    second_address_sentences,
+    waiting_sentences,
+    without_debts,
+)
 from placewire.agent.reconcile.next_look import NextLook
 from placewire.agent.reconcile.steps import Step
 
@@ -88,8 +94,10 @@ class Paying:
             # Not a second time on a full disk: from now on all that is its owner's.
             memory.hold(memory.kept.model_copy(update={"ledger": ledger}))
         nics = ", ".join(debt.nic for debt in debts)
-        memory.note("paid", (), detail=f"what was owed to {nics} was given back")
-        log.warning("%s came back, and has what was owed to it", nics)
+        second = second_address_sentences(debts, observed)
+        detail = "; ".join([f"what was owed to {nics} was given back", *second])
+        memory.note("paid", (), detail=detail)
+        log.warning("%s came back: %s", nics, detail)
         return steps
 
     def _tell(self, waiting: tuple[str, ...]) -> None:

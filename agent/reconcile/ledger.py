@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from ipaddress import IPv4Interface
 
 from placewire.agent.contract.entries import Address, Bridge, Sysctl
 from placewire.agent.contract.state import (
@@ -215,6 +216,44 @@ def stays_up_sentences(
         if taken.nic in facts and taken.nic not in covered
         if (found := stays_up_for(taken, facts[taken.nic]))
     )
+
+
+def given_back(
+    desired: DesiredState | None, observed: ObservedState, ledger: Ledger
+) -> tuple[TakenOver, ...]:
+    """What was given back to NICs that are here and that `desired` does not take over."""
+    covered = {bridge.nic for bridge in desired.bridges} if desired else set()
+    here = {nic.name for nic in observed.nics} - covered
+    return tuple(taken for taken in ledger.nics if taken.nic in here)
+
+
+def second_address_sentences(
+    given: Iterable[TakenOver], observed: ObservedState
+) -> tuple[str, ...]:
+    """One for each address that was given back to a NIC on which others have set another one of the
+    same subnet meanwhile. The kernel then takes theirs for the first, though ours was there before,
+    and removes with it all that came later."""
+    facts = {nic.name: nic for nic in observed.nics}
+    return tuple(
+        f"NIC {taken.nic} has {address} back after {first}, which came since and is of the same "
+        f"subnet: packets leave with {first.split('/')[0]}, and whoever removes that removes both "
+        f"(unless net.ipv4.conf.{taken.nic}.promote_secondaries is 1)"
+        for taken in given
+        if taken.nic in facts
+        for address, first in _seconds(taken, facts[taken.nic])
+    )
+
+
+def _seconds(taken: TakenOver, nic: NicFacts) -> Iterator[tuple[str, str]]:
+    """The addresses of `taken` before which the NIC has one of others, with that."""
+    own = {address.split()[0] for address in taken.addresses}
+    there = [address for address in nic.addresses if ":" not in address]
+    for at, address in enumerate(there):
+        before = (other for other in there[:at] if other not in own)
+        network = IPv4Interface(address).network
+        first = next((other for other in before if IPv4Interface(other).network == network), None)
+        if address in own and first is not None:
+            yield address, first
 
 
 def is_of(debt: TakenOver, nic: NicFacts) -> bool:

@@ -436,3 +436,19 @@ def test_what_uses_our_rows_is_named_and_blocks_nothing_else(
     assert server.inside(keeping.destroy, server.config).succeeded
     server.sh(f"{_VSCTL} -- --all destroy qos")
     assert server.snapshot() == before
+
+
+def test_an_address_that_is_back_after_a_vip_of_its_subnet_is_told(
+    server: ServerUnderTest,
+) -> None:
+    """The kernel has it as a secondary, and removes it when the VIP moves on."""
+    assert server.inside(keeping.stage, server.config, desired_state()).succeeded
+    server.inside(keeping.commit, server.config, 1)
+    server.sh("ip address add 10.7.0.50/24 dev nic0")
+    assert server.inside(keeping.destroy, server.config).succeeded
+    assert "secondary" in server.sh("ip address show dev nic0 to 10.7.0.1"), "else nothing is told"
+    detail = server.inside(keeping.observe, server.config).lease.detail
+    assert "nic0 has 10.7.0.1/24 back after 10.7.0.50/24" in detail
+    server.sh("sysctl -qw net.ipv4.conf.nic0.promote_secondaries=1")
+    server.sh("ip address del 10.7.0.50/24 dev nic0")
+    assert "10.7.0.1/24" in server.sh("ip address show dev nic0"), "as it is told"

@@ -9,11 +9,13 @@ from placewire.agent.contract.state import ForeignEntry, Ledger, ObservedState, 
 from placewire.agent.reconcile.diff import difference
 from placewire.agent.reconcile.ledger import (
     extended,
+    given_back,
     lost_route_sentences,
     owed_refusals,
     owed_sentences,
     payable,
     payment,
+    second_address_sentences,
     settled,
     waiting_sentences,
 )
@@ -65,6 +67,22 @@ def test_a_route_whose_source_is_gone_is_not_given_back_and_told() -> None:
         (back,) = difference(None, bare.model_copy(update=there), ledger)
         assert isinstance(back, NicStep) and back.held.routes == (plain, sourced)
         assert lost_route_sentences(None, done.model_copy(update=there), ledger) == ()
+
+
+def test_an_address_that_is_back_after_one_of_others_in_its_subnet_is_told() -> None:
+    """The kernel removes it with theirs (a VIP that moves on), though it was there before."""
+    taken = given_back(None, BARE, LEDGER)
+    (told,) = second_address_sentences(
+        taken, ObservedState(nics=(nic("nic0", "192.168.5.1/24", "10.7.0.50/24", "10.7.0.1/24"),))
+    )
+    assert "nic0 has 10.7.0.1/24 back after 10.7.0.50/24" in told
+    for addresses in (
+        ("10.7.0.1/24", "10.7.0.50/24"),
+        ("10.7.0.50/32", "fd00::1/64", "10.7.0.1/24"),
+    ):
+        there = ObservedState(nics=(nic("nic0", *addresses),))
+        assert second_address_sentences(taken, there) == ()
+    assert given_back(desired_state(2, nics=("nic0",)), BARE, LEDGER) == ()
 
 
 def test_a_payment_gives_all_and_nothing_twice() -> None:
