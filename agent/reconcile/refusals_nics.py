@@ -129,6 +129,13 @@ def _nic(
                 f"has the IPv6 route {route!r}, which would lead to nobody",
                 f"use a NIC without, or remove it (ip -6 route del {route})",
             )
+        for one in () if nic.up else _lost_when_down(nic):
+            yield refuse(
+                where,
+                f"is down and has the IPv6 {one}, which the kernel drops when an undo sets it down "
+                "again",
+                f"use a NIC without, set it up (ip link set {nic.name} up), or take that off it",
+            )
         for nexthop in nic.nexthops:
             yield refuse(
                 where,
@@ -142,6 +149,15 @@ def _nic(
         held = ", ".join(nic.addresses or nic.routes)
         yield refuse(where, f"holds {held}", "say take_over: true for it in the plan, or free it")
     yield from _held(wanted, bridge, nic)
+
+
+def _lost_when_down(nic: NicFacts) -> Iterator[str]:
+    """What somebody put on a NIC that is down, and does not survive that it is up for a while. Its
+    global addresses are refused whatever it is."""
+    for one in nic.standing:
+        kind, _, what = one.partition(" ")
+        if kind in ("address", "neighbour") and ":" in what and what not in nic.addresses:
+            yield one
 
 
 def _unfit(nic: NicFacts) -> Iterator[Refusal]:

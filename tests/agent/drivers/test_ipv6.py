@@ -37,6 +37,25 @@ def test_a_nic_with_ipv6_routes_is_refused_with_them(server_with_v6: ServerUnder
     assert report.succeeded, "its link-local address and a router's advertisement do not matter"
 
 
+def test_a_nic_that_is_down_with_what_an_undo_could_not_give_back_is_refused(
+    server_with_v6: ServerUnderTest,
+) -> None:
+    """The kernel drops both when the NIC is set down again."""
+    server = server_with_v6
+    server.sh("ip address flush dev nic0; ip link set nic0 down; "
+              "ip -6 address add fe80::77/64 dev nic0; "
+              "ip -6 neigh add fe80::9 lladdr 02:00:00:00:00:09 dev nic0 nud permanent"
+              )  # fmt: skip
+    desired = desired_state(1, nics=("nic0",))
+    told = [r.sentence for r in server.inside(keeping.stage, server.config, desired).refusals]
+    assert ["fe80::77/64" in told[0], "fe80::9" in told[1], len(told)] == [True, True, 2], told
+    server.sh("ip link set nic0 up")
+    assert server.inside(keeping.stage, server.config, desired).succeeded
+    assert server.inside(keeping.restore, server.config, 1).succeeded
+    assert "fe80::77/64" in server.sh("ip -6 address show dev nic0")
+    assert "fe80::9 " in server.sh("ip -6 neigh show dev nic0 nud permanent")
+
+
 def test_a_bridge_has_no_ipv6_unless_somebody_switches_it_on(
     server_with_v6: ServerUnderTest,
 ) -> None:
