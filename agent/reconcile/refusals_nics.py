@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
+from itertools import islice
 
 from placewire.agent.contract.entries import (
     BRIDGE_PREFIX,
@@ -19,10 +20,14 @@ from placewire.agent.contract.state import (
     refuse,
 )
 from placewire.agent.reconcile.command_words import interfaces_of, is_a_route
+from placewire.agent.reconcile.foreign import MOST_NAMED
 
 _INTERFACE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 # Kinds of interfaces that pass no frames of a bridge above them: they know only their own address.
 _NO_PORTS = ("macvlan", "macvtap", "ipvlan", "ipvtap", "vrf")
+# Protocols of routes (linux/rtnetlink.h) whose programs withdraw them by themselves: gated, mrt,
+# zebra, bird, dnrouted, xorp, ntk, dhcp, keepalived, babel, bgp, isis, ospf, rip, eigrp.
+_WITHDRAWN_BY_PROGRAMS = re.compile(r" proto (?:8|10|11|12|13|14|15|16|18|42|186|187|188|189|192) ")
 _OWN_SYSCTLS = "set only sysctls of the bridges and NICs of this state"
 
 
@@ -115,33 +120,7 @@ def _nic(
             f"{nic.receiving_qdisc})",
         )
     if nic.bridge is None and nic.name not in taken:
-        for entry in nic.lost_with_addresses:
-            kind, _, words = entry.partition(" ")
-            yield refuse(
-                where,
-                f"has the entry `{entry}` that someone set, and the kernel drops it with the last "
-                "address of a NIC",
-                f"use a NIC without, or remove it (ip {kind} del {words})",
-            )
-        for route in nic.routes_v6:
-            yield refuse(
-                where,
-                f"has the IPv6 route {route!r}, which would lead to nobody",
-                f"use a NIC without, or remove it (ip -6 route del {route})",
-            )
-        for one in () if nic.up else _lost_when_down(nic):
-            yield refuse(
-                where,
-                f"is down and has the IPv6 {one}, which the kernel drops when an undo sets it down "
-                "again",
-                f"use a NIC without, set it up (ip link set {nic.name} up), or take that off it",
-            )
-        for nexthop in nic.nexthops:
-            yield refuse(
-                where,
-                f"has the nexthop object `{nexthop}`, and what is sent by it would no longer leave",
-                f"use a NIC without, or remove it (ip nexthop del {' '.join(nexthop.split()[:2])})",
-            )
+        yield from _spoilt(nic)
     if nic.carrier is False:
         yield refuse(where, "is up and has no carrier", "look at its cable and its switch port")
     yield from _mtu(bridge, nic)
@@ -149,6 +128,50 @@ def _nic(
         held = ", ".join(nic.addresses or nic.routes)
         yield refuse(where, f"holds {held}", "say take_over: true for it in the plan, or free it")
     yield from _held(wanted, bridge, nic)
+
+
+def _spoilt(nic: NicFacts) -> Iterator[Refusal]:
+    """Refuses what would be lost, lead to nobody, or come back though its program withdrew it."""
+    where = f"NIC {nic.name}"
+    for entry in nic.lost_with_addresses:
+        kind, _, words = entry.partition(" ")
+        yield refuse(
+            where,
+            f"has the entry `{entry}` that someone set, and the kernel drops it with the last "
+            "address of a NIC",
+            f"use a NIC without, or remove it (ip {kind} del {words})",
+        )
+    for route in nic.routes_v6:
+        yield refuse(
+            where,
+            f"has the IPv6 route {route!r}, which would lead to nobody",
+            f"use a NIC without, or remove it (ip -6 route del {route})",
+        )
+    for one in () if nic.up else _lost_when_down(nic):
+        yield refuse(
+            where,
+            f"is down and has the IPv6 {one}, which the kernel drops when an undo sets it down "
+            "again",
+            f"use a NIC without, set it up (ip link set {nic.name} up), or take that off it",
+        )
+    withdrawn = (
+        route
+        for route in nic.routes
+        if is_a_route(route) and _WITHDRAWN_BY_PROGRAMS.search(f"{route} ")
+    )
+    for route in islice(withdrawn, MOST_NAMED):
+        yield refuse(
+            where,
+            f"has the route {route!r} of a routing program, which may withdraw it at any time, and "
+            "Placewire would put it back",
+            "use a NIC without, or have that program make no routes over this one",
+        )
+    for nexthop in nic.nexthops:
+        yield refuse(
+            where,
+            f"has the nexthop object `{nexthop}`, and what is sent by it would no longer leave",
+            f"use a NIC without, or remove it (ip nexthop del {' '.join(nexthop.split()[:2])})",
+        )
 
 
 def _lost_when_down(nic: NicFacts) -> Iterator[str]:

@@ -207,6 +207,21 @@ def test_a_nic_of_a_nexthop_object_is_refused(server: ServerUnderTest, group: bo
     assert "id 12 dev nic0" in server.sh("ip nexthop")
 
 
+@network
+@pytest.mark.parametrize("protocol", ["bird", "keepalived"])
+def test_a_nic_with_a_route_that_a_program_may_withdraw_is_refused(
+    server: ServerUnderTest, protocol: str
+) -> None:
+    """It was put back on the bridge after its program had withdrawn it, and left on the NIC."""
+    server.sh(f"ip route add 172.16.0.0/24 via 10.7.0.2 dev nic0 proto {protocol}")
+    (told,) = refused(server)
+    assert "172.16.0.0/24 via 10.7.0.2 dev nic0" in told and "may withdraw it" in told
+    server.sh("ip route change 172.16.0.0/24 via 10.7.0.2 dev nic0 proto static")
+    assert server.inside(keeping.stage, server.config, desired_state()).succeeded
+    server.sh(f"ip route add 172.17.0.0/24 via 10.7.0.2 dev pw-nic0 proto {protocol}")
+    assert server.inside(keeping.stage, server.config, desired_state()).succeeded
+
+
 ON_A_BRIDGE = {
     "ip neigh add proxy 10.7.0.8 dev pw-nic0": "ip neigh del proxy 10.7.0.8 dev pw-nic0",
     "ip nexthop add id 7 via 10.7.0.2 dev pw-nic0": "ip nexthop del id 7",
