@@ -44,7 +44,7 @@ COLUMNS = {
     "Bridge": [
         "name", "ports", "external_ids", "datapath_type", "other_config", "fail_mode",
     ],
-    "Port": ["name", "interfaces", "qos", "external_ids"],
+    "Port": ["name", "interfaces", "qos", "external_ids", "tag", "trunks", "vlan_mode"],
     "Interface": ["name", "type", "mtu_request", "ofport", "ofport_request", "error"],
     "QoS": ["type", "queues", "other_config", "external_ids"],
     "Queue": ["other_config", "external_ids"],

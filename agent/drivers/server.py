@@ -204,6 +204,7 @@ class Server:
             problems=(
                 *_problems(bridges, view),
                 *(one.sentence for one in unopened),
+                *switch.vlan_problems(),
                 *(
                     f"bridge {name} passes nothing: its flow for all packets is gone"
                     for name in deaf

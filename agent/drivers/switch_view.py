@@ -68,6 +68,19 @@ class SwitchView:
             if row.error or row.ofport == [-1]
         }
 
+    def vlan_problems(self) -> list[str]:
+        """Of our ports to which somebody has given VLANs: no other frame passes them."""
+        ours = {name: nic for name, nic, _ in self.bridges()}
+        return [
+            f"port {row.name} of {bridge} passes only what belongs to its "
+            f"{', '.join(columns)}, which somebody has set (ovs-vsctl clear port {row.name} "
+            f"{' '.join(columns)})"
+            for row in self._rows("Port")
+            if (bridge := self.bridge_of_port.get(row.name, "")) in ours
+            and row.name in (bridge, ours[bridge])
+            if (columns := [c for c in ("tag", "trunks", "vlan_mode") if getattr(row, c)])
+        ]
+
     def held(self) -> list[TakenOver]:
         """Returns what the marks of our bridges say that their NICs held. A mark belongs to the
         bridge that it stands on, whichever it names. A mark that somebody spoilt is left out."""

@@ -452,3 +452,17 @@ def test_an_address_that_is_back_after_a_vip_of_its_subnet_is_told(
     server.sh("sysctl -qw net.ipv4.conf.nic0.promote_secondaries=1")
     server.sh("ip address del 10.7.0.50/24 dev nic0")
     assert "10.7.0.1/24" in server.sh("ip address show dev nic0"), "as it is told"
+
+
+def test_a_vlan_that_somebody_gave_a_port_of_ours_is_told(server: ServerUnderTest) -> None:
+    """Nothing of the rail passes such a port, and nothing of ours differs."""
+    assert server.inside(keeping.stage, server.config, desired_state()).succeeded
+    assert server.inside(keeping.read_back, server.config, 1).problems == ()
+    server.vsctl("set port nic0 tag=7 -- set port pw-nic1 trunks=7,8")
+    told = server.inside(keeping.read_back, server.config, 1).problems
+    assert sorted(one[:34] for one in told) == [
+        "port nic0 of pw-nic0 passes only w", "port pw-nic1 of pw-nic1 passes onl",
+    ]  # fmt: skip
+    for one in told:
+        server.sh(f"{_VSCTL} {one.partition('(ovs-vsctl ')[2].rstrip(')')}")
+    assert server.inside(keeping.read_back, server.config, 1).problems == ()
