@@ -22,4 +22,8 @@ def what_stands_on(view: InterfaceView, nic: str) -> tuple[str, ...]:
         *(f"IPv6 route {line}" for line in view.foreign_routes_v6 if is_over(line, nic)),
         *(f"neighbour {entry['dst']}" for entry in neighbours if entry.get("dev") == nic),
         *(f"nexthop object {name}" for name in view.nexthops(nic)),
+        *(
+            f"what has the link-layer address {mac} in another network namespace"
+            for mac in view.taken_link_layers(nic)
+        ),
     )

@@ -11,6 +11,7 @@ import pytest
 
 from placewire.agent.offline import _lease
 from tests.agent import keeping
+from tests.agent.datapath import DATAPATH
 from tests.agent.memory_agent import MemoryAgent
 from tests.agent.memory_server import Link, MemoryServer, mac
 from tests.agent.server_under_test import ServerUnderTest
@@ -111,3 +112,18 @@ def test_a_real_nic_that_was_down(server: ServerUnderTest, since: str) -> None:
     else:
         assert "address 10.99.0.7/24" in lease.detail
         assert "10.99.0.0/24 dev nic0" in server.sh("ip route show")
+
+
+@pytest.mark.network
+@pytest.mark.skipif(DATAPATH != "netdev", reason="no port of the kernel datapath carries a macvlan")
+def test_a_real_nic_that_was_down_stays_up_beneath_a_container_s_macvlan(
+    server: ServerUnderTest,
+) -> None:
+    server.sh("ip link set nic0 down")
+    assert server.inside(keeping.stage, server.config, desired_state()).succeeded
+    server.sh(f"ip link add mv0 link nic0 type macvlan; ip link set mv0 netns {server.peer}")
+    server.sh("ip link set mv0 up", peer=True)
+    assert server.inside(keeping.restore, server.config, 1).succeeded
+    assert int(server.sh("cat /sys/class/net/nic0/flags"), 16) & 1
+    told = server.inside(keeping.observe, server.config).lease.detail
+    assert "in another network namespace had come since" in told
