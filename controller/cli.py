@@ -33,6 +33,7 @@ from placewire.controller.commands.lasting_output import make_output_last
 from placewire.controller.commands.talking import begin_output, print_only_json
 from placewire.controller.errors import EXIT_CODES, INTERRUPTED, PlacewireError
 from placewire.extras import needing
+from placewire.standard_streams import open_missing_streams
 from placewire.visible import visible_lines
 
 _EPILOG = """\
@@ -97,6 +98,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    open_missing_streams()
     make_output_last()
     begin_output()
     made = parser()
