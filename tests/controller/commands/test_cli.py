@@ -172,6 +172,18 @@ pathlib.Path(sys.argv[1]).touch()
     assert done.returncode == 0 and (tmp_path / "restored").exists()
 
 
+def test_a_document_that_a_full_disk_does_not_take_is_no_success(tmp_path: Path) -> None:
+    for asked, status in ((["--json"], 1), ([], 0)):
+        words = ["history", *asked, "--state-dir", str(tmp_path / "s")]
+        with Path("/dev/full").open("w") as full:
+            command = [sys.executable, "-m", "placewire.controller.cli", *words]
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+        assert done.returncode == status
+        assert done.stderr == (
+            "controller: standard output: No space left on device; not all of it is written\n"
+        )
+
+
 def test_output_that_another_program_made_non_blocking_ends_nothing() -> None:
     """As a terminal or a pipe that it shares with this one: a write without room is no error."""
     code = """
