@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewire.extras import needing
+from placewire.standard_streams import open_missing_streams
 from placewire.visible import visible_lines
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ EXIT_CODES = {
 
 
 def main(arguments: list[str] | None = None) -> int:
+    open_missing_streams()
     made = parser()
     if "_ARGCOMPLETE" in os.environ:  # Tab was pressed
         import argcomplete

@@ -29,10 +29,11 @@ from placewire.controller.commands import (
     status,
     verify,
 )
-from placewire.controller.commands.lasting_output import make_output_last
+from placewire.controller.commands.lasting_output import lost_output, make_output_last
 from placewire.controller.commands.talking import begin_output, print_only_json
 from placewire.controller.errors import EXIT_CODES, INTERRUPTED, PlacewireError
 from placewire.extras import needing
+from placewire.standard_streams import open_missing_streams
 from placewire.visible import visible_lines
 
 _EPILOG = """\
@@ -97,6 +98,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    open_missing_streams()
     make_output_last()
     begin_output()
     made = parser()
@@ -121,6 +123,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(visible_lines(f"controller: {what}", indent="  "), file=sys.stderr)
         if getattr(arguments, "json", False):
             print_only_json(PlacewireError(what).document() | {"exit_code": code})
+    if (why := lost_output()) is not None:
+        print(f"controller: standard output: {why}; not all of it is written", file=sys.stderr)
+        if getattr(arguments, "json", False):  # The document is what was asked for.
+            code = code or PlacewireError.exit_code
     raise SystemExit(code)
 
 

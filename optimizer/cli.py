@@ -16,6 +16,7 @@ from types import ModuleType
 
 from placewire.extras import needing
 from placewire.optimizer.commands.arguments import EXIT_CODES
+from placewire.standard_streams import open_missing_streams
 
 # The module of each command under placewire.optimizer, and what the command is for.
 COMMANDS = {
@@ -43,8 +44,7 @@ COMMANDS = {
 
 def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
-    if sys.stdout is None:  # `>&-` closed it: what is printed is dropped, and a flush still works
-        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    open_missing_streams()
     if "_ARGCOMPLETE" in os.environ:  # Tab was pressed
         import argcomplete
 

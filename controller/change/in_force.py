@@ -12,7 +12,7 @@ from placewire.controller.agents.agents import Agents
 from placewire.controller.errors import AgentProblem
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.journal import Journal
-from placewire.controller.records.report import RunReport
+from placewire.controller.records.report import RunReport, allocation_digest
 from placewire.optimizer.allocation import Allocation
 from placewire.optimizer.network.script_allocation import load_allocation
 from placewire.optimizer.placement import load_placement
@@ -52,7 +52,8 @@ async def read_back(
 
 def allocation_of(journal: Journal, plan_name: str, plan_digest: str) -> Allocation | None:
     """The allocation that the decision with this digest was compiled from; None where its file is
-    gone, or another controller made the decision."""
+    gone, or has another by now, as after the cache was emptied, or another controller made the
+    decision."""
     for run in reversed(journal.runs(plan_name)):
         try:
             report = RunReport.model_validate_json(run.report)
@@ -62,7 +63,10 @@ def allocation_of(journal: Journal, plan_name: str, plan_digest: str) -> Allocat
             try:
                 if "allocation" in report.files:
                     return load_allocation(Path(report.files["allocation"]))
-                return load_placement(Path(report.files["placement"]))
+                placement = load_placement(Path(report.files["placement"]))
             except (OSError, KeyError, ValueError):
                 return None
+            # A former release's report does not say which it was.
+            is_it = report.allocation_digest in (None, allocation_digest(placement))
+            return placement if is_it else None
     return None

@@ -12,10 +12,11 @@ from placewire.controller.uninterruptible import interrupt_means, meaning_of_int
 
 
 def interruptible(work: Coroutine[Any, Any, int], *, means: str = "") -> int:
-    """Runs the work and returns its result. The first SIGINT or SIGTERM cancels the work, which
-    then restores what it changed; further signals do not stop that. At each the user is told what
-    it means now. means: until the work says otherwise. Raises KeyboardInterrupt once work that was
-    cancelled has ended, with what became of it."""
+    """Runs the work and returns its result. The first SIGINT, SIGTERM or SIGHUP (the terminal was
+    closed, and nohup does not ignore it) cancels the work, which then restores what it changed;
+    further signals do not stop that. At each the user is told what it means now. means: until the
+    work says otherwise. Raises KeyboardInterrupt once work that was cancelled has ended, with what
+    became of it."""
     interrupt_means(means)
 
     async def watched() -> int:
@@ -30,7 +31,10 @@ def interruptible(work: Coroutine[Any, Any, int], *, means: str = "") -> int:
             print(f"controller: {_interrupted()}", file=sys.stderr)
 
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        heard = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            heard.append(signal.SIGHUP)
+        for number in heard:
             loop.add_signal_handler(number, on_signal, number)
         return await work
 

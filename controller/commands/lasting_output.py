@@ -2,7 +2,8 @@
 disk of the file is full.
 
 Ctrl-C in `controller apply ... | tee log` ends `tee` too; a message about restoring must not then
-stop the restoring. What is printed from then on is lost.
+stop the restoring. What is printed from then on is lost; where a disk is to blame, that is told at
+the end (`lost_output`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ import sys
 from typing import Any, cast
 
 # A pipe that nobody reads, a terminal that was closed; a full disk, a quota, a limit of file size.
-_CANNOT_GO_ON = (errno.EPIPE, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_CANNOT_GO_ON = (errno.EPIPE, errno.EIO, *_DISK_IS_FULL)
+_STANDARD_OUTPUT = 1
+_lost: list[str] = []
 
 
 class _Lasting(io.FileIO):
@@ -33,10 +37,19 @@ class _Lasting(io.FileIO):
         except OSError as error:
             if error.errno not in _CANNOT_GO_ON:
                 raise
+            if self.fileno() == _STANDARD_OUTPUT and error.errno in _DISK_IS_FULL:
+                _lost.append(os.strerror(error.errno))
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.fileno())
             os.close(nowhere)
         return size
+
+
+def lost_output() -> str | None:
+    """Why the disk did not take all of the standard output, which ends with this; None: it did, or
+    its reader is gone."""
+    sys.stdout.flush()
+    return _lost[0] if _lost else None
 
 
 def make_output_last() -> None:

@@ -60,6 +60,7 @@ _AUTHORITY = "ca"
 _ENDS = ("", "-wal", "-shm", "-journal")
 _NO_LINKS = (_AUTHORITY, LOCK_NAME, *(FILE_NAME + end for end in _ENDS))
 _PLACES = (*_NO_LINKS, "cache", "logs", "refused.jsonl", "refused.jsonl.1")
+_KINDS = (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK)
 _FOR_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 _TABLES = ("decisions", "phases", "generations", "states", "runs", "removals")
@@ -104,7 +105,8 @@ class JournalFile:
 
 def require_own(directory: Path) -> None:
     """Makes the folder, or takes it from others to write to: they could exchange journal and lock.
-    Raises OSError, also where another user has put something into it that a controller uses."""
+    Raises OSError, also where another user has put something into it that a controller uses, and
+    where a pipe is in the place of such a file."""
     directory.mkdir(parents=True, exist_ok=True)
     found = directory.stat()
     there = {path.name for path in directory.iterdir()}
@@ -130,6 +132,8 @@ def _require_ours(path: Path, mine: set[int], *, may_link: bool) -> None:
         why = f"it belongs to another user (uid {found.st_uid}), who may have made it to be used"
     elif stat.S_ISLNK(found.st_mode) and not may_link:
         why = "it is a link"
+    elif stat.S_IFMT(found.st_mode) not in _KINDS:
+        why = "it is neither a file nor a folder, and may be waited for without end"
     if why:
         raise PermissionError(errno.EPERM, why, str(path))
 

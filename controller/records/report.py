@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -24,6 +26,7 @@ from placewire.job.contract.specification import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from placewire.optimizer.allocation import Allocation
     from placewire.optimizer.placement import Placement
 
 
@@ -107,8 +110,10 @@ class RunReport(Frozen):
     where no time is to be believed, and losses begin with step first_step, which is not 0 where the
     job was resumed; a loss that is not finite is None. checkpoint: the last whole one. failure:
     None where the run came to its end. files: paths of the run's graph, placement and, if there is
-    one, trace. A script that places itself has no operators and no prediction; rails says how it
-    used its NICs. notes: what else is to be known of this report, in sentences."""
+    one, trace. allocation_digest: of the bandwidth in the placement's file, which another search
+    may have replaced since; None for a script and in a former release's report. A script that
+    places itself has no operators and no prediction; rails says how it used its NICs. notes: what
+    else is to be known of this report, in sentences."""
 
     version: Literal[1] = 1
     plan_name: str
@@ -141,6 +146,7 @@ class RunReport(Frozen):
     network: NetworkAfter
     stage_seconds: Mapping[str, float]
     files: Mapping[str, str]
+    allocation_digest: str | None = None
     notes: tuple[Sentence, ...] = ()
 
     @property
@@ -153,6 +159,18 @@ class RunReport(Frozen):
         if self.measured_step_seconds is None or self.predicted_step_seconds is None:
             return None
         return self.measured_step_seconds / self.predicted_step_seconds - 1
+
+
+def allocation_digest(allocation: Allocation) -> str:
+    """Of all that its promises are made from."""
+    said = [
+        allocation.cluster.digest,
+        allocation.sharing,
+        allocation.floor,
+        sorted(allocation.rates_bits_per_second),
+        sorted(allocation.talks),
+    ]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
 
 def steps_done(events: Sequence[RankEvent], ranks: int, first_step: int = 0) -> range:
@@ -287,6 +305,7 @@ def of_placed(
             "traffic": traffic_rows(placement, events, len(steps)) if whole else (),
             "peak_memory_bytes": _peaks(placement.devices_used, events),
             "files": {name: str(file) for name, file in files.items()},
+            "allocation_digest": allocation_digest(placement),
             "notes": (*report.notes, *notes),
         }
     )

@@ -120,6 +120,41 @@ def test_a_command_whose_output_nobody_reads_ends_as_ever() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize(
+    ("closed", "told", "complaint"),
+    [
+        (">&-", "", "controller: "),
+        ("2>&-", '{\n  "error": ', ""),
+        ("<&- >&-", "", "controller: "),
+        ("<&- >&- 2>&-", "", ""),
+    ],
+)
+def test_a_stream_that_is_closed_is_written_to_by_nobody_and_changes_no_status(
+    tmp_path: Path, closed: str, told: str, complaint: str
+) -> None:
+    """Its descriptor would be the next file's; an error would be printed before the document."""
+    words = ["-m", "placewire.controller.cli", "status", str(tmp_path / "none.yaml"), "--json"]
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, *words]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == 3
+    assert done.stdout.startswith(told) and done.stderr.startswith(complaint)
+    assert bool(told) == bool(done.stdout) and bool(complaint) == bool(done.stderr), done
+
+
+def test_what_others_start_has_the_missing_streams_too() -> None:
+    code = """
+import subprocess
+from placewire.standard_streams import open_missing_streams
+open_missing_streams()
+with open("/etc/hostname") as next_file:
+    subprocess.run(["sh", "-c", "readlink /proc/$$/fd/2 >&3"], pass_fds=[3])
+    assert next_file.fileno() > 2
+"""
+    command = ["sh", "-c", 'exec "$@" 3>&1 <&- >&- 2>&-', "sh", sys.executable, "-c", code]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stdout) == (0, "/dev/null\n")
+
+
 def test_output_that_a_full_disk_does_not_take_ends_nothing(tmp_path: Path) -> None:
     """As with `controller destroy PLAN >> log`, where the network must be undone all the same."""
     code = """
@@ -135,6 +170,18 @@ pathlib.Path(sys.argv[1]).touch()
         command = [sys.executable, "-c", code, str(tmp_path / "restored")]
         done = subprocess.run(command, stdout=full, stderr=full)
     assert done.returncode == 0 and (tmp_path / "restored").exists()
+
+
+def test_a_document_that_a_full_disk_does_not_take_is_no_success(tmp_path: Path) -> None:
+    for asked, status in ((["--json"], 1), ([], 0)):
+        words = ["history", *asked, "--state-dir", str(tmp_path / "s")]
+        with Path("/dev/full").open("w") as full:
+            command = [sys.executable, "-m", "placewire.controller.cli", *words]
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+        assert done.returncode == status
+        assert done.stderr == (
+            "controller: standard output: No space left on device; not all of it is written\n"
+        )
 
 
 def test_output_that_another_program_made_non_blocking_ends_nothing() -> None:

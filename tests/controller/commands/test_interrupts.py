@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,44 @@ def test_each_phase_says_what_an_interrupt_means_in_it(capsys: pytest.CaptureFix
     assert capsys.readouterr().err == "controller: interrupted; nothing\n"
     with pytest.raises(KeyboardInterrupt, match=r"^interrupted$"):
         interruptible(interrupted())
+
+
+# As work that restores servers: what it says last is said in spite of the signals that it gets.
+_CLOSED = """
+import asyncio, os, signal, sys
+from placewire.controller.commands.interrupts import interruptible
+from placewire.controller.uninterruptible import uninterruptible
+if sys.argv[1] == "nohup":
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+async def restored():
+    os.kill(os.getpid(), signal.SIGHUP)
+    await asyncio.sleep(0.1)
+    print("restored", flush=True)
+async def work():
+    os.kill(os.getpid(), signal.SIGHUP)
+    try:
+        await asyncio.sleep(0.2)
+        print("went on", flush=True)
+    finally:
+        await uninterruptible(restored())
+    return 0
+try:
+    interruptible(work(), means="putting back")
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "lines"),
+    [("plain", ["restored", "interrupted"]), ("nohup", ["went on", "restored"])],
+)
+def test_a_closed_terminal_interrupts_and_cuts_nothing_off(how: str, lines: list[str]) -> None:
+    """Its shell sends SIGHUP, which would end the controller in the middle of putting back."""
+    done = subprocess.run(
+        [sys.executable, "-c", _CLOSED, how], stdout=subprocess.PIPE, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout.splitlines()) == (0, lines)
 
 
 def test_an_installation_puts_nothing_back_and_says_so(

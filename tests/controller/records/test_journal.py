@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 import placewire.controller.records.journal_file as journal_files
 from placewire.controller.agents.authority import Authority
 from placewire.controller.cli import main
+from placewire.controller.commands.session import authority_of
 from placewire.controller.errors import JournalFailed, UsageError
 from placewire.controller.records import change_lock
 from placewire.controller.records.change_lock import ChangeLock
@@ -446,6 +447,20 @@ def test_a_link_in_the_place_of_the_controller_s_files_is_not_followed(
         with Journal.open(state):
             pass
     assert issued(state) == 2
+
+
+@pytest.mark.parametrize("name", ["ca/authority.key", "ca/lock", "apply.lock"])
+def test_a_pipe_in_the_place_of_the_controller_s_files_is_not_waited_for(
+    tmp_path: Path, name: str
+) -> None:
+    state = full_folder(tmp_path / "state")
+    (state / name).unlink(missing_ok=True)
+    os.mkfifo(state / name)
+    with pytest.raises(UsageError, match="neither a file nor a folder"):
+        with Journal.open(state):
+            pass
+    with pytest.raises(UsageError, match="neither a file nor a folder"):
+        authority_of(state)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
