@@ -176,6 +176,31 @@ async def test_what_a_plan_says_is_no_template_for_ansible(tmp_path: Path) -> No
     assert host_variables([derived])["s1"]["ansible_user"] == template
 
 
+async def test_ansible_s_settings_in_the_folder_that_a_command_is_run_in_are_not_obeyed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They name programs, and whoever writes to that folder may be another than who runs it."""
+    folder, mark = tmp_path / "folder", tmp_path / "ran"
+    (folder / "plugins").mkdir(parents=True)
+    (folder / "ansible.cfg").write_text("[defaults]\nvars_plugins = plugins\n")
+    (folder / "plugins/theirs.py").write_text(
+        f"open({str(mark)!r}, 'w').close()\n"
+        "from ansible.plugins.vars import BaseVarsPlugin\n"
+        "class VarsModule(BaseVarsPlugin):\n"
+        "    def get_vars(self, *words, **more):\n"
+        "        return {}\n"
+    )
+    own = on_this_machine(tmp_path / "home", "exit 1").rename(folder / "own.yaml")
+    monkeypatch.chdir(folder)
+    (tmp_path / "plan.yaml").write_text(as_data(inventory(plan(), ["s1"], URLS)))
+    known = host_variables([tmp_path / "plan.yaml", own.relative_to(folder)])
+    assert known["s1"]["ansible_connection"] == "local" and not mark.exists()
+    variables = {"placewire_home": str(tmp_path / "home")}
+    playbooks = Playbooks([tmp_path / "plan.yaml", own], check=True)
+    await playbooks.run("enrol.yaml", ["s1"], variables, lambda told: None)
+    assert not mark.exists()
+
+
 @pytest.mark.parametrize("name", ["all", "ungrouped", "localhost"])
 def test_a_server_s_name_that_means_something_to_ansible_is_refused(name: str) -> None:
     document = plan_document()
