@@ -35,6 +35,7 @@ from placewire.controller.agents.authority import Authority
 from placewire.controller.agents.refused_connections import RefusedConnections
 from placewire.controller.cli import main
 from placewire.controller.errors import UsageError
+from placewire.controller.lab.record import LAB_ROOT
 from placewire.controller.provision.inventory import (
     CONFIG,
     STATE_DIR,
@@ -117,6 +118,9 @@ def test_the_playbooks_have_the_folders_of_the_configuration_and_the_unit() -> N
     assert f"{variables['placewire_home']}/.venv/bin/agent run" in unit
     assert f"{variables['placewire_settings']}/agent.json" in unit
     assert Path(STATE_DIR).name == re.search(r"StateDirectory=(\S+)", unit)[1]  # type: ignore[index]
+    # systemd gives it to the agent's user, and removes it when the agent stops.
+    made = Path("/run", re.search(r"RuntimeDirectory=(\S+)", unit)[1])  # type: ignore[index]
+    assert made not in (LAB_ROOT, *LAB_ROOT.parents)
 
 
 @pytest.mark.parametrize(
