@@ -495,6 +495,23 @@ def test_a_user_of_somebody_s_with_the_agent_s_name_is_found(
     assert json.loads(said)["user_of_others"] is of_others
 
 
+def test_no_plan_goes_to_servers_with_the_code(tmp_path: Path) -> None:
+    """Its job.env may have secrets, and every user of the server may read the code."""
+    (argv,) = (
+        task["ansible.builtin.command"]["argv"] for _, task in tasks()
+        if task["name"] == "Pack the code into an archive here"
+    )  # fmt: skip
+    known = {"placewire_packing": {"path": str(tmp_path)}, "placewire_source": str(ROOT)}
+    words = [Environment().from_string(word).render(known) for word in argv]
+    subprocess.run(words, check=True)
+    packed = subprocess.run(
+        ["tar", "--list", "--file", tmp_path / "code.tar.gz"], capture_output=True, text=True
+    ).stdout.splitlines()
+    assert "examples/__init__.py" in packed and "deploy/setup.sh" in packed
+    plans = {f"examples/plans/{file.name}" for file in (ROOT / "examples/plans").iterdir()}
+    assert plans and plans.isdisjoint(packed)
+
+
 @pytest.mark.slow
 def test_what_is_protected_on_a_server_stays_protected(tmp_path: Path) -> None:
     """Somebody has named a NIC in agent.json there. Runs the role's own task on this machine."""
