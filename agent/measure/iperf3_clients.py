@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from placewire.agent.contract.measurement import Transfer, TransferResult
-from placewire.agent.measure.processes import Processes
+from placewire.agent.measure.processes import Processes, output_of
 
 # TCP's slow start is left out of the figure, by what the receiver counted in each second. Where a
 # queue is slow, iperf3's own --omit (3.12) divides by a time that includes what it omits.
@@ -20,6 +20,8 @@ CONNECT_SECONDS = 3.0
 GRACE_SECONDS = 8.0
 # A measurement begins within a second or two of its request.
 LONGEST_DELAY_SECONDS = 10.0
+# A few times what iperf3 prints, its server's part included: 1 KiB a second.
+OUTPUT_BYTES, OUTPUT_BYTES_A_SECOND = 256 * 1024, 8 * 1024
 # A paced client writes a block, then waits until the next is due. Blocks are small, so that the
 # rate is even; the rate is 2 % above the promised one, because only whole blocks count.
 PACED_BLOCK_SECONDS, PACED_BLOCK_BYTES, PACED_AT = 0.005, (1024, 128 * 1024), 1.02
@@ -71,7 +73,8 @@ async def _run_one(transfer: Transfer, seconds: float, processes: Processes) -> 
         return _failed(transfer, f"iperf3 cannot be started: {error}")
     try:
         async with asyncio.timeout(whole + SETTLE_SECONDS + CONNECT_SECONDS + GRACE_SECONDS):
-            output, complaint = await process.communicate()
+            most_bytes = OUTPUT_BYTES + whole * OUTPUT_BYTES_A_SECOND
+            output, complaint = await output_of(process, most_bytes)
         result = parse_result(transfer, output, complaint, whole)
     except TimeoutError:
         result = _failed(transfer, "iperf3 did not end in time")
@@ -104,8 +107,9 @@ def parse_result(
     iperf3 exits 0 on a failed connect, so its `error` field decides."""
     try:
         document: dict[str, Any] = json.loads(output)
-    except ValueError:
-        return _failed(transfer, complaint.decode().strip() or "iperf3 printed no JSON")
+    except (ValueError, RecursionError):
+        said = complaint.decode(errors="replace").strip()
+        return _failed(transfer, said or "iperf3 printed no JSON")
     if "error" in document:
         return _failed(transfer, str(document["error"]))
     try:
@@ -121,8 +125,9 @@ def parse_result(
             return _failed(transfer, f"iperf3's receiver counted {lasted:.1f} of {seconds:g} s")
         rate = 8 * sum(part["bytes"] for part in counted) / lasted
         return _result(transfer, rate, sent.get("retransmits", 0), lasted)
-    except (KeyError, TypeError) as error:
-        return _failed(transfer, f"iperf3's answer is not as expected: {error!r}")
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        # Half of it is what the receiver's end said.
+        return _failed(transfer, f"iperf3's answer is not as expected: {repr(error)[:200]}")
 
 
 def _failed(transfer: Transfer, error: str) -> TransferResult:

@@ -11,11 +11,13 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from placewire.agent.contract.measurement import Transfer
-from placewire.agent.measure.processes import Processes
+from placewire.agent.measure.processes import Processes, output_of
 from placewire.agent.reconcile.effects import EffectError
 
 START_SECONDS = 5.0
 LOOK_SECONDS = 0.02
+# Of what one prints that does not start.
+LONGEST_COMPLAINT_BYTES = 4096
 # proc(5), net/tcp: sockets of this network namespace, with addresses in the processor's byte order.
 _SOCKETS, _LISTENING = Path("/proc/self/net/tcp"), "0A"
 
@@ -82,11 +84,11 @@ class Iperf3Servers:
                 return
             await asyncio.sleep(LOOK_SECONDS)
         await self.processes.end(process)
-        said = b" ".join(await process.communicate()).decode()
+        said = b" ".join(await output_of(process, LONGEST_COMPLAINT_BYTES)).decode(errors="replace")
         raise EffectError(f"iperf3 does not listen on {address} port {port}: {_error(said)}")
 
     async def _drain(self, process: Process) -> None:
-        await process.communicate()
+        await output_of(process, 0)
         await self.processes.end(process)
 
 

@@ -10,6 +10,7 @@ import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process
 
 _LOOK_SECONDS = 0.02
+_PART_BYTES = 64 * 1024
 
 
 def _without_privileges() -> tuple[str, ...]:
@@ -17,6 +18,24 @@ def _without_privileges() -> tuple[str, ...]:
     get everything in it anew. The unit's user gets nothing by starting a program."""
     bounding = ("--bounding-set=-all",) if os.geteuid() == 0 else ()
     return ("--inh-caps=-all", "--ambient-caps=-all", *bounding, "--no-new-privs")
+
+
+async def output_of(process: Process, most_bytes: int) -> tuple[bytes, bytes]:
+    """Reads standard output and error to their ends, and waits for the process. Keeps the first so
+    many bytes of each: iperf3 prints what its peer says, and that may be gigabytes."""
+    assert process.stdout is not None and process.stderr is not None, "piped by `start`"
+    out, err = await asyncio.gather(
+        _beginning(process.stdout, most_bytes), _beginning(process.stderr, most_bytes)
+    )
+    await process.wait()
+    return out, err
+
+
+async def _beginning(stream: asyncio.StreamReader, most_bytes: int) -> bytes:
+    kept = bytearray()
+    while part := await stream.read(_PART_BYTES):
+        kept += part[: most_bytes - len(kept)]
+    return bytes(kept)
 
 
 class Processes:

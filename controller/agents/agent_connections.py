@@ -37,7 +37,7 @@ from placewire.controller.agents.listening_clock import ListeningClock
 from placewire.controller.agents.refused_connections import RefusedConnections
 from placewire.controller.agents.revocations import Bearer
 from placewire.controller.errors import UsageError
-from placewire.frozen import place_of
+from placewire.frozen import first_mistake
 
 Message = TypeVar("Message", bound=BaseModel)
 
@@ -54,6 +54,11 @@ READ_SECONDS = 10.0
 # in which no agent is heard. An agent asks once in 15 days; where it could not keep what it got, it
 # asks again an hour later, or when it dials anew.
 _RENEWAL_PAUSE_SECONDS = 600.0
+# A message with more mistakes than this takes up to a second and 300 MiB to be judged, in which no
+# agent is heard: no other message of its certificate's name is judged for so long. An agent makes
+# no mistakes, and one of another release is refused by its version.
+_MANY_MISTAKES = 1000
+_MISTAKES_PAUSE_SECONDS = 20.0
 _APART = "give each server its own: `controller authority deny`, then `controller enrol` for both"
 
 
@@ -74,6 +79,7 @@ class AgentConnections:
         self.arrival, self.clock = asyncio.Event(), ListeningClock()
         self._closing = False
         self._renewed: dict[str, float] = {}
+        self._mistaken: dict[str, float] = {}
 
     def application(self) -> web.Application:
         application = web.Application(client_max_size=_LARGEST_REPLY_BYTES)
@@ -229,6 +235,11 @@ class AgentConnections:
         do."""
         bearer = self._bearer_of_at_most(request, _LARGEST_MESSAGE_BYTES)
         body = await self._content(request)
+        mistaken = self._mistaken.get(bearer.name)
+        if mistaken is not None and time.monotonic() - mistaken < _MISTAKES_PAUSE_SECONDS:
+            what = f"its last message had more than {_MANY_MISTAKES} mistakes"
+            remedy = f"ask again in {_MISTAKES_PAUSE_SECONDS:g} s, by the same release"
+            raise self._refused(request, what, bearer.name, remedy)
         self._require_few_values(request, body, _MOST_VALUES)
         return bearer, body
 
@@ -279,10 +290,11 @@ class AgentConnections:
         try:
             return kind.model_validate_json(body)
         except ValidationError as error:
-            first = error.errors(include_input=False)[0]
-            place = place_of(first["loc"])
-            what = f"its message is not understood: {place} {first['msg']}"
+            what = f"its message is not understood: {first_mistake(error)}"
             self._note(request, f"{request.path}: {what}")
+            if error.error_count() > _MANY_MISTAKES:
+                name = bearer_of(request.get_extra_info("peercert")).name
+                self._mistaken[name] = time.monotonic()
             raise web.HTTPBadRequest(text=what) from error
 
     def _refused(

@@ -25,7 +25,7 @@ from placewire.controller.errors import (
     AgentUnreachable,
     CannotListen,
 )
-from placewire.frozen import place_of
+from placewire.frozen import first_mistake
 
 ReplyType = TypeVar("ReplyType", bound=BaseModel)
 
@@ -234,10 +234,8 @@ def _read(server: str, request: Request, reply: Reply, reply_type: type[ReplyTyp
     try:
         return reply_type.model_validate(reply.result)
     except ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        place = place_of(first["loc"])
         raise AgentProblem(
-            f"its answer to {request.request} is not understood: {place} {first['msg']}",
+            f"its answer to {request.request} is not understood: {first_mistake(error)}",
             where=server,
             remedy="install the same release on the server and on the controller",
         ) from error

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from placewire.frozen import Frozen
 
 LAB_ROOT = Path("/run/placewire/lab")
 _FILE = "lab.json"
+_LOCK = ".lock"
 
 
 class ProcessRecord(Frozen):
@@ -66,12 +68,18 @@ def directory_of(name: str) -> Path:
 
 def recorded_names() -> list[str]:
     """Returns the names of all labs on this machine, half-made ones too, in order."""
-    return sorted(path.name for path in LAB_ROOT.iterdir()) if LAB_ROOT.is_dir() else []
+    there = (path.name for path in LAB_ROOT.iterdir()) if LAB_ROOT.is_dir() else ()
+    return sorted(name for name in there if name != _LOCK)
 
 
 def load(name: str) -> LabRecord | None:
-    """Raises PlacewireError where another version made the lab."""
+    """Raises PlacewireError where another version made the lab, or another user what is there."""
     file = directory_of(name) / _FILE
+    try:
+        file.lstat()
+    except (FileNotFoundError, PermissionError):  # Who cannot look there is not in a lab.
+        return None
+    _require_own(LAB_ROOT.parent, LAB_ROOT, file.parent, file)
     try:
         return LabRecord.model_validate_json(file.read_bytes())
     except FileNotFoundError:
@@ -82,6 +90,24 @@ def load(name: str) -> LabRecord | None:
             where=str(file),
             remedy=f"`controller lab down {name}` of the version that made the lab removes it",
         ) from error
+
+
+def _require_own(*paths: Path) -> None:
+    """Root enters namespaces, writes files and ends processes by a record. Raises PlacewireError
+    where another user could have made it."""
+    for path in paths:
+        try:
+            found = path.lstat()
+        except FileNotFoundError:
+            return
+        if found.st_uid not in (0, os.geteuid()) or found.st_mode & stat.S_IWOTH:
+            raise PlacewireError(
+                "other users than root can write there, so what it says of a lab is not obeyed",
+                where=str(path),
+                remedy="look who put it there, and remove it (an earlier release gave "
+                f"/run/placewire to the agent's user: `chown root: {LAB_ROOT.parent}`); until then "
+                "give --no-lab",
+            )
 
 
 class Recorder:
@@ -119,23 +145,28 @@ class Recorder:
 def exclusive() -> Iterator[None]:
     """Lets one `lab up` or `lab down` run at a time on this machine: they share a sysctl.
 
-    The lock is on the folder of all labs, which is removed with the last lab.
+    The lock is on a file that nobody else can open, which goes with the last lab.
     """
     while True:
+        for folder in (LAB_ROOT.parent, LAB_ROOT):
+            folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+            _require_own(folder)
+        lock = LAB_ROOT / _LOCK
         try:
-            LAB_ROOT.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(LAB_ROOT, os.O_RDONLY | os.O_DIRECTORY)
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         except FileNotFoundError:  # the holder of the lock has just removed the folder
             continue
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         with contextlib.suppress(FileNotFoundError):
-            if LAB_ROOT.stat().st_ino == os.fstat(descriptor).st_ino:
+            if lock.stat().st_ino == os.fstat(descriptor).st_ino:
                 break
-        os.close(descriptor)  # the holder removed the folder while this process waited
+        os.close(descriptor)  # the holder removed the file while this process waited
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # not empty: another lab is up
+        with contextlib.suppress(OSError):  # not empty: another lab is up, or coming up
+            if not recorded_names():
+                lock.unlink()
             LAB_ROOT.rmdir()
             LAB_ROOT.parent.rmdir()
         os.close(descriptor)

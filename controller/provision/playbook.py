@@ -122,9 +122,11 @@ def environment(private: str) -> dict[str, str]:
 
 def host_variables(inventories: Sequence[Path]) -> dict[str, dict[str, Any]]:
     """Returns the variables of all these inventories, by host. Raises UsageError."""
-    words = [word for path in inventories for word in ("-i", str(path))]
+    words = [word for path in inventories for word in ("-i", str(path.resolve()))]
     asked = subprocess.run(
         ["ansible-inventory", *words, "--list"],
+        # Ansible would obey an ansible.cfg of the folder that this process happens to be in.
+        cwd=PLAYBOOKS,
         env={**os.environ, **environment(tempfile.gettempdir())},
         capture_output=True,
         text=True,

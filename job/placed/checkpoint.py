@@ -108,8 +108,11 @@ class Checkpoints:
     def _take(self) -> None:
         """Locks the folder until close(). The kernel unlocks it however this process ends."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-        self._lock = os.open(self.folder / LOCK, flags, 0o644)
+        self._lock = os.open(self.folder / LOCK, flags, 0o600)
         try:
+            # Whoever may read it could hold the lock. A former release let all read it.
+            if os.fstat(self._lock).st_uid == os.geteuid():
+                os.fchmod(self._lock, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()

@@ -6,6 +6,7 @@ import json
 import pickle
 import shutil
 import signal
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,6 +24,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimi
 import placewire.job.placed.checkpoint as checkpoint_module
 import placewire.job.placed.resume as resume_module
 from placewire.job.contract.checkpoint import (
+    LOCK,
     CheckpointError,
     CheckpointSpec,
     Manifest,
@@ -423,6 +425,13 @@ def test_required_needs_one_and_a_folder_has_one_job(tmp_path: Path) -> None:
     assert holder.begin() == 0
     with pytest.raises(JobError, match="another job saves"):
         job(tmp_path / "b").begin()
+
+
+def test_who_may_only_read_the_folder_cannot_hold_its_lock(tmp_path: Path) -> None:
+    (tmp_path / LOCK).touch(0o644)  # As a former release made it.
+    for folder in (tmp_path, tmp_path / "new"):
+        job(folder).begin()
+        assert stat.S_IMODE((folder / LOCK).stat().st_mode) == 0o600
 
 
 def test_what_an_ended_job_left_half_made_is_removed_and_nothing_else(tmp_path: Path) -> None:

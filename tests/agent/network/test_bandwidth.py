@@ -12,6 +12,7 @@ import subprocess
 import sys
 import termios
 import time
+import tracemalloc
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +35,7 @@ from tests.agent.datapath import DATAPATH
 from tests.agent.server_under_test import ServerUnderTest, wait_for
 from tests.agent.states import desired_state
 from tests.agent.transfers import PAYLOAD, RATES, class_bytes, listen, send, transfer
+from tests.free_port import free_port
 from tests.measured import until
 
 
@@ -47,6 +49,72 @@ def test_a_measurement_that_a_clock_set_back_puts_off_is_not_made() -> None:
     results = asyncio.run(story())
     assert [one.destination for one in results] == ["s2", "s3"]
     assert all("clock was set back: it would begin in 3600 s" in str(r.error) for r in results)
+
+
+def test_what_a_stranger_has_a_receiver_print_is_not_kept() -> None:
+    """Anybody on the rail may dial it, and iperf3 prints a text of its peer's at any length."""
+    most = 64 * 2**20
+    body = json.dumps({
+        "tcp": True, "omit": 0, "time": 1, "num": 0, "blockcount": 0, "parallel": 1, "len": 131072,
+        "pacing_timer": 1000, "client_version": "3.12", "extra_data": "A" * most,
+    }).encode()  # fmt: skip
+    results = json.dumps({
+        "cpu_util_total": 0, "cpu_util_user": 0, "cpu_util_system": 0,
+        "sender_has_retransmits": 0, "streams": [{
+            "id": 1, "bytes": 0, "retransmits": 0, "jitter": 0, "errors": 0, "packets": 0,
+            "start_time": 0, "end_time": 1,
+        }],
+    }).encode()  # fmt: skip
+    cookie, place = b"a" * 36 + b"\0", ("127.0.0.1", free_port())
+
+    def dials() -> None:
+        """As iperf3's client does, up to its end."""
+        with socket.create_connection(place, 60) as one:
+            one.sendall(cookie)
+            one.recv(1)
+            one.sendall(struct.pack("!I", len(body)))
+            one.sendall(body)
+            one.recv(1)
+            with socket.create_connection(place, 60) as data:
+                data.sendall(cookie + b"x" * 131072)
+                one.recv(2, socket.MSG_WAITALL)
+                one.sendall(b"\4")  # It is at its end.
+                one.recv(1)
+                one.sendall(struct.pack("!I", len(results)) + results)
+                one.recv(struct.unpack("!I", one.recv(4, socket.MSG_WAITALL))[0])
+                one.recv(1)
+                one.sendall(b"\x10")  # Good-bye.
+
+    async def story() -> int:
+        address, tcp_port = place
+        aimed = {"destination_address": address, "tcp_port": tcp_port}
+        servers = Iperf3Servers()
+        await servers.start((transfer(2).model_copy(update=aimed),), 60)
+        tracemalloc.start()
+        try:
+            await asyncio.to_thread(dials)
+            async with asyncio.timeout(60):
+                while len(asyncio.all_tasks()) > 2:  # This one, and the one that ends it in time.
+                    await asyncio.sleep(0.05)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+            await servers.stop()
+
+    assert asyncio.run(story()) < most / 8
+
+
+@pytest.mark.parametrize(
+    "bytes_told", [-(10**30), 10**400, float("nan"), "1"], ids=["less", "more", "nan", "text"]
+)
+def test_a_rate_that_is_none_is_no_measurement(bytes_told: object) -> None:
+    """The receiver's end may be another's."""
+    interval = {"sum": {"start": 1, "end": 2, "seconds": 1, "bytes": bytes_told}}
+    document = {"end": {"sum_sent": {}}, "server_output_json": {"intervals": [interval]}}
+    result = parse_result(transfer(2), json.dumps(document).encode(), b"", 1)
+    assert result.error and result.measured_bits_per_second == 0
+    nested = b"[" * 100_000
+    assert parse_result(transfer(2), nested, b"\xff", 1).error
 
 
 @pytest.mark.network

@@ -98,6 +98,24 @@ async def asked_of_s2(site: Site) -> AsyncIterator[tuple[aiohttp.ClientSession, 
         asking.cancel()
 
 
+async def test_who_sends_thousands_of_mistakes_is_not_judged_again_at_once(site: Site) -> None:
+    """Each such message takes a large part of a second, in which no other agent is heard."""
+    many = {"version": PROTOCOL_VERSION, "capabilities": {"nics": [{}] * 2000}}
+    few = {"version": PROTOCOL_VERSION, "capabilities": {"nics": [{}]}}
+    async with site.linked() as agents:
+        for document in (few, few):
+            status, text = await site.post("hello", json.dumps(document).encode())
+            assert status == 400 and "server Field required" in text
+        status, text = await site.post("hello", json.dumps(many).encode())
+        assert status == 400 and "mistakes" in text
+        status, text = await site.post("hello", json.dumps(many).encode())
+        assert status == 403 and "more than 1000 mistakes" in text
+        assert (await site.post("hello", hello()))[0] == 403
+        assert await agents.ask(
+            "s1", ReadBack(generation=GENERATION), ReadBackResult, PATIENCE_SECONDS
+        )
+
+
 NO_REPLY = b"this is no reply, and whoever tried to understand it would say so"
 
 

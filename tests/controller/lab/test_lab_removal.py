@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -196,3 +198,47 @@ def test_processes_that_are_not_the_lab_s_are_left_alone() -> None:
         finally:
             shell.kill()
             innocent.kill()
+
+
+@pytest.mark.parametrize("whose", ["lab.json", "", ".", ".."])
+def test_a_record_that_others_could_have_made_is_not_obeyed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    """Root enters namespaces, writes files and ends processes by it."""
+    root = tmp_path / "placewire/lab"
+    monkeypatch.setattr(records, "LAB_ROOT", root)
+    (root / "theirs").mkdir(parents=True)
+    record = records.LabRecord(
+        name="theirs", servers=(), controller_namespace="x", controller_address="10.9.0.2/24",
+        namespaces=(), complete=True,
+    )  # fmt: skip
+    (root / "theirs/lab.json").write_text(record.model_dump_json())
+    assert find_lab("theirs") is not None
+    theirs = {"lab.json": root / "theirs/lab.json", "": root / "theirs", ".": root}
+    os.chown(theirs.get(whose, root.parent), 12345, -1)
+    with pytest.raises(PlacewireError, match="other users than root can write there"):
+        find_lab("theirs")
+    assert find_lab("another") is None, "commands that are in no lab go on"
+    with pytest.raises(PlacewireError, match="other users than root can write there"):
+        lab_down("theirs", print)
+    assert (root / "theirs/lab.json").exists()
+
+
+def test_nobody_else_can_hold_the_lock_of_labs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "placewire/lab"
+    monkeypatch.setattr(records, "LAB_ROOT", root)
+    with records.exclusive():
+        assert records.recorded_names() == []
+        assert stat.S_IMODE((root / ".lock").stat().st_mode) == 0o600
+        looked = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(looked, fcntl.LOCK_EX)  # As any user can.
+    root.mkdir(parents=True)
+    held = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with records.exclusive():
+        pass
+    assert not root.parent.exists(), "it goes with the last lab"
+    os.close(looked)
+    os.close(held)

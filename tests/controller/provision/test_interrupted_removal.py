@@ -69,15 +69,19 @@ class Server:
         file.chmod(0o755)
 
     def removes(self, *task_files: str) -> tuple[bool, list[str]]:
-        """(whether it came to its end, the calls of programs meanwhile)"""
+        """Runs these files of the role's tasks. What `does` returns."""
+        return self.does(*(
+            {"ansible.builtin.include_role": {"name": "removal", "tasks_from": one}}
+            for one in task_files
+        ))  # fmt: skip
+
+    def does(self, *tasks: object) -> tuple[bool, list[str]]:
+        """(whether they came to their end, the calls of programs meanwhile)"""
         play = {
             "hosts": "s1", "connection": "local", "gather_facts": False, "roles": ["settings"],
             "environment": {"PATH": f"{self.folder}/bin:{os.environ['PATH']}"},
             "vars": {"ansible_python_interpreter": sys.executable},
-            "tasks": [
-                {"ansible.builtin.include_role": {"name": "removal", "tasks_from": one}}
-                for one in task_files
-            ],
+            "tasks": [*tasks],
         }  # fmt: skip
         (self.folder / "play.yaml").write_text(yaml.safe_dump([play]))
         self.calls.write_text("")
@@ -147,3 +151,17 @@ def test_a_package_that_was_removed_with_its_settings_kept_keeps_its_folder(tmp_
         file.write(f"placewire_added: {json.dumps(added)}\nplacewire_restart_openvswitch: false\n")
     assert server.removes("settings", "packages")[0]
     assert left.exists()
+
+
+@pytest.mark.parametrize("theirs", [False, True])
+def test_what_somebody_put_beside_the_settings_stays(tmp_path: Path, theirs: bool) -> None:
+    server = Server(tmp_path)
+    settings = tmp_path / "etc/placewire"
+    (settings / "agent.json").touch()
+    if theirs:
+        (settings / "known_hosts").touch()
+    tasks = yaml.safe_load((PLAYBOOKS / "roles/removal/tasks/main.yaml").read_text())
+    last = [task["name"] for task in tasks].index("Remove users and groups") + 1
+    assert server.does(*tasks[last:])[0]
+    assert settings.exists() is theirs
+    assert not theirs or [one.name for one in settings.iterdir()] == ["known_hosts"]

@@ -35,6 +35,7 @@ from placewire.controller.agents.authority import Authority
 from placewire.controller.agents.refused_connections import RefusedConnections
 from placewire.controller.cli import main
 from placewire.controller.errors import UsageError
+from placewire.controller.lab.record import LAB_ROOT
 from placewire.controller.provision.inventory import (
     CONFIG,
     STATE_DIR,
@@ -117,6 +118,9 @@ def test_the_playbooks_have_the_folders_of_the_configuration_and_the_unit() -> N
     assert f"{variables['placewire_home']}/.venv/bin/agent run" in unit
     assert f"{variables['placewire_settings']}/agent.json" in unit
     assert Path(STATE_DIR).name == re.search(r"StateDirectory=(\S+)", unit)[1]  # type: ignore[index]
+    # systemd gives it to the agent's user, and removes it when the agent stops.
+    made = Path("/run", re.search(r"RuntimeDirectory=(\S+)", unit)[1])  # type: ignore[index]
+    assert made not in (LAB_ROOT, *LAB_ROOT.parents)
 
 
 @pytest.mark.parametrize(
@@ -174,6 +178,31 @@ async def test_what_a_plan_says_is_no_template_for_ansible(tmp_path: Path) -> No
     ).stdout  # fmt: skip
     assert json.dumps(f"{template}/{template}") in shown and not mark.exists()
     assert host_variables([derived])["s1"]["ansible_user"] == template
+
+
+async def test_ansible_s_settings_in_the_folder_that_a_command_is_run_in_are_not_obeyed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They name programs, and whoever writes to that folder may be another than who runs it."""
+    folder, mark = tmp_path / "folder", tmp_path / "ran"
+    (folder / "plugins").mkdir(parents=True)
+    (folder / "ansible.cfg").write_text("[defaults]\nvars_plugins = plugins\n")
+    (folder / "plugins/theirs.py").write_text(
+        f"open({str(mark)!r}, 'w').close()\n"
+        "from ansible.plugins.vars import BaseVarsPlugin\n"
+        "class VarsModule(BaseVarsPlugin):\n"
+        "    def get_vars(self, *words, **more):\n"
+        "        return {}\n"
+    )
+    own = on_this_machine(tmp_path / "home", "exit 1").rename(folder / "own.yaml")
+    monkeypatch.chdir(folder)
+    (tmp_path / "plan.yaml").write_text(as_data(inventory(plan(), ["s1"], URLS)))
+    known = host_variables([tmp_path / "plan.yaml", own.relative_to(folder)])
+    assert known["s1"]["ansible_connection"] == "local" and not mark.exists()
+    variables = {"placewire_home": str(tmp_path / "home")}
+    playbooks = Playbooks([tmp_path / "plan.yaml", own], check=True)
+    await playbooks.run("enrol.yaml", ["s1"], variables, lambda told: None)
+    assert not mark.exists()
 
 
 @pytest.mark.parametrize("name", ["all", "ungrouped", "localhost"])
@@ -367,6 +396,149 @@ def test_a_checkout_in_the_place_of_the_code_is_refused(
         if role == "before" and task.get("when") == "placewire_found.home_of_others"
     )  # fmt: skip
     assert "placewire_home" in refusal["ansible.builtin.fail"]["msg"]
+
+
+def looked(folder: Path, *, path: str = os.environ["PATH"]) -> dict[str, Any]:
+    """What the look finds where home, state and settings are in this folder."""
+    look = PLAYBOOKS / "roles/before/files/look.py"
+    said = subprocess.run(
+        [sys.executable, "-c", look.read_text(),
+         folder / "home", folder, folder / "installed.json"],
+        capture_output=True, check=True, env={**os.environ, "PATH": path},
+    ).stdout  # fmt: skip
+    found: dict[str, Any] = json.loads(said)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "protected"),
+    [
+        (None, []),
+        ('{"server": "s1"}', []),
+        ('{"protected": ["eno2", "eth0"]}', ["eno2", "eth0"]),
+        ("protected: [eno2]", None),
+        ('{"protected": "eno2"}', None),
+        ("[]", None),
+    ],
+)
+def test_what_a_server_s_configuration_protects_is_found(
+    tmp_path: Path, text: str | None, protected: list[str] | None
+) -> None:
+    if text is not None:
+        (tmp_path / "agent.json").write_text(text)
+    assert looked(tmp_path)["protected"] == protected
+
+
+@pytest.mark.parametrize(
+    ("seconds_ago", "active", "older"), [(60, 0, True), (-1, 0, False), (60, 3, False)]
+)
+def test_an_agent_that_runs_what_was_there_before_is_found(
+    tmp_path: Path, seconds_ago: float, active: int, older: bool
+) -> None:
+    """As an installation leaves it that was interrupted before its handlers ran."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/.code-12").touch()
+    began = time.monotonic() - seconds_ago
+    systemctl = tmp_path / "bin/systemctl"
+    systemctl.parent.mkdir()
+    systemctl.write_text(
+        f"#!/bin/sh\n[ $1 != show ] || echo {round(began * 1e6)}\n[ $1 != -q ] || exit {active}\n"
+    )
+    systemctl.chmod(0o755)
+    path = f"{systemctl.parent}:{os.environ['PATH']}"
+    assert looked(tmp_path, path=path)["agent_is_older"] is older
+
+
+@pytest.mark.parametrize(("python", "restarted"), [("exit 0", True), ("exit 1", False)])
+def test_an_agent_whose_new_code_cannot_start_is_left_running(
+    tmp_path: Path, python: str, restarted: bool
+) -> None:
+    """An upgrade may have failed between the code and its packages; handlers run all the same."""
+    (command,) = (
+        task["ansible.builtin.shell"]["cmd"] for _, task in tasks()
+        if task["name"] == "Restart the agent"
+    )  # fmt: skip
+    calls = tmp_path / "calls"
+    note = f'echo "$*" >> {calls}; [ $1 != is-active ] || echo active'
+    for file, text in (("systemctl", note), ("home/.venv/bin/python", python)):
+        program = tmp_path / file
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(0o755)
+    made = Environment().from_string(command).render(placewire_home=tmp_path / "home")
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(["sh", "-c", made], env={"PATH": path}, capture_output=True, text=True)
+    assert (done.returncode == 0) is restarted and done.stdout == "active\n"
+    assert ("restart placewire-agent.service" in calls.read_text()) is restarted
+
+
+@pytest.mark.parametrize(
+    ("home", "shell", "record", "of_others"),
+    [
+        ("/home/placewire", "/bin/bash", "{}", True),
+        ("STATE", "/bin/bash", "{}", True),
+        ("STATE", "/usr/sbin/nologin", "{}", False),
+        ("/home/placewire", "/bin/bash", '{"users": ["placewire"]}', False),
+    ],
+)
+def test_a_user_of_somebody_s_with_the_agent_s_name_is_found(
+    tmp_path: Path, home: str, shell: str, record: str, of_others: bool
+) -> None:
+    (tmp_path / "installed.json").write_text(record)
+    look = (PLAYBOOKS / "roles/before/files/look.py").read_text()
+    entry = ("placewire", "x", 990, 990, "", home.replace("STATE", str(tmp_path)), shell)
+    known = f"import pwd; pwd.getpwnam = lambda name: pwd.struct_passwd({entry!r})\n"
+    said = subprocess.run(
+        [sys.executable, "-c", known + look, tmp_path, tmp_path, tmp_path / "installed.json"],
+        capture_output=True, check=True,
+    ).stdout  # fmt: skip
+    assert json.loads(said)["user_of_others"] is of_others
+
+
+def test_no_plan_goes_to_servers_with_the_code(tmp_path: Path) -> None:
+    """Its job.env may have secrets, and every user of the server may read the code."""
+    (argv,) = (
+        task["ansible.builtin.command"]["argv"] for _, task in tasks()
+        if task["name"] == "Pack the code into an archive here"
+    )  # fmt: skip
+    known = {"placewire_packing": {"path": str(tmp_path)}, "placewire_source": str(ROOT)}
+    words = [Environment().from_string(word).render(known) for word in argv]
+    subprocess.run(words, check=True)
+    packed = subprocess.run(
+        ["tar", "--list", "--file", tmp_path / "code.tar.gz"], capture_output=True, text=True
+    ).stdout.splitlines()
+    assert "examples/__init__.py" in packed and "deploy/setup.sh" in packed
+    plans = {f"examples/plans/{file.name}" for file in (ROOT / "examples/plans").iterdir()}
+    assert plans and plans.isdisjoint(packed)
+
+
+@pytest.mark.slow
+def test_what_is_protected_on_a_server_stays_protected(tmp_path: Path) -> None:
+    """Somebody has named a NIC in agent.json there. Runs the role's own task on this machine."""
+    (write,) = (
+        task for role, task in tasks()
+        if role == "agent" and task["name"] == "Write the agent's configuration"
+    )  # fmt: skip
+    file = tmp_path / "agent.json"
+    file.write_text(json.dumps(agent_config("s1", URLS["s1"]) | {"protected": ["eno2", "eth0"]}))
+    copy = {k: v for k, v in write["ansible.builtin.copy"].items() if k in ("dest", "content")}
+    play = {
+        "hosts": "localhost", "connection": "local", "gather_facts": False,
+        "vars": {
+            "placewire_settings": str(tmp_path), "placewire_management_interfaces": ["eth0"],
+            CONFIG: agent_config("s1", URLS["s1"]), "placewire_found": looked(tmp_path),
+        },
+        "tasks": [{"ansible.builtin.copy": copy}],
+    }  # fmt: skip
+    done = subprocess.run(
+        [Path(sys.executable).with_name("ansible-playbook"), "-i", "localhost,",
+         written(tmp_path / "play.yaml", [play])],
+        capture_output=True, text=True, timeout=600,
+        env={**os.environ, "ANSIBLE_HOME": str(tmp_path),
+             "ANSIBLE_PYTHON_INTERPRETER": sys.executable},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert load_config(file).protected == ("eno2", "eth0")
 
 
 def test_every_refusal_says_what_and_what_to_do() -> None:
