@@ -1,11 +1,11 @@
-"""`controller demo`: shows on this machine that training is exact and predictions hold."""
+"""`controller demo`: shows on this machine that training is exact, fast and predicted."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-PURPOSE = "show on this machine, in a lab, that training is exact and predictions hold"
+PURPOSE = "show on this machine, in a lab, that training is exact, fast and predicted"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
