@@ -35,7 +35,7 @@ INTERRUPTED = 130
 
 EXIT_CODES: Mapping[int, str] = {
     0: "done",
-    1: "a lab, a profile, the search, the journal or --json's output failed, or Placewire has a fault",
+    1: "a lab, profile, search, journal or --json output failed, or Placewire has a fault",
     2: "usage, or not confirmed; nothing was changed",
     3: "the plan is wrong",
     4: "no feasible placement",
