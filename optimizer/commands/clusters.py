@@ -60,6 +60,8 @@ def add_equal_servers(parser: argparse.ArgumentParser) -> None:
 
 def refuse_half_a_cluster(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Ends the program with code 2 where the options describe no cluster, or two."""
+    from placewire.optimizer.cluster_plan.values import MOST_RAILS, MOST_SERVERS
+
     short = [*_NEEDED, "device_type", "setup_latency", "message_time", "message_time_per_mib"]
     given = [name for name in short if getattr(options, name) is not None]
     missing = [name for name in _NEEDED if getattr(options, name) is None]
@@ -68,6 +70,9 @@ def refuse_half_a_cluster(parser: argparse.ArgumentParser, options: argparse.Nam
     if options.cluster is None and missing:
         flags = ", ".join(map(_flag, missing))
         parser.error(f"give --cluster FILE, or describe equal servers; missing: {flags}")
+    for name, most in (("servers", MOST_SERVERS), ("nics", MOST_RAILS)):
+        if (getattr(options, name) or 0) > most:
+            parser.error(f"{_flag(name)} is at most {most}, as in a plan")
 
 
 def cluster_of(options: argparse.Namespace, graph: OperatorGraph) -> Cluster:

@@ -226,6 +226,7 @@ def test_the_device_type_is_chosen_where_there_are_several(desk: Desk) -> None:
     [
         ([], "give --cluster FILE, or describe equal servers; missing: --servers, --nics"),
         (SHORT[:6], "missing: --device-memory"),
+        (["--servers", "1000000000", *SHORT[2:]], "--servers is at most 2000, as in a plan"),
         (["--cluster", "c", *SHORT], "--servers describes another cluster than --cluster does"),
         (["--cluster", "c", "--device-type", "t4"], "--device-type describes another cluster"),
         ([*SHORT[:5], "80", *SHORT[6:]], "'80' has no unit; accepted: bit, kbit, mbit"),
