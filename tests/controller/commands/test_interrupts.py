@@ -65,8 +65,8 @@ _CLOSED = """
 import asyncio, os, signal, sys
 from placewire.controller.commands.interrupts import interruptible
 from placewire.controller.uninterruptible import uninterruptible
-if sys.argv[1] == "nohup":
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+# Not as the tests were started, which may be under nohup.
+signal.signal(signal.SIGHUP, signal.SIG_IGN if sys.argv[1] == "nohup" else signal.SIG_DFL)
 async def restored():
     os.kill(os.getpid(), signal.SIGHUP)
     await asyncio.sleep(0.1)
