@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[1]
 QUICKSTART = ROOT / "examples" / "plans" / "quickstart.yaml"
 DDP_SCRIPT = ROOT / "examples" / "ddp_in_slow_motion.py"
 
-# Of the devices of act (a): none holds the model alone, or each does.
+# No device of act (a) holds the model alone; then, for one rank, each does.
 SMALL_MEMORY, LARGE_MEMORY = "300MiB", "8GiB"
 
 # Act (b) emulates a cluster of GPUs in slow motion. A device that takes a second for a step takes

@@ -50,6 +50,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--out", type=Path, help="gets the median of all steps but the first")
     options = parser.parse_args()
+    if options.steps < 2:
+        parser.error("--steps: at least 2, because the first step does not count")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     ranks = dist.get_world_size()
@@ -71,8 +73,8 @@ def main() -> None:
 
 
 def slowed(graph: OperatorGraph, device_type: str, time_scale: float, ranks: int) -> Slow:
-    """Of micro-batch 0. Raises ValueError where the graph has not a micro-batch for each rank, no
-    gradients that are summed over them, or no times of this type of device."""
+    """Returns what micro-batch 0 takes. Raises ValueError where the graph has not a micro-batch for
+    each rank, no gradients that are summed over them, or no times of this type of device."""
     parts = step_parts(graph)
     if parts.micro_batches != ranks:
         raise ValueError(
@@ -85,6 +87,7 @@ def slowed(graph: OperatorGraph, device_type: str, time_scale: float, ranks: int
     seconds = graph.seconds[:, graph.device_types.index(device_type)] * time_scale
     order = graph.topological_order
     own = order[graph.micro_batch[order] == 0]
+    # Each gradient has an operator of its own, also where one call makes several.
     made_by = {one.leaves[0]: one.bytes // BYTES_PER_VALUE for one in parts.gradients}
     gradients, since = [], 0.0
     for i in own[~parts.forward[own]].tolist():

@@ -69,7 +69,7 @@ class SwitchView:
         }
 
     def vlan_problems(self) -> list[str]:
-        """Of our ports to which somebody has given VLANs: no other frame passes them."""
+        """A sentence for each port of ours that somebody has given VLANs: no other frame passes."""
         ours = {name: nic for name, nic, _ in self.bridges()}
         return [
             f"port {row.name} of {bridge} passes only what belongs to its "

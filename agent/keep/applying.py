@@ -14,7 +14,7 @@ from placewire.agent.reconcile.dependence import by_nic
 from placewire.agent.reconcile.diff import unopened_ports
 from placewire.agent.reconcile.drift import Drift, find_drift
 from placewire.agent.reconcile.effects import EffectError
-from placewire.agent.reconcile.ledger import (
+from placewire.agent.reconcile.not_as_before import (
     given_back,
     lost_route_sentences,
     second_address_sentences,

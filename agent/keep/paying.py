@@ -11,11 +11,11 @@ from placewire.agent.keep.retry import Retry
 from placewire.agent.reconcile.ledger import (
     payable,
     payment,
-    second_address_sentences,
     waiting_sentences,
     without_debts,
 )
 from placewire.agent.reconcile.next_look import NextLook
+from placewire.agent.reconcile.not_as_before import second_address_sentences
 from placewire.agent.reconcile.steps import Step
 
 log = logging.getLogger(__name__)

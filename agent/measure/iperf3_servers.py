@@ -16,7 +16,7 @@ from placewire.agent.reconcile.effects import EffectError
 
 START_SECONDS = 5.0
 LOOK_SECONDS = 0.02
-# Of what one prints that does not start.
+# So much is kept of what a receiver prints that does not start.
 LONGEST_COMPLAINT_BYTES = 4096
 # proc(5), net/tcp: sockets of this network namespace, with addresses in the processor's byte order.
 _SOCKETS, _LISTENING = Path("/proc/self/net/tcp"), "0A"

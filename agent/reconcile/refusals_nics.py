@@ -175,8 +175,8 @@ def _spoilt(nic: NicFacts) -> Iterator[Refusal]:
 
 
 def _lost_when_down(nic: NicFacts) -> Iterator[str]:
-    """What somebody put on a NIC that is down, and does not survive that it is up for a while. Its
-    global addresses are refused whatever it is."""
+    """Yields what somebody put on a NIC that is down, and the kernel drops when an undo sets it
+    down again. Global addresses are refused whether the NIC is up or not."""
     for one in nic.standing:
         kind, _, what = one.partition(" ")
         if kind in ("address", "neighbour") and ":" in what and what not in nic.addresses:

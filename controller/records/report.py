@@ -162,7 +162,7 @@ class RunReport(Frozen):
 
 
 def allocation_digest(allocation: Allocation) -> str:
-    """Of all that its promises are made from."""
+    """Returns the digest of all that the allocation's promises are made from."""
     said = [
         allocation.cluster.digest,
         allocation.sharing,

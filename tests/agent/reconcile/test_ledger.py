@@ -9,15 +9,17 @@ from placewire.agent.contract.state import ForeignEntry, Ledger, ObservedState, 
 from placewire.agent.reconcile.diff import difference
 from placewire.agent.reconcile.ledger import (
     extended,
-    given_back,
-    lost_route_sentences,
     owed_refusals,
     owed_sentences,
     payable,
     payment,
-    second_address_sentences,
     settled,
     waiting_sentences,
+)
+from placewire.agent.reconcile.not_as_before import (
+    given_back,
+    lost_route_sentences,
+    second_address_sentences,
 )
 from placewire.agent.reconcile.steps import EntryStep, NicStep
 from tests.agent.observed_states import BARE, nic

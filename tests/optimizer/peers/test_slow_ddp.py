@@ -13,7 +13,17 @@ from placewire.examples import ddp_in_slow_motion
 from placewire.examples.ddp_in_slow_motion import BYTES_PER_VALUE, slowed
 from placewire.optimizer.graph.graph_file import save_graph
 from tests.free_port import free_port
-from tests.optimizer.peers.steps import BACKWARD, FORWARD, LOSS, UPDATE, WEIGHT, chain
+from tests.optimizer.peers.steps import (
+    BACKWARD,
+    FORWARD,
+    LOSS,
+    MODELS,
+    UPDATE,
+    WEIGHT,
+    captured,
+    chain,
+    parameter_bytes,
+)
 
 LAYERS = 4
 
@@ -25,6 +35,13 @@ def test_it_takes_the_times_and_sizes_of_one_micro_batch() -> None:
     assert [values * BYTES_PER_VALUE for values, _ in slow.gradients] == [WEIGHT] * LAYERS
     assert sum(seconds for _, seconds in slow.gradients) == pytest.approx(LAYERS * BACKWARD / 100)
     assert slow.after == pytest.approx(LAYERS * UPDATE / 100)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_it_has_the_gradients_of_all_parameters(model: str) -> None:
+    graph = captured(model, 2)
+    slow = slowed(graph, graph.device_types[0], 1.0, 2)
+    assert sum(values for values, _ in slow.gradients) * BYTES_PER_VALUE == parameter_bytes(graph)
 
 
 def test_a_graph_that_does_not_fit_is_refused() -> None:
