@@ -512,6 +512,27 @@ def test_no_plan_goes_to_servers_with_the_code(tmp_path: Path) -> None:
     assert plans and plans.isdisjoint(packed)
 
 
+@pytest.mark.parametrize("has_ip", [True, False])
+def test_interfaces_are_listed_where_a_bare_server_has_no_ip(tmp_path: Path, has_ip: bool) -> None:
+    """A second `--remove` meets it: the first one removed the package."""
+    (task,) = (task for _, task in tasks() if task["name"] == "List interfaces")
+    script = task["ansible.builtin.command"]["argv"][2]
+    for place in ("/usr/sbin:/sbin", "/sys/class/net"):
+        assert place in script
+        script = script.replace(place, str(tmp_path))
+    for name in ("eth0", "pw-nic0", "pw-nic1"):
+        (tmp_path / name).touch()
+    if has_ip:
+        (tmp_path / "ip").write_text('#!/bin/sh\necho "[]"; echo "$*" >&2\n')
+        (tmp_path / "ip").chmod(0o755)
+    done = subprocess.run(["/bin/sh", "-c", script], env={"PATH": "/none"}, capture_output=True)
+    links = [(link["ifname"], link["linkinfo"]["info_kind"]) for link in json.loads(done.stdout)]
+    assert done.returncode == 0 and done.stderr == (
+        b"-json -details link show\n" if has_ip else b""
+    )
+    assert links == ([] if has_ip else [(f"pw-nic{k}", "openvswitch") for k in range(2)])
+
+
 @pytest.mark.slow
 def test_what_is_protected_on_a_server_stays_protected(tmp_path: Path) -> None:
     """Somebody has named a NIC in agent.json there. Runs the role's own task on this machine."""
