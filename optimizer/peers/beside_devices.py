@@ -1,12 +1,16 @@
 """Builds a peer's graph, and the cluster where collectives run beside the operators of a device.
 
 Each device has a second one beside it, of the type COMMUNICATION, which runs collectives as a
-stream of their own. What a device and the one beside it hand each other takes no time.
+stream of their own. What a device and the one beside it hand each other takes no time. What a
+collective takes of the device itself makes one of the device's operators last longer, as messages
+do in our own placements.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -36,6 +40,7 @@ class PeerGraph:
         self.tensors: list[TensorRow] = []
         self.home: list[tuple[int, bool]] = []
         self.held: list[tuple[int, int, str | None, tuple[str, ...]]] = []
+        self.longer: dict[str, float] = defaultdict(float)
 
     def copy(self, i: int, name: str, on: int, part: float = 1.0) -> str:
         """Adds operator i of the user's graph, or a part of its work, weights and memory."""
@@ -58,7 +63,8 @@ class PeerGraph:
         return name
 
     def collective(self, name: str, on: int) -> str:
-        """Adds a step of a collective, which takes no time but for its messages."""
+        """Adds a step of a collective, which takes no time but for what it sends; call() says what
+        the whole collective takes of a device."""
         self.rows.append(OperatorRow(name, COMMUNICATION, {COMMUNICATION: 0.0}))
         self.home.append((on, True))
         return name
@@ -71,6 +77,13 @@ class PeerGraph:
         """The consumers wait for the producer, and nothing is sent."""
         self.send(producer, consumers, 0)
 
+    def call(self, operator: str, moved_bytes: float, sum_seconds: float = 0.0) -> None:
+        """One call of a collective occupies the operator's device as one message does that has all
+        bytes which the collective moves there, out and in, and for its sums."""
+        cluster = self.cluster
+        each_byte = cluster.message_seconds_per_byte
+        self.longer[operator] += cluster.message_seconds + each_byte * moved_bytes + sum_seconds
+
     def hold(self, on: int, size: int, since: str | None = None, until: Iterable[str] = ()) -> None:
         """A collective's memory, from when an operator begins, or the step does, until all of
         others have run, or to the end of the step."""
@@ -80,13 +93,18 @@ class PeerGraph:
         """On each device the ready operator that was added first runs next. Returns the most bytes
         that collectives hold on each device of the user's cluster, too, int64[D]."""
         types = (*self.graph.device_types, COMMUNICATION)
-        graph = build_graph(self.rows, self.tensors, device_types=types)
+        rows = [self._with_calls(row) for row in self.rows]
+        graph = build_graph(rows, self.tensors, device_types=types)
         place = _places(self.cluster)
         device = np.array([place[on][beside] for on, beside in self.home], dtype=np.int64)
         problem = Problem(graph, with_communication(self.cluster), sharing=sharing)
         added = -np.arange(len(self.rows), dtype=np.float64)
         timeline = simulate(problem, device, added)
         return problem, timeline, self._most_held(graph, timeline)
+
+    def _with_calls(self, row: OperatorRow) -> OperatorRow:
+        more = self.longer.get(row.id, 0.0)
+        return replace(row, seconds={t: s + more for t, s in row.seconds.items()}) if more else row
 
     def _most_held(self, graph: OperatorGraph, timeline: Timeline) -> IntArray:
         most = np.zeros(len(self.cluster.devices), dtype=np.int64)
@@ -103,7 +121,7 @@ class PeerGraph:
 
 
 def with_communication(cluster: Cluster) -> Cluster:
-    """Messages of collectives take no time of devices here, which favours peers."""
+    """The devices beside are no processors: a collective's messages take no time of them."""
     beside = Device(type=COMMUNICATION, memory_bytes=_MEMORY_BYTES)
     servers = tuple(
         server.model_copy(update={"devices": server.devices + (beside,) * len(server.devices)})

@@ -13,7 +13,7 @@ from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.names import WITHOUT_SHAPING
 from placewire.optimizer.peers.collectives import all_reduce
 from placewire.optimizer.peers.peer import PeerStep, peer_step
-from placewire.optimizer.peers.replicas import name_on, replicas
+from placewire.optimizer.peers.replicas import name_on, replicas, sum_seconds
 from placewire.optimizer.peers.step_parts import Gradient, StepParts
 
 _FIRST_BUCKET_BYTES, _BUCKET_BYTES = 1 << 20, 25 << 20
@@ -31,10 +31,13 @@ def ddp_step(parts: StepParts, cluster: Cluster) -> PeerStep:
     for number, bucket in enumerate(_buckets(parts)):
         size = sum(gradient.bytes for gradient in bucket)
         ready = {d: made.collective(f"bucket {number}@{d}", d) for d in devices}
+        moved, sums = 4 * size * (1 - 1 / len(devices)), sum_seconds(parts, cluster, bucket)
         for d in devices:
             made.hold(d, size)
-            for gradient in bucket:
-                made.then(parts.graph.ids[gradient.leaves[d]], [ready[d]])
+            leaves = [gradient.leaves[d] for gradient in bucket]
+            for i in leaves:
+                made.then(parts.graph.ids[i], [ready[d]])
+            made.call(parts.graph.ids[parts.latest(leaves)], moved, float(sums[d]))
         all_reduce(made, f"bucket {number}", ready, size, done)
     problem, timeline, held = made.simulated(WITHOUT_SHAPING)
     words = f"{len(devices)} replicas"

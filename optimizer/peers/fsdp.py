@@ -20,7 +20,7 @@ from placewire.optimizer.names import WITHOUT_SHAPING
 from placewire.optimizer.peers.beside_devices import PeerGraph
 from placewire.optimizer.peers.collectives import all_gather, reduce_scatter
 from placewire.optimizer.peers.peer import PeerStep, peer_step
-from placewire.optimizer.peers.replicas import PARAMETER, name_on, replicas
+from placewire.optimizer.peers.replicas import PARAMETER, name_on, replicas, sum_seconds
 from placewire.optimizer.peers.step_parts import Gradient, StepParts
 
 # How many units are gathered ahead of the one that runs.
@@ -165,6 +165,9 @@ def _gather(
             made.then(gates[d], [sent[d]])
         waiting = [ids[i] for i in readers[d]]
         made.then(whole[d], waiting)
+        if waiting:
+            moved = 2 * unit.bytes * (1 - 1 / count)
+            made.call(ids[parts.earliest(readers[d])], moved)
         made.hold(d, unit.bytes, sent[d], [whole[d], *waiting])
     all_gather(made, f"{unit.name} {what}", sent, unit.bytes, whole, ring=ring)
 
@@ -174,6 +177,7 @@ def _scatter(
 ) -> None:
     graph, count = parts.graph, len(unit.forward)
     size = sum(gradient.bytes for gradient in unit.gradients)
+    moved, sums = 2 * size * (1 - 1 / count), sum_seconds(parts, made.cluster, unit.gradients)
     own = {d: made.collective(f"{unit.name} gradient, part {d}@{d}", d) for d in range(count)}
     ready = {d: made.collective(f"{unit.name} gradient@{d}", d) for d in range(count)}
     for d in range(count):
@@ -181,7 +185,7 @@ def _scatter(
         for i in leaves:
             made.then(graph.ids[i], [ready[d]])
         made.then(own[d], [done[d]])
-        first = min(leaves, key=lambda i: int(graph.position[i]))
-        made.hold(d, size, graph.ids[first], own.values())
+        made.call(graph.ids[parts.latest(leaves)], moved, float(sums[d]))
+        made.hold(d, size, graph.ids[parts.earliest(leaves)], own.values())
         made.hold(d, size // count, own[d])
     reduce_scatter(made, f"{unit.name} gradient", ready, size, own, ring=ring)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.peers.beside_devices import PeerGraph
-from placewire.optimizer.peers.step_parts import UPDATE, StepParts
+from placewire.optimizer.peers.step_parts import UPDATE, Gradient, StepParts
 from placewire.optimizer.problem import Problem
 
 PARAMETER = "parameter"
@@ -43,6 +46,15 @@ def replicas(parts: StepParts, cluster: Cluster, held: float = 1.0) -> PeerGraph
             here = [name_on(parts, c, d) for c in readers if d in exists.get(c, ())]
             made.send(name_on(parts, producer, d), here, size)
     return made
+
+
+def sum_seconds(parts: StepParts, cluster: Cluster, gradients: Sequence[Gradient]) -> FloatArray:
+    """float64[D]: for how long each device adds, where each sums its equal part of the gradients
+    over all devices."""
+    added = [i for gradient in gradients for i in gradient.additions]
+    seconds = Problem(parts.graph, cluster).seconds[added]
+    total: FloatArray = np.where(np.isfinite(seconds), seconds, 0.0).sum(axis=0)
+    return total / parts.micro_batches
 
 
 def name_on(parts: StepParts, i: int, d: int) -> str:

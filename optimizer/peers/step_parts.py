@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,10 +16,12 @@ UPDATE, ADDITION = "update", "aten.add.Tensor"
 @dataclass(frozen=True)
 class Gradient:
     """root: the sum over all micro-batches. leaves: by micro-batch the operator whose result is its
-    share. readers: the operators after the sum that read it, its update among them."""
+    share. additions: the root and those between. readers: the operators after the sum that read it,
+    its update among them."""
 
     root: int
     leaves: tuple[int, ...]
+    additions: tuple[int, ...]
     bytes: int
     readers: tuple[int, ...]
 
@@ -36,6 +39,13 @@ class StepParts:
     before: IntArray
     after: IntArray
 
+    def earliest(self, operators: Iterable[int]) -> int:
+        """The one of at least one operator that was recorded first."""
+        return min(operators, key=lambda i: int(self.graph.position[i]))
+
+    def latest(self, operators: Iterable[int]) -> int:
+        return max(operators, key=lambda i: int(self.graph.position[i]))
+
 
 def step_parts(graph: OperatorGraph) -> StepParts:
     """graph: with at least two micro-batches. Raises ValueError where it has fewer, does not name
@@ -51,9 +61,9 @@ def step_parts(graph: OperatorGraph) -> StepParts:
     for root in sorted(inside, key=lambda i: int(graph.position[i])):
         readers = [int(c) for e in graph.output_tensors(root) for c in graph.tensor_consumers(e)]
         if readers and not any(c in inside for c in readers):
-            leaves = _leaves(graph, root, inside, count)
+            leaves, added = _leaves(graph, root, inside, count)
             size = max(int(graph.tensor_bytes[e]) for e in graph.output_tensors(root))
-            gradients.append(Gradient(root, leaves, size, tuple(readers)))
+            gradients.append(Gradient(root, leaves, added, size, tuple(readers)))
     if not gradients:
         raise ValueError("the step adds no gradients of its micro-batches")
     shared = graph.topological_order[part[graph.topological_order] < 0]
@@ -82,18 +92,22 @@ def _additions(graph: OperatorGraph, needs: BoolArray) -> BoolArray:
     return found
 
 
-def _leaves(graph: OperatorGraph, root: int, additions: set[int], count: int) -> tuple[int, ...]:
+def _leaves(
+    graph: OperatorGraph, root: int, additions: set[int], count: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(by micro-batch the operator that makes its share, the additions of them)"""
     by_part: dict[int, int] = {}
-    waiting = [root]
+    waiting, added = [root], {root: None}
     while waiting:
         for e in graph.input_tensors(waiting.pop()):
             i = int(graph.tensor_producer[e])
-            if i in additions:
-                waiting.append(i)
-            else:
+            if i not in additions:
                 by_part[int(graph.micro_batch[i])] = i
+            elif i not in added:
+                waiting.append(i)
+                added[i] = None
     known = next(iter(by_part.values()))
-    return tuple(by_part.get(m, known) for m in range(count))
+    return tuple(by_part.get(m, known) for m in range(count)), tuple(added)
 
 
 def _forward(graph: OperatorGraph) -> BoolArray:

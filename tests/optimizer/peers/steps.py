@@ -19,7 +19,7 @@ from tests.optimizer.cases import cluster
 
 WEIGHT = 120_000
 # Milliseconds of an operator.
-FORWARD, BACKWARD, UPDATE, LOSS = 5.0, 10.0, 2.0, 1.0
+FORWARD, BACKWARD, UPDATE, LOSS, SUM = 5.0, 10.0, 2.0, 1.0, 0.1
 GPU = "rtx4080s"
 BATCH = 16
 MODELS = ("mlp", "transformer", "gpt2", "bert", "resnet50", "alexnet")
@@ -83,7 +83,7 @@ def chain(
     for k, shares in sorted(gradients.items()):
         total = shares[0]
         for m in range(1, parts):
-            total = operator(f"sum{m}.{k}", summed, 0.1, [total, shares[m]], WEIGHT)
+            total = operator(f"sum{m}.{k}", summed, SUM, [total, shares[m]], WEIGHT)
         operator(f"update{k}", "update", UPDATE, [total, weights[k]], 0)
     tensors = [TensorRow(name, tuple(them), size[name]) for name, them in readers.items()]
     notes = {"loss": loss, "batch": BATCH}

@@ -16,6 +16,7 @@ from tests.optimizer.peers.steps import (
     FORWARD,
     LOSS,
     MODELS,
+    SUM,
     UPDATE,
     WEIGHT,
     captured,
@@ -27,6 +28,8 @@ from tests.optimizer.peers.steps import (
 PEERS = {"ddp": ddp_step, "fsdp": fsdp_step}
 # Of one micro-batch of a chain of 4 layers.
 MICRO_BATCH = (4 * (FORWARD + BACKWARD) + LOSS) / 1e3
+# Each of 4 devices adds a quarter of 4 gradients three times.
+SUMS = 4 * 3 / 4 * SUM / 1e3
 AT_ONCE = 1e17
 
 
@@ -68,15 +71,29 @@ def test_models_send_what_their_parameters_say(model: str, devices: int) -> None
     assert fsdp_step(parts, gpus(devices)).sent_bytes == pytest.approx(sent, abs=off)
 
 
-def test_with_an_infinitely_fast_network_ddp_is_one_micro_batch_and_the_whole_update() -> None:
+def test_with_an_infinitely_fast_network_ddp_is_one_micro_batch_sums_and_the_whole_update() -> None:
     step = ddp_step(step_parts(chain(4)), cluster(4, (AT_ONCE,)))
-    assert step.step_seconds == pytest.approx(MICRO_BATCH + 4 * UPDATE / 1e3, rel=1e-6)
+    assert step.step_seconds == pytest.approx(MICRO_BATCH + SUMS + 4 * UPDATE / 1e3, rel=1e-6)
     assert step.limit == "compute, 100%"
 
 
 def test_with_an_infinitely_fast_network_fsdp_updates_only_its_part() -> None:
     step = fsdp_step(step_parts(chain(4)), cluster(4, (AT_ONCE,)))
-    assert step.step_seconds == pytest.approx(MICRO_BATCH + UPDATE / 1e3, rel=1e-6)
+    assert step.step_seconds == pytest.approx(MICRO_BATCH + SUMS + UPDATE / 1e3, rel=1e-6)
+
+
+@pytest.mark.parametrize(("name", "calls"), [("ddp", 1), ("fsdp", 4 + 4 + 4)])
+def test_each_collective_occupies_each_device_once_and_for_its_bytes(name: str, calls: int) -> None:
+    """The gradients are one bucket of DDP's; FSDP gathers 4 units twice, and scatters each."""
+    parts, each, per_byte = step_parts(chain(4)), 1e-4, 1e-9
+    free = cluster(4, (AT_ONCE,))
+    takes = {"message_seconds": each, "message_seconds_per_byte": per_byte}
+    before = PEERS[name](parts, free)
+    after = PEERS[name](parts, free.model_copy(update=takes))
+    # What a device sends, it also takes.
+    expected = calls * each + 2 * before.sent_bytes * per_byte
+    assert after.step_seconds - before.step_seconds == pytest.approx(expected, rel=1e-6)
+    assert after.sent_bytes == before.sent_bytes
 
 
 @pytest.mark.parametrize("name", PEERS)
@@ -94,19 +111,21 @@ def test_ddp_sends_while_the_backward_half_runs() -> None:
     graph.tensor_bytes[graph.tensor_bytes == WEIGHT] = big = 1 << 20
     rate = 8 * big / 0.005
     step = ddp_step(step_parts(graph), cluster(2, (rate,)))
-    alone, sums = MICRO_BATCH + 4 * UPDATE / 1e3, 4 * big / (rate / 8)
-    assert step.sent_bytes == 4 * big and sums == pytest.approx(0.02)
+    # Each of 2 devices adds a half of 4 gradients once.
+    alone = MICRO_BATCH + 4 / 2 * SUM / 1e3 + 4 * UPDATE / 1e3
+    sent = 4 * big / (rate / 8)
+    assert step.sent_bytes == 4 * big and sent == pytest.approx(0.02)
     # The bucket of layer 3 is ready three layers before the end of the backward half.
-    assert step.step_seconds == pytest.approx(alone + 0.75 * sums, rel=1e-6)
+    assert step.step_seconds == pytest.approx(alone + 0.75 * sent, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", PEERS)
 @pytest.mark.parametrize("model", MODELS)
 def test_no_peer_beats_the_work_of_the_step_over_all_devices(model: str, name: str) -> None:
-    """The sums of gradients take no time in a peer, so they are no part of this bound."""
     graph = captured(model, 4)
     problem, parts = Problem(graph, gpus(4)), step_parts(graph)
     inside = (graph.micro_batch >= 0) | np.isin(np.array(graph.types), ["update"])
+    inside[[i for gradient in parts.gradients for i in gradient.additions]] = True
     bound = float(share_of_load(problem.seconds)[inside].sum())
     for gigabits in (1.0, 1e6):
         assert PEERS[name](parts, gpus(4, gigabits)).step_seconds >= bound
@@ -170,7 +189,7 @@ def test_of_several_devices_in_a_server_only_what_leaves_it_passes_its_nic() -> 
 def test_in_one_server_no_nic_sends(name: str) -> None:
     step = PEERS[name](step_parts(chain(4)), cluster(1, devices=4, intra=AT_ONCE))
     assert step.sent_bytes == 0
-    assert MICRO_BATCH < step.step_seconds < MICRO_BATCH + 4.01 * UPDATE / 1e3
+    assert MICRO_BATCH < step.step_seconds < MICRO_BATCH + SUMS + 4.01 * UPDATE / 1e3
 
 
 @pytest.mark.parametrize("name", PEERS)
@@ -185,7 +204,7 @@ def test_a_block_that_runs_again_is_gathered_without_a_deadlock() -> None:
     graph = chain(4, again=True)
     step = fsdp_step(step_parts(graph), cluster(4, (AT_ONCE,)))
     once = (FORWARD + BACKWARD) / 1e3
-    assert step.step_seconds == pytest.approx(MICRO_BATCH + once + UPDATE / 1e3, rel=1e-6)
+    assert step.step_seconds == pytest.approx(MICRO_BATCH + once + SUMS + UPDATE / 1e3, rel=1e-6)
 
 
 def test_ddp_holds_the_weights_the_gradients_and_one_micro_batch() -> None:
