@@ -108,6 +108,15 @@ class ControllerDouble:
         self._waiting.append({"id": identifier, "body": body})
         return identifier
 
+    def withdraw(self, identifier: str) -> None:
+        """What no agent has taken yet is taken by none, as when a command gives up and ends."""
+
+        def drop() -> None:
+            self._waiting = [one for one in self._waiting if one["id"] != identifier]
+
+        # In the loop's own thread, which hands requests out.
+        self._loop.call_soon_threadsafe(drop)
+
     def ask(self, request: Frozen | dict[str, Any], seconds: float = 60) -> Any:
         """Returns the reply as JSON."""
         identifier = self.send(request)

@@ -229,7 +229,8 @@ class RealFaultRun:
     def _ask(
         self, request: Frozen, trouble: _Trouble | None = None, seconds: float = PATIENCE_SECONDS
     ) -> Any:
-        """The answer; None where there is none, or where a controller got it that is gone."""
+        """The answer; None where there is none, or where a controller got it that is gone. A
+        request that no agent has taken by then is withdrawn."""
         asked = self._lab.controller
         if not asked.alive:
             return None
@@ -243,6 +244,7 @@ class RealFaultRun:
             if (answer := asked.reply(identifier)) is not None:
                 return answer
             time.sleep(0.02)
+        asked.withdraw(identifier)
         return None
 
     def _with_a_wrong_clock(
@@ -308,6 +310,8 @@ class RealFaultRun:
         return "; ".join(touched)
 
     def _settle(self, allowed: States) -> tuple[DesiredState | None, bool, str]:
+        # An agent that answers has nothing under way of what it was asked before.
+        self._ask(Observe(), seconds=BY_ITSELF_SECONDS)
         wrong = self._wait_until_whole(allowed, BY_ITSELF_SECONDS)
         helped = bool(wrong)
         if helped:

@@ -59,6 +59,10 @@ class ControllerProcess:
         """Returns the reply as JSON; None while there is none."""
         return self._ask("reply", identifier)
 
+    def withdraw(self, identifier: str) -> None:
+        """See ControllerDouble.withdraw."""
+        self._ask("withdraw", identifier)
+
     def spoil(self, what: str) -> None:
         """See ControllerDouble.spoil; "twice" delivers every request twice from now on."""
         self._ask("spoil", what)
@@ -93,6 +97,8 @@ def _serve(server: ServerUnderTest, pipe: Connection) -> None:
                 answer = double.send(words[1])
             elif words[0] == "reply":
                 answer = double.replies.get(words[1])
+            elif words[0] == "withdraw":
+                double.withdraw(words[1])
             elif words[0] == "hold polls":
                 double.poll_seconds = words[1]
             elif words[0] == "spoil":
