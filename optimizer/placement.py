@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -114,6 +114,15 @@ class Placement(Frozen):
                 for message in messages
             ]
         return {**renamed, "version": 3}
+
+    def with_variants(self, variants: Sequence[Variant]) -> Placement:
+        """The same, which is of one of these variants, with its own step and bound among them."""
+        own = {"step_seconds": self.step_seconds, "bound_seconds": self.bound_seconds}
+        noted = tuple(
+            one.model_copy(update=own) if one.structure_hash == self.structure_hash else one
+            for one in variants
+        )
+        return self.model_copy(update={"variants": noted})
 
     @property
     def best_single_device_seconds(self) -> float | None:

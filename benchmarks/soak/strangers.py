@@ -69,7 +69,7 @@ def measured(lab: LabUnderSoak, folder: Path) -> Table:
     document = yaml.safe_load(lab.any_plan.read_text())
     document["job"] = {
         "kind": "placed", "model": "placewire.examples.models.mlp:training_step", "batch": 16,
-        "steps": STEPS,
+        "accumulate": 1, "steps": STEPS,
     }  # fmt: skip
     document["network"] |= {"on_exit": "restore", "sharing": "strict"}
     document["solve"] = {"time_limit": "1s", "seed": 1}

@@ -30,7 +30,7 @@ async def advise(
     job = plan.job.model_copy(update={"accumulate": "auto", "shards": "auto"})
     make_cache(cache)
     plan = with_measured(plan, cache, say)
-    variants = await variants_of(plan, job, plan_file, launcher, cache, say, only_told=True)
+    variants = await variants_of(plan, job, plan_file, launcher, cache, say, compared=True)
     cluster = plan.payload_cluster
     cluster_file = cache / f"cluster-{cluster.digest[:16]}.json"
     write_cached(cluster_file, cluster.model_dump_json())

@@ -29,7 +29,8 @@ from placewire.controller.decide.measured.optimizer_process import (
     Say,
     run_relayed,
 )
-from placewire.controller.decide.variants import Variant, variants_of
+from placewire.controller.decide.measured.profiles import profiled_graph
+from placewire.controller.decide.variants import Variant, as_saved, variants_of
 from placewire.controller.errors import PlanError
 from placewire.controller.launch.launcher import Launcher
 from placewire.controller.plan.job import PlacedJob, ReplayJob
@@ -40,7 +41,12 @@ from placewire.optimizer.graph.json_file import read_json
 from placewire.optimizer.graph.operator_graph import GraphError
 from placewire.optimizer.names import WITHOUT_SHAPING, SharingName
 from placewire.optimizer.placement import Placement, load_placement
+from placewire.optimizer.placement import Variant as ComparedVariant
 
+# The part of the time limit that the choice of a variant takes, where there are several, and the
+# sharing that they are compared under where several are tried.
+_CHOICE_PART = 0.5
+_SHARING_OF_THE_CHOICE: SharingName = "job"
 # The part of the time limit under `sharing: auto` that the comparison with one rail takes.
 _ONE_NIC_PART = 0.15
 
@@ -98,38 +104,83 @@ async def decide(
     plan = with_measured(plan, cache, say)
     cluster, limit, job = plan.payload_cluster, plan.solve.time_limit_seconds, plan.job
     if isinstance(job, ReplayJob):
-        variants = [await asyncio.to_thread(_replayed, job, plan_file, cache)]
+        chosen = _Chosen(await asyncio.to_thread(_replayed, job, plan_file, cache))
         cluster = slowed(cluster, job.time_scale)
     else:
         assert isinstance(job, PlacedJob), "a script is not placed"
-        variants = await variants_of(plan, job, plan_file, launcher, cache, say)
-    files = [variant.scored_file for variant in variants]
+        chosen = await _chosen(plan, job, plan_file, launcher, cache, say)
+    if chosen.start is not None:
+        limit *= 1 - _CHOICE_PART
+    variant = chosen.variant
+    scored = [variant.scored_file]
     if plan.network.sharing != "auto":
-        file = await _solve(plan, files, cluster, plan.network.sharing, limit, cache, say)
-        placement = load_placement(file)
-        taken = await _taken(variants, placement)
-        return PlacementDecision(taken, file, placement, (placement,))
+        sharing = plan.network.sharing
+        file = await _solve(plan, scored, cluster, sharing, limit, cache, say, chosen.start)
+        placement = chosen.noted(load_placement(file))
+        return PlacementDecision(variant, file, placement, (placement,))
     alone = _over_one_rail(cluster) if plan.solve.engine != "single" else None
     searched = limit if alone is None else limit * (1 - _ONE_NIC_PART)
-    file = await _solve(plan, files, cluster, "auto", searched, cache, say)
+    file = await _solve(plan, scored, cluster, "auto", searched, cache, say, chosen.start)
     each = [_each_folder(file) / f"{sharing}.json" for sharing in get_args(SharingName)]
-    considered = tuple(load_placement(one) for one in each if is_whole(one, load_placement))
+    considered = tuple(
+        chosen.noted(load_placement(one)) for one in each if is_whole(one, load_placement)
+    )
     found = load_placement(file)
-    placement = next((one for one in considered if one.sharing == found.sharing), found)
-    taken = await _taken(variants, placement)
+    placement = next(
+        (one for one in considered if one.sharing == found.sharing), chosen.noted(found)
+    )
     compared = None
     if alone is not None:
         limit -= searched
-        scored = [taken.scored_file]
         one_rail = await _solve(plan, scored, alone, WITHOUT_SHAPING, limit, cache, say)
         compared = load_placement(one_rail)
-    return PlacementDecision(taken, file, placement, considered, compared)
+    return PlacementDecision(variant, file, placement, considered, compared)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """variant: profiled well. start: the file of a placement of it with which the search may begin;
+    compared: all variants, as that placement has them."""
+
+    variant: Variant
+    start: Path | None = None
+    compared: tuple[ComparedVariant, ...] = ()
+
+    def noted(self, placement: Placement) -> Placement:
+        return placement.with_variants(self.compared)
+
+
+async def _chosen(
+    plan: Plan, job: PlacedJob, plan_file: Path, launcher: Launcher, cache: Path, say: Say
+) -> _Chosen:
+    """Of several variants, which are profiled quickly, takes the one whose placement is shortest,
+    and profiles it well."""
+    job, cluster = await as_saved(job, say), plan.payload_cluster
+    variants = await variants_of(plan, job, plan_file, launcher, cache, say)
+    taken, start = variants[0], None
+    compared: tuple[ComparedVariant, ...] = ()
+    if len(variants) > 1:
+        sharing = plan.network.sharing
+        start = await _solve(
+            plan,
+            [variant.scored_file for variant in variants],
+            cluster,
+            _SHARING_OF_THE_CHOICE if sharing == "auto" else sharing,
+            plan.solve.time_limit_seconds * _CHOICE_PART,
+            cache,
+            say,
+        )
+        first = load_placement(start)
+        taken, compared = await _taken(variants, first), first.variants
+    if len(job.cuts(len(cluster.devices))) > 1:
+        assert isinstance(taken.job, PlacedJob), "a variant of a placed job"
+        file = await profiled_graph(plan, taken.job, plan_file, launcher, cache, say)
+        taken = Variant(taken.job, file, file)
+    return _Chosen(taken, start, compared)
 
 
 async def _taken(variants: list[Variant], placement: Placement) -> Variant:
     """The variant that the placement is of."""
-    if len(variants) == 1:
-        return variants[0]
     for variant in variants:
         document = await asyncio.to_thread(read_json, variant.scored_file)
         if document["structure_hash"] == placement.structure_hash:
@@ -187,11 +238,13 @@ async def _solve(
     limit_seconds: float,
     cache: Path,
     say: Say,
+    start: Path | None = None,
 ) -> Path:
     """The placement's file. Under `auto`, a folder beside it has a placement per sharing."""
-    graph_digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in graph_files]
+    read = [*graph_files, *([] if start is None else [start])]
     question = [
-        graph_digests, cluster.digest, sharing, plan.backend, plan.network.floor,
+        [hashlib.sha256(file.read_bytes()).hexdigest() for file in read],
+        cluster.digest, sharing, plan.backend, plan.network.floor,
         plan.solve.model_dump(), limit_seconds, optimizer_digest(),
     ]  # fmt: skip
     file = cache / f"placement-{digest(question)}.json"
@@ -200,7 +253,7 @@ async def _solve(
         return file
     async with made_by_one(file, lambda: say(f"solve: {sharing}, another command is at it")):
         if not is_whole(file, load_placement):
-            await _solve_into(file, plan, graph_files, cluster, sharing, limit_seconds, say)
+            await _solve_into(file, plan, graph_files, cluster, sharing, limit_seconds, say, start)
     return file
 
 
@@ -212,6 +265,7 @@ async def _solve_into(
     sharing: Literal["auto", SharingName],
     limit_seconds: float,
     say: Say,
+    start: Path | None,
 ) -> None:
     cluster_file = file.parent / f"cluster-{cluster.digest[:16]}.json"
     write_cached(cluster_file, cluster.model_dump_json())
@@ -225,6 +279,7 @@ async def _solve_into(
         "--floor", str(plan.network.floor), "--gap", str(plan.solve.gap),
         "--time-limit", str(limit_seconds), "--seed", str(plan.solve.seed),
         "--out", str(staged), *each,
+        *([] if start is None else ["--start", str(start)]),
     ]  # fmt: skip
     await run_relayed(words, say)
     with written(file):

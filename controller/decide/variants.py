@@ -1,4 +1,7 @@
-"""Captures and profiles a job's step in each number of micro-batches and shards to choose from."""
+"""Captures and profiles a job's step in each number of micro-batches and shards to choose from.
+
+Where there are several, each is measured quickly, and the one that is taken is measured again.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,11 @@ from pathlib import Path
 from placewire.controller.decide.measured.optimizer_process import Say
 from placewire.controller.decide.measured.profiles import profiled_graph
 from placewire.controller.errors import PlacewireError, PlanError
+from placewire.controller.launch.last_checkpoint import last_checkpoint
 from placewire.controller.launch.launcher import Launcher
 from placewire.controller.plan.job import PlacedJob, ReplayJob
 from placewire.controller.plan.plan import Plan
+from placewire.optimizer.capture.variants import Cut
 from placewire.optimizer.graph.json_file import read_json
 from placewire.optimizer.graph.variants import cut_name
 
@@ -27,6 +32,24 @@ class Variant:
     scored_file: Path
 
 
+async def as_saved(job: PlacedJob, say: Say) -> PlacedJob:
+    """A training that goes on from a checkpoint keeps the numbers of that, where the plan leaves
+    them open. What this machine cannot see, ranks refuse."""
+    asked = job.checkpoint
+    if asked is None or asked.resume == "never" or "auto" not in (job.accumulate, job.shards):
+        return job
+    last = await last_checkpoint(job, Path(asked.folder), say)
+    if last is None:
+        return job
+    saved = last.manifest
+    cut = Cut(
+        saved.accumulate or 1 if job.accumulate == "auto" else job.accumulate,
+        saved.shards or 1 if job.shards == "auto" else job.shards,
+    )
+    say(f"the step is cut as in {last.path}: {cut_name(cut.accumulate, cut.shards)}")
+    return job.cut_as(cut)
+
+
 async def variants_of(
     plan: Plan,
     job: PlacedJob,
@@ -35,21 +58,23 @@ async def variants_of(
     cache: Path,
     say: Say,
     *,
-    only_told: bool = False,
+    compared: bool = False,
 ) -> list[Variant]:
     """At least one, no two of one structure. What cannot be profiled, for lack of memory perhaps,
     or captured, because an input is no batch, is told and left out, unless nothing else is left.
-    Raises what profiled_graph raises, and PlanError where micro-batches would change what is
-    trained and the plan asks for no number; only_told: of which `say` gets a line instead."""
+    Where micro-batches would change what is trained, and the plan asks for no number, `say` gets a
+    line, and the step stays whole; compared: it is cut all the same. Raises what profiled_graph
+    raises."""
     cuts = job.cuts(len(plan.payload_cluster.devices))
     found: dict[str, Variant] = {}
     failed: PlacewireError | None = None
     for cut in cuts:
         one = job.cut_as(cut)
+        quickly = len(cuts) > 1
         if len(cuts) > 1:
             say(f"variant: {cut_name(cut.accumulate, cut.shards)}")
         try:
-            file = await profiled_graph(plan, one, plan_file, launcher, cache, say)
+            file = await profiled_graph(plan, one, plan_file, launcher, cache, say, quickly=quickly)
         except PlacewireError as error:
             # No variant can be captured where the first one, which is cut least, cannot.
             if isinstance(error, PlanError) and cut == cuts[0]:
@@ -60,20 +85,20 @@ async def variants_of(
             continue
         document = await asyncio.to_thread(read_json, file)
         whole = document["notes"].get("whole_batch")
-        if whole is not None and job.accumulate == "auto":
-            if not only_told:
-                raise PlanError(str(plan_file), [("job.accumulate", _needs_a_word(whole))])
-            if not found:
-                say(f"{whole}: micro-batches, like the replicas of ddp and fsdp, train otherwise")
+        is_first = not found
+        if whole is not None and job.accumulate == "auto" and not compared and one.accumulate != 1:
+            break  # Uncut it failed.
         found.setdefault(document["structure_hash"], Variant(one, file, file))
+        if whole is None or job.accumulate != "auto" or not is_first:
+            continue
+        if not compared:
+            say(
+                f"the step is not cut into micro-batches, which would change what is trained: "
+                f"{whole}. Give job.accumulate a number, if you want that"
+            )
+            break
+        say(f"{whole}: micro-batches, like the replicas of ddp and fsdp, train otherwise")
     if not found:
-        assert failed is not None, "a job has at least one cut"
+        assert failed is not None, "each cut was profiled or failed"
         raise failed
     return list(found.values())
-
-
-def _needs_a_word(whole: str) -> str:
-    return (
-        f"auto is refused, because {whole}: with micro-batches it does so for each of them, which "
-        "changes what is trained. Give a number, if you want that, or 1"
-    )

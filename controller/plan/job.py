@@ -155,10 +155,10 @@ class PlacedJob(Frozen):
     )
     batch: Count = Field(description="the number of examples in a step")
     accumulate: CountOrAuto = Field(
-        1,
+        "auto",
         description="the number of equal micro-batches that the batch is cut into; their gradients "
         "are added up before the one update; `auto`: as many as make the step shortest, out of 1, "
-        "the number of devices, 2, 4, 8 and 16",
+        "the number of devices, 2, 4, 8 and 16, and 1 where more would change what is trained",
     )
     shards: CountOrAuto = Field(
         1,

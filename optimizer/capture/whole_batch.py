@@ -1,20 +1,26 @@
 """Finds what a step computes of its whole batch, so that micro-batches would change what it learns.
 
 The mean of a loss over equal micro-batches is the mean over the batch, but for rounding. The mean
-and variance by which a batch norm normalises are not, nor is what a step writes into a buffer.
+and variance by which a batch norm normalises are not, nor is what a step writes into a buffer, and
+a loss may be no mean over samples: it may add them, or hold each against all others.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import fx
 
+from placewire.optimizer.capture.errors import one_line
 from placewire.optimizer.capture.joint import JointGraph
 from placewire.optimizer.capture.nodes import MODULE, target_name
+from placewire.optimizer.capture.protocol import ModelWithLoss, Tensors, TrainingStep
 
 # Parts of the names of operators that normalise by given means, and of those that go back.
 _NOT_OVER_THE_BATCH = ("no_training", "no_update", "backward")
 # It is a batch norm over a batch of one, in which each sample's channels are channels of their own.
 _INSTANCE_NORMS = "torch.nn.modules.instancenorm."
+# Rounding is far below this part of a loss in float32; what differs by more is told.
+_ROUNDING = 1e-5
 
 
 def what_needs_the_whole_batch(joint: JointGraph) -> str | None:
@@ -25,6 +31,40 @@ def what_needs_the_whole_batch(joint: JointGraph) -> str | None:
     for name in joint.new_buffers:
         return f"the step writes buffer {name}"
     return None
+
+
+def what_the_loss_needs(step: TrainingStep, batch: int) -> str | None:
+    """Computes the loss of the first batch, and those of its parts, in evaluation mode, where
+    nothing is drawn. Returns why the loss is not the mean of these, as the subject of a sentence;
+    None where it is, and where the batch has no parts."""
+    parts = next((k for k in range(2, batch + 1) if batch % k == 0), None)
+    inputs = step.batches(0)
+    if parts is None or any(x.dim() == 0 or x.shape[0] != batch for x in inputs):
+        return None
+    module = step.model if step.loss is None else ModelWithLoss(step.model, step.loss)
+    modes = {one: one.training for one in module.modules()}
+    buffers = {name: value.clone() for name, value in module.named_buffers()}
+    try:
+        module.eval()
+        whole = _loss(module, inputs)
+        pieces = [x.chunk(parts) for x in inputs]
+        cut = sum(_loss(module, tuple(one[m] for one in pieces)) for m in range(parts)) / parts
+    except Exception as error:  # A model may do something else in evaluation mode, or fail.
+        return f"the loss cannot be computed in evaluation mode ({one_line(error)})"
+    finally:
+        for one, training in modes.items():
+            one.training = training
+        with torch.no_grad():
+            for name, value in module.named_buffers():
+                value.copy_(buffers[name])
+    if abs(whole - cut) <= _ROUNDING * max(abs(whole), abs(cut)):
+        return None
+    return f"the loss of a batch, {whole:.6g}, is not the mean of its parts' losses, {cut:.6g}"
+
+
+def _loss(module: torch.nn.Module, inputs: Tensors) -> float:
+    with torch.no_grad():
+        return float(module(*inputs).item())
 
 
 def _normalises_over_the_batch(node: fx.Node) -> bool:

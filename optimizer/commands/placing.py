@@ -12,7 +12,7 @@ from placewire.optimizer.names import SharingName
 
 if TYPE_CHECKING:
     from placewire.optimizer.engines.solution import Solution
-    from placewire.optimizer.placement import Placement
+    from placewire.optimizer.placement import Placement, Variant
     from placewire.optimizer.problem import Problem, SolveSettings
 
 # What is cut best under this sharing is taken to be so under the others.
@@ -26,20 +26,28 @@ def place_best(
     sharing: SharingName | Literal["auto"],
     settings: SolveSettings,
     reduction: str = "auto",
+    start: Placement | None = None,
 ) -> tuple[int, Placement, tuple[Placement, ...]]:
     """(which of the problems was taken, its placement, one for each sharing that was tried). names,
-    problems: variants of one step, at least one. Raises what `place` raises."""
+    problems: variants of one step, at least one. start: a placement of the only one, with which
+    `auto` may begin. Raises what `place` raises."""
     from placewire.optimizer.engines.reporting import JoinedReports
 
     own = _SHARING_OF_THE_CHOICE if sharing == "auto" else sharing
     problems = [replace(problem, sharing=own) for problem in problems]
-    reports, taken, noted = JoinedReports(ProgressLines()), 0, _unchanged
+    reports, taken = JoinedReports(ProgressLines()), 0
+    variants: tuple[Variant, ...] = ()
     starts: tuple[Solution, ...] = ()
+    if start is not None:
+        from placewire.optimizer.engines.best_sharing import solution_of
+
+        starts = (solution_of(problems[0], start),)
     if len(problems) > 1:
         from placewire.optimizer.engines.best_variant import best_variant
 
         choice = best_variant(names, problems, engine, settings, reduction, reports.next(), say)
-        taken, starts, settings, noted = choice.taken, choice.starts, choice.left, choice.noted
+        taken, starts, settings = choice.taken, choice.starts, choice.left
+        variants = choice.variants
     how = engine, settings, reduction, reports.next()
     if sharing == "auto":
         from placewire.optimizer.engines.best_sharing import place_under_best_sharing
@@ -52,8 +60,5 @@ def place_best(
 
         placement = place(problems[taken], *how, starts=starts)
         considered = (placement,)
-    return taken, noted(placement), tuple(map(noted, considered))
-
-
-def _unchanged(placement: Placement) -> Placement:
-    return placement
+    noted = tuple(one.with_variants(variants) for one in considered)
+    return taken, placement.with_variants(variants), noted

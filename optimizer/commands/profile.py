@@ -274,18 +274,23 @@ def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
 
     import torch
 
-    from placewire.optimizer.capture.step import capture
+    from placewire.optimizer.capture.step import built_step, captured_from
+    from placewire.optimizer.capture.whole_batch import what_the_loss_needs
     from placewire.optimizer.profile.cache import ProfileKey, load_profile, save_profile
     from placewire.optimizer.profile.measure import measure
     from placewire.optimizer.profile.processor import processor_model
 
     device_type = runs_on(options.device_type)
-    captured = capture(
-        options.model, options.batch, choice, options.seed, options.accumulate, options.autocast,
-        device_type, options.shards,
+    step = built_step(options.model, options.batch, options.seed, device_type)
+    captured = captured_from(
+        step, options.model, options.batch, choice, options.seed, options.accumulate,
+        options.autocast, options.shards,
     )  # fmt: skip
     graph = captured.operators
+    whole = graph.notes["whole_batch"] or what_the_loss_needs(step, options.batch)
+    graph = replace(graph, notes={**graph.notes, "whole_batch": whole})
     say(f"capture: {graph.operator_count} operators, {graph.tensor_count} tensors")
+    limits = sampling.Sampling(options.samples, options.seconds)
     key = ProfileKey(
         structure_hash=graph.structure_hash,
         device_type=options.device_type,
@@ -293,15 +298,19 @@ def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
         accelerator=torch.cuda.get_device_name() if device_type == "cuda" else "",
         threads=options.threads,
         torch=torch.__version__,
+        samples=limits.samples,
+        limit_seconds=limits.limit_seconds,
     )
-    profile = options.cache and load_profile(options.cache, key, graph)
-    if profile:
-        say(f"profile: from {key.file(options.cache)}")
-    else:
-        limits = sampling.Sampling(options.samples, options.seconds)
-        profile = measure(captured, options.threads, limits, say)
-        if options.cache:
-            save_profile(options.cache, key, graph, profile)
+    thorough = sampling.Sampling()
+    better = replace(key, samples=thorough.samples, limit_seconds=thorough.limit_seconds)
+    for known in (key, better) if options.cache else ():
+        profile = load_profile(options.cache, known, graph)
+        if profile is not None:
+            say(f"profile: from {known.file(options.cache)}")
+            return _with_profile(graph, profile, known, options.calibrate)
+    profile = measure(captured, options.threads, limits, say)
+    if options.cache:
+        save_profile(options.cache, key, graph, profile)
     return _with_profile(graph, profile, key, options.calibrate)
 
 

@@ -67,6 +67,8 @@ def _options(arguments: list[str], prog: str) -> argparse.Namespace:
     made = parser(prog, arguments)
     options = parsed(made, ENGINES, "--engine", arguments)
     refuse_half_a_cluster(made, options)
+    if options.start is not None and len(options.graph) > 1:
+        made.error("--start is a placement of one graph: give that graph alone")
     if options.out_each is not None and options.sharing != "auto":
         made.error("--out-each needs --sharing auto; for a single sharing use --out")
     if options.sharing == "auto":  # several solves would write one file
@@ -138,6 +140,12 @@ def _add_search_arguments(parser: argparse.ArgumentParser) -> None:
         "--gap", type=fraction, default=0.05, help="stop this near to the bound; default: 5%%"
     )
     parser.add_argument("--time-limit", type=seconds, default=60.0, help="seconds; default: 60")
+    parser.add_argument(
+        "--start",
+        type=Path,
+        metavar="PLACEMENT",
+        help="a placement of this graph on these devices, with which engine auto may begin",
+    )
     parser.add_argument("--seed", type=whole, default=0, help="seed of the search; default: 0")
     parser.add_argument(
         "--moves",
@@ -188,6 +196,19 @@ def _solve(options: argparse.Namespace) -> int:
     return DONE
 
 
+def _start(problem: Problem, file: Path) -> Placement:
+    """Raises ValueError where the placement is of another graph, or on other devices."""
+    from placewire.optimizer.placement import load_placement
+
+    start = load_placement(file)
+    names = set(problem.graph.ids)
+    if start.structure_hash != problem.graph.structure_hash or set(start.operators) != names:
+        raise ValueError(f"{file}: it is a placement of another graph")
+    if start.cluster.device_names != problem.cluster.device_names:
+        raise ValueError(f"{file}: it is a placement on other devices")
+    return start
+
+
 def _file_of(sharing: SharingName, folder: Path) -> Path:
     return folder / f"{sharing}.json"
 
@@ -205,7 +226,8 @@ def _answer(
         scheduler=options.scheduler,
         options=options_of(ENGINES.load(options.engine), options),
     )
+    start = None if options.start is None else _start(problems[0], options.start)
     taken, placement, considered = place_best(
-        names, problems, options.engine, options.sharing, settings, options.reduction
+        names, problems, options.engine, options.sharing, settings, options.reduction, start
     )
     return problems[taken].graph, placement, considered

@@ -50,15 +50,6 @@ class Choice:
     left: SolveSettings
     variants: tuple[Variant, ...]
 
-    def noted(self, placement: Placement) -> Placement:
-        """A placement of the taken variant, with all variants."""
-        own = {"step_seconds": placement.step_seconds, "bound_seconds": placement.bound_seconds}
-        noted = tuple(
-            one.model_copy(update=own) if one.structure_hash == placement.structure_hash else one
-            for one in self.variants
-        )
-        return placement.model_copy(update={"variants": noted})
-
 
 @dataclass
 class _Known:

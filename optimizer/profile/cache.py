@@ -15,18 +15,22 @@ from placewire.optimizer.graph.json_file import read_json, write_json
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.profile.measure import Profile
 
-CACHE_VERSION = 5
+CACHE_VERSION = 6
 _PLAIN = ("whole_step_seconds", "warm_up_steps", "samples", "program_bytes", "process_bytes")
 
 
 @dataclass(frozen=True)
 class ProfileKey:
+    """samples, limit_seconds: as in Sampling."""
+
     structure_hash: str
     device_type: str
     processor: str
     accelerator: str
     threads: int
     torch: str
+    samples: int
+    limit_seconds: float
 
     @property
     def fields(self) -> Mapping[str, Any]:

@@ -43,6 +43,7 @@ def plan_document(servers: int = 3, *, name: str = "small", rate: str = "50Mbit"
             "kind": "placed",
             "model": "placewire.examples.models.mlp:training_step",
             "batch": 16,
+            "accumulate": 1,
             "steps": 3,
         },
         "solve": {"time_limit": "5s"},

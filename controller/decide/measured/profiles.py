@@ -35,6 +35,8 @@ from placewire.optimizer.profile.exchange import require_profiles
 from placewire.optimizer.profile.joining import joined
 
 STALENESS_PROGRAM = ("-m", "placewire.optimizer.profile.staleness")
+# What suffices to compare variants of a step: three samples, after five seconds of warming up.
+_QUICKLY = ("--samples", "3", "--seconds", "5")
 # How many of the latest profiles of other steps the measuring program is given, and of what length
 # all together: 32 of 50,000 operators. They are what servers answered before.
 _MOST_KNOWN = 32
@@ -54,14 +56,23 @@ class _Asked:
     plan_file: Path
     device_type: str
     servers: tuple[str, ...]
+    quickly: bool = False
 
 
 async def profiled_graph(
-    plan: Plan, job: PlacedJob, plan_file: Path, launcher: Launcher, cache: Path, say: Say
+    plan: Plan,
+    job: PlacedJob,
+    plan_file: Path,
+    launcher: Launcher,
+    cache: Path,
+    say: Say,
+    *,
+    quickly: bool = False,
 ) -> Path:
-    """The graph's file. Raises PlanError where the model cannot be captured or a device type cannot
+    """The graph's file. quickly: with few samples, where no better profile is known. Raises
+    PlanError where the model cannot be captured or a device type cannot
     be measured, and PlacewireError, naming server and device type, where measuring fails."""
-    asked = _asked(plan, job, plan_file, launcher)
+    asked = [replace(one, quickly=quickly) for one in _asked(plan, job, plan_file, launcher)]
     turns = {server.name: asyncio.Lock() for server in plan.cluster.servers}
     try:
         async with asyncio.TaskGroup() as group:
@@ -118,14 +129,15 @@ async def _of_type(
     asked: _Asked, launcher: Launcher, cache: Path, say: Say, turns: Mapping[str, asyncio.Lock]
 ) -> Path:
     """turns: by server, the lock that lets one type be measured there at a time."""
-    file = cache / f"graph-{digest(_question(asked))}.json.gz"
-    if await asyncio.to_thread(is_whole, file, load_graph):
-        async with turns[asked.servers[0]]:
-            changed = await _changed(asked, launcher, asked.servers[0], file)
-        if not changed:
-            say(f"profile for {asked.device_type}: {asked.job.model}, from the cache")
-            return file
-        say(f"profile for {asked.device_type}: measured again, because {changed[0]}")
+    file = _file(asked, cache)
+    for known in (_file(replace(asked, quickly=False), cache), file)[not asked.quickly :]:
+        if await asyncio.to_thread(is_whole, known, load_graph):
+            async with turns[asked.servers[0]]:
+                changed = await _changed(asked, launcher, asked.servers[0], known)
+            if not changed:
+                say(f"profile for {asked.device_type}: {asked.job.model}, from the cache")
+                return known
+            say(f"profile for {asked.device_type}: measured again, because {changed[0]}")
     running: dict[str, RunningProgram] = {}
     # Servers where no other type is being measured come first.
     for server in sorted(asked.servers, key=lambda server: turns[server].locked()):
@@ -145,6 +157,10 @@ async def _of_type(
     )
 
 
+def _file(asked: _Asked, cache: Path) -> Path:
+    return cache / f"graph-{digest(_question(asked))}.json.gz"
+
+
 def _question(asked: _Asked) -> Mapping[str, Any]:
     """All that a profile depends on, except what only its server knows (`_changed`)."""
     job = asked.job
@@ -161,6 +177,7 @@ def _question(asked: _Asked) -> Mapping[str, Any]:
         "roots": import_roots(job, asked.plan_file),
         "env": dict(job.env),
         "python": job.python,
+        "quickly": asked.quickly,
         "optimizer_code": optimizer_digest(),
     }
 
@@ -190,6 +207,7 @@ async def _measure(
         "--accumulate", str(job.accumulate), "--shards", str(job.shards), *autocast,
         "--optimizer", json.dumps(job.optimizer_document), "--seed", str(job.seed),
         "--device-type", asked.device_type, "--threads", str(job.threads), "--exchange",
+        *(_QUICKLY if asked.quickly else ()),
     ]  # fmt: skip
     known = await asyncio.to_thread(_known_profiles, cache, asked)
     ended = await launcher.run(

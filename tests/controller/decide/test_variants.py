@@ -13,12 +13,13 @@ from placewire.controller.cli import main
 from placewire.controller.compile.ranks import rank_specs
 from placewire.controller.decide.decide import PlacementDecision, decide
 from placewire.controller.decide.measured.profiles import STALENESS_PROGRAM
-from placewire.controller.decide.variants import Variant, variants_of
+from placewire.controller.decide.variants import Variant, as_saved, variants_of
 from placewire.controller.errors import PlacewireError, PlanError
 from placewire.controller.launch.launcher import NoLauncher
 from placewire.controller.launch.programs import Ended
 from placewire.controller.plan.job import PlacedJob
 from placewire.controller.plan.plan import Plan
+from placewire.job.contract.checkpoint import MANIFEST, Manifest
 from placewire.optimizer.graph.graph_file import graph_to_json, load_graph
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
 from tests.controller.decide.test_profiles import Servers
@@ -29,11 +30,12 @@ Cut = tuple[int, int]
 
 class Cutting(Servers):
     """Servers whose step has an operator for each micro-batch, and for each shard of a step that
-    has micro-batches. asked: the numbers of each run."""
+    has micro-batches. asked: the numbers of each run; quickly: of those with few samples."""
 
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[Cut] = []
+        self.quickly: list[Cut] = []
         self.failing_cuts: dict[Cut, Ended] = {}
         self.whole_batch: str | None = None
 
@@ -51,6 +53,8 @@ class Cutting(Servers):
             int(words[list(words).index(key) + 1]) for key in ("--accumulate", "--shards")
         )
         self.asked.append((count, shards))
+        if "--samples" in words:
+            self.quickly.append((count, shards))
         if (count, shards) in self.failing_cuts:
             return self.failing_cuts[count, shards]
         return Ended(0, self.answer(count, shards), ())
@@ -98,7 +102,7 @@ async def test_each_number_is_profiled_once_and_told(tmp_path: Path) -> None:
     asking = Asking(tmp_path, shards="auto")
     found = await asking()
     every = [(1, 1), (2, 1), (2, 2), (4, 1), (4, 2)]
-    assert asking.servers.asked == every == cuts_of(found)
+    assert asking.servers.asked == asking.servers.quickly == every == cuts_of(found)
     assert [line for line in asking.said if line.startswith("variant")] == [
         "variant: 1 micro-batch", "variant: 2 micro-batches", "variant: 2 micro-batches, 2 shards",
         "variant: 4 micro-batches", "variant: 4 micro-batches, 2 shards",
@@ -109,6 +113,16 @@ async def test_each_number_is_profiled_once_and_told(tmp_path: Path) -> None:
         assert (notes["accumulate"], notes["shards"]) == cut
     asking.servers.asked.clear()
     assert await asking() == found and asking.servers.asked == []
+
+
+async def test_a_better_profile_that_is_known_serves_a_comparison(tmp_path: Path) -> None:
+    one = Asking(tmp_path, accumulate=2)
+    (known,) = await one()
+    assert one.servers.quickly == []
+    every = Asking(tmp_path)
+    found = await every()
+    assert every.servers.asked == every.servers.quickly == [(1, 1), (4, 1)]
+    assert found[1].graph_file == known.graph_file
 
 
 async def test_steps_that_are_the_same_are_one_variant(tmp_path: Path) -> None:
@@ -130,6 +144,7 @@ async def test_a_number_is_one_variant_and_says_nothing_of_variants(tmp_path: Pa
     asking = Asking(tmp_path, accumulate=2)
     asking.servers.whole_batch = "norm normalises over the batch"
     assert cuts_of(await asking()) == [(2, 1)], "somebody asked for that"
+    assert asking.servers.quickly == [], "nothing is to be compared"
     assert not [line for line in asking.said if "variant" in line]
     shards_only = Asking(tmp_path / "shards", accumulate=2, shards="auto")
     shards_only.cache.mkdir()
@@ -175,15 +190,74 @@ async def test_a_model_that_cannot_be_captured_whole_is_the_plans_mistake_at_onc
     assert asking.servers.asked == [(1, 1)]
 
 
-async def test_a_batch_norm_needs_a_number(tmp_path: Path) -> None:
+async def test_a_step_with_a_batch_norm_stays_whole(tmp_path: Path) -> None:
     asking = Asking(tmp_path)
     asking.servers.whole_batch = "norm normalises over the batch"
-    with pytest.raises(PlanError) as refused:
+    assert cuts_of(await asking()) == [(1, 1)]
+    assert asking.servers.asked == [(1, 1)], "nothing else is measured"
+    (told,) = [line for line in asking.said if "norm normalises over the batch" in line]
+    assert "Give job.accumulate a number" in told
+
+
+async def test_a_step_with_a_batch_norm_that_cannot_be_profiled_whole_is_not_cut(
+    tmp_path: Path,
+) -> None:
+    asking = Asking(tmp_path)
+    asking.servers.whole_batch = "norm normalises over the batch"
+    asking.servers.failing_cuts[1, 1] = FAILED
+    with pytest.raises(PlacewireError, match="out of"):
         await asking()
-    ((path, what),) = refused.value.mistakes
-    assert path == "job.accumulate"
-    assert what.startswith("auto is refused, because norm normalises over the batch: ")
-    assert asking.servers.asked == [(1, 1)], "before anything else is measured"
+    assert asking.servers.asked == [(1, 1), (2, 1)]
+
+
+def test_how_many_micro_batches_is_decided_where_the_plan_says_nothing() -> None:
+    document = plan_document(2)
+    del document["job"]["accumulate"]
+    job = plan(document).job
+    assert isinstance(job, PlacedJob) and job.accumulate == "auto"
+
+
+def saved(folder: Path, step: int, **changed: Any) -> None:
+    """A checkpoint of the job of Asking, as far as the controller looks at it."""
+    one = folder / f"step-{step:08d}"
+    one.mkdir(parents=True)
+    fields: dict[str, Any] = {
+        "model": "placewire.examples.models.mlp:training_step", "batch": 4, "seed": 0,
+        "optimizer": "adamw", "accumulate": 2, "shards": 1, **changed,
+    }  # fmt: skip
+    manifest = Manifest(
+        step=step, structure_hash="0" * 64, optimizer_settings="", devices=("s1/0",),
+        torch="2.13.0", tensors={}, files={}, **fields,
+    )  # fmt: skip
+    (one / MANIFEST).write_text(manifest.model_dump_json())
+
+
+async def test_a_training_that_goes_on_keeps_the_numbers_of_its_checkpoint(tmp_path: Path) -> None:
+    folder, said = tmp_path / "saved", list[str]()
+    saved(folder, 3, accumulate=4)
+    saved(folder, 6)
+    saved(folder, 9, seed=1, accumulate=4)  # of another job
+
+    async def cut(resume: str = "auto", **job: Any) -> tuple[Any, Any]:
+        checkpoint = {"folder": str(folder), "every": 3, "resume": resume}
+        asking = Asking(tmp_path, checkpoint=checkpoint, **job)
+        assert isinstance(asking.plan.job, PlacedJob)
+        found = await as_saved(asking.plan.job, said.append)
+        return found.accumulate, found.shards
+
+    assert await cut() == (2, 1)
+    assert said == [f"the step is cut as in {folder}/step-00000006: 2 micro-batches"]
+    assert await cut(shards="auto") == (2, 1)
+    assert await cut(accumulate=4) == (4, 1), "ranks say that this cannot go on"
+    assert await cut("never") == ("auto", 1)
+    saved(folder, 12, accumulate=None, shards=None)  # of a former release
+    assert await cut() == (1, 1)
+
+
+async def test_without_a_checkpoint_nothing_is_kept(tmp_path: Path) -> None:
+    job = Asking(tmp_path, checkpoint={"folder": str(tmp_path / "none"), "every": 3}).plan.job
+    assert isinstance(job, PlacedJob)
+    assert await as_saved(job, pytest.fail) == job
 
 
 async def decided(of: Plan, servers: Cutting, cache: Path, said: list[str]) -> PlacementDecision:
@@ -199,6 +273,7 @@ async def test_the_shortest_variant_is_decided_and_is_what_ranks_run(tmp_path: P
     of, servers, said = plan(document), Cutting(), list[str]()
     decision = await decided(of, servers, tmp_path, said)
     assert cuts_of([decision.variant]) == [(2, 1)]
+    assert servers.asked == [(1, 1), (2, 1), (2, 1)] and servers.quickly == [(1, 1), (2, 1)]
     assert decision.graph_file == decision.scored_file
     graph, placement = load_graph(decision.graph_file), decision.placement
     assert placement.structure_hash == graph.structure_hash
@@ -240,8 +315,9 @@ async def test_real_programs_profile_and_decide(tmp_path: Path) -> None:
     assert (job.accumulate, job.shards) == (notes["accumulate"], notes["shards"])
     assert len(decision.placement.variants) == 3, "the mlp's weights are too small for shards"
     document["job"]["model"] = "placewire.examples.models.resnet50:training_step_small"
-    with pytest.raises(PlanError, match=r"auto is refused, because .* normalises over the batch"):
-        await decide(plan(document), Path("plan.yaml"), NoLauncher(), tmp_path, said.append)
+    decision = await decide(plan(document), Path("plan.yaml"), NoLauncher(), tmp_path, said.append)
+    assert cuts_of([decision.variant]) == [(1, 1)] and decision.placement.variants == ()
+    assert any("normalises over the batch" in line for line in said)
 
 
 def test_evaluate_takes_one_number(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from torch import nn
 from placewire.optimizer.capture.protocol import Autocast, TrainingStep
 from placewire.optimizer.capture.step import CapturedStep, capture, captured_from
 from placewire.optimizer.capture.updates import OptimizerChoice
+from placewire.optimizer.capture.whole_batch import what_the_loss_needs
 
 WIDTH = 6
 
@@ -40,6 +41,39 @@ class Reads(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * self.read
+
+
+class Loss(nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.layer, self.dropout, self.kind = nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5), kind
+        self.seen = nn.Buffer(torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.dropout(self.layer(x))
+        self.seen.add_(1)
+        if self.kind == "fails" and not self.training:
+            raise ValueError("train me")
+        if self.kind == "predicts" and not self.training:
+            return y
+        if self.kind == "sum":
+            return y.square().sum()
+        if self.kind == "contrastive":
+            alike = nn.functional.normalize(y) @ nn.functional.normalize(x).T
+            return nn.functional.cross_entropy(alike, torch.arange(len(x)))
+        if self.kind == "masked":
+            kept = (x[:, 0] > 0.5).float()
+            return (y.square().mean(dim=1) * kept).sum() / kept.sum()
+        return y.square().mean()
+
+
+def said_of(kind: str, batch: int = 6) -> str | None:
+    torch.manual_seed(0)
+    inputs = (torch.randn(batch, WIDTH),)
+    model = Loss(kind)
+    found = what_the_loss_needs(TrainingStep(model, inputs, lambda number: inputs), batch)
+    assert model.training and model.dropout.training and model.seen == 0, "it is left as it was"
+    return found
 
 
 def captured(
@@ -97,6 +131,31 @@ def test_a_buffer_that_the_step_writes_is_named() -> None:
     assert found(Counts()) == "the step writes buffer norm.seen"
     tracking = nn.InstanceNorm1d(WIDTH, track_running_stats=True)
     assert (found(tracking) or "").startswith("the step writes buffer norm.running_")
+
+
+def test_a_mean_over_samples_needs_no_batch_whatever_dropout_draws() -> None:
+    assert said_of("mean") is None
+
+
+@pytest.mark.parametrize("kind", ["sum", "contrastive", "masked"])
+def test_a_loss_that_is_no_mean_over_samples_is_told(kind: str) -> None:
+    assert "is not the mean of its parts' losses" in (said_of(kind) or "")
+
+
+@pytest.mark.parametrize(("kind", "why"), [("fails", "train me"), ("predicts", "")])
+def test_a_loss_that_cannot_be_computed_twice_is_told(kind: str, why: str) -> None:
+    said = said_of(kind) or ""
+    assert said.startswith("the loss cannot be computed in evaluation mode (") and why in said
+
+
+def test_a_batch_without_parts_has_no_other_loss() -> None:
+    assert said_of("sum", batch=1) is None
+
+
+def test_what_is_no_batch_is_not_cut() -> None:
+    inputs = (torch.randn(6, WIDTH),)
+    step = TrainingStep(Loss("sum"), inputs, lambda number: inputs)
+    assert what_the_loss_needs(step, 3) is None
 
 
 def test_the_examples_are_told_apart() -> None:

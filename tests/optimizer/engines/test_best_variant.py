@@ -52,9 +52,8 @@ def test_the_variant_with_the_shorter_step_is_taken() -> None:
         assert f"taken: v{choice.taken}" in told
         assert [one.name for one in choice.variants] == ["v0", "v1"]
         assert [one.operators for one in choice.variants] == [1 + parts for parts in order]
-        placement = choice.noted(
-            place(given[choice.taken], "auto", choice.left, starts=choice.starts)
-        )
+        found = place(given[choice.taken], "auto", choice.left, starts=choice.starts)
+        placement = found.with_variants(choice.variants)
         assert placement.step_seconds < 0.3
         assert not check(given[choice.taken].graph, placement)
         (other,) = (one for k, one in enumerate(placement.variants) if k != choice.taken)
@@ -91,7 +90,8 @@ def test_a_variant_without_a_placement_is_told_and_left_out() -> None:
     assert [line for line in told if line.startswith("v0: ")] == [
         line for line in told if "add devices or memory" in line
     ]
-    placement = choice.noted(place(given[2], "auto", choice.left, starts=choice.starts))
+    found = place(given[2], "auto", choice.left, starts=choice.starts)
+    placement = found.with_variants(choice.variants)
     (own,) = (v for v in placement.variants if v.structure_hash == given[2].graph.structure_hash)
     assert own.name == "v2" and own.step_seconds == placement.step_seconds
 
