@@ -61,6 +61,7 @@ class Drift(NamedTuple):
 
 def find_drift(desired: DesiredState | None, observed: ObservedState, ledger: Ledger) -> Drift:
     due, away = _without_nics_away(difference(desired, observed, ledger), desired, observed)
+    due, unknown = _without_unknown_nics(due, desired, observed, ledger)
     steps, in_the_way = hold_back(due, observed, ledger)
     opening = _opening_anew(due)
     stay_closed = opening - _opening_anew(steps)
@@ -69,7 +70,7 @@ def find_drift(desired: DesiredState | None, observed: ObservedState, ledger: Le
         for fault in faults(desired.queues if desired else (), observed.effective_queues)
         if queues_of(fault.nic) not in stay_closed
     )
-    return Drift(steps, in_the_way, (*away, *wrong), opening)
+    return Drift(steps, in_the_way, (*away, *unknown, *wrong), opening)
 
 
 def _without_nics_away(
@@ -83,6 +84,32 @@ def _without_nics_away(
     return (
         tuple(step for step in due if not needs(step, nics, gone)),
         tuple(Fault(nic, f"NIC {nic} is away") for nic in sorted(nics)),
+    )
+
+
+def _without_unknown_nics(
+    due: tuple[Step, ...], desired: DesiredState | None, observed: ObservedState, ledger: Ledger
+) -> tuple[tuple[Step, ...], tuple[Fault, ...]]:
+    """The steps that take over no NIC whose former state the ledger does not have, and what is to
+    be told of those NICs: one may have come back after the ledger was written, or while it was
+    read. What is taken now could not be given back."""
+    if desired is None:
+        return due, ()
+    there = {nic.name for nic in observed.nics}
+    held = {taken.nic for taken in ledger.nics}
+    former = {sysctl.name for sysctl in ledger.sysctls}
+    unread = {s.interface for s in desired.sysctls if s.name not in former}
+    unknown = {
+        bridge.nic: bridge.name
+        for bridge in desired.bridges
+        if bridge.nic in there and (bridge.nic not in held or bridge.nic in unread)
+    }
+    return (
+        tuple(step for step in due if not needs(step, unknown.keys(), set(unknown.values()))),
+        tuple(
+            Fault(nic, f"what NIC {nic} held before is not written down yet")
+            for nic in sorted(unknown)
+        ),
     )
 
 
