@@ -22,6 +22,7 @@ from benchmarks.layered import layered_training_graph
 from benchmarks.table import Table
 from placewire.optimizer.bounds import lower_bound
 from placewire.optimizer.engines.assemble import assemble
+from placewire.optimizer.engines.bundling import unbundled
 from placewire.optimizer.engines.scoring import score
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.graph.operator_graph import (
@@ -148,8 +149,8 @@ def random_placement(problem: Problem, seed: int) -> Placement:
     priority = np.array([choose.random() for _ in graph.ids])
     best = score(problem, Solution(device, priority, None))
     return assemble(
-        problem, best.solution, lower_bound(problem), single_device_seconds=None,
-        engine="random", reduction="none", seed=seed, wall_seconds={},
+        problem, unbundled(problem, best.solution), lower_bound(problem),
+        single_device_seconds=None, engine="random", reduction="none", seed=seed, wall_seconds={},
     )  # fmt: skip
 
 

@@ -9,18 +9,17 @@ import numpy as np
 
 from placewire.optimizer.bounds import Bound
 from placewire.optimizer.device_names import server_of
-from placewire.optimizer.engines.bundling import Bundled, bundled
+from placewire.optimizer.engines.bundling import Bundled
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.placement import Message, Placement, Sent
 from placewire.optimizer.problem import InfeasibleError, Problem
-from placewire.optimizer.simulation.bundles import PlacedStep
-from placewire.optimizer.simulation.simulate import Timeline, simulate
+from placewire.optimizer.simulation.timeline import Timeline
 
 
 def assemble(
     problem: Problem,
-    solution: Solution,
+    made: Bundled,
     bound: Bound,
     *,
     single_device_seconds: float | None,
@@ -28,18 +27,13 @@ def assemble(
     reduction: str,
     seed: int,
     wall_seconds: Mapping[str, float],
-    bundles: bool = False,
 ) -> Placement:
-    """bundles: whether small tensors may travel together. Raises InfeasibleError where a message
-    never arrives."""
+    """problem: with the graph as it was given. Raises InfeasibleError where a message never
+    arrives."""
     graph, cluster, names = problem.graph, problem.cluster, problem.cluster.device_names
-    timeline = simulate(problem, solution.device, solution.priority, None, solution.rates)
-    if not math.isfinite(timeline.step_seconds):
-        raise InfeasibleError(_what_never_arrives(problem, timeline, engine))
-    made = Bundled(problem, PlacedStep(graph, solution.device, timeline.order), timeline)
-    if bundles:
-        made = bundled(problem, solution, timeline)
-    step = made.timeline.step_seconds
+    solution, step = made.solution, made.timeline.step_seconds
+    if not math.isfinite(step):
+        raise InfeasibleError(_what_never_arrives(problem, made.timeline, engine))
     return Placement(
         structure_hash=graph.structure_hash,
         profile_digest=graph.profile_digest,

@@ -48,10 +48,11 @@ def search(
     starts: Sequence[Solution],
     reporter: Reporter,
     clock: Clock,
-) -> Solution:
+) -> tuple[Solution, list[Solution]]:
     """Searches each reduced graph of `levels`, coarsest first, then the graph as given, from
     `starts`, from new starts and from what was found before. Ends when time.monotonic() is `until`
-    or the settings' moves are used up; each search gets twice as much as the one before."""
+    or the settings' moves are used up; each search gets twice as much as the one before. Returns
+    the best, and what the last search began with."""
     begun = [*starts, *starting_solutions(problem)]
     of_pieces = _of_pieces(problem, settings, until, reporter)
     if of_pieces:
@@ -84,7 +85,7 @@ def search(
     left = _part(replace(settings, moves=moves), until, 1.0)
     best = improve(problem, left, reporter.search, begun, until)
     clock.stage("refine" if "solve" in clock.stages else "solve")
-    return best
+    return best, begun
 
 
 def _of_pieces(

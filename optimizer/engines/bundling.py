@@ -1,18 +1,22 @@
 """Decides which small tensors travel together, so that a step has few messages.
 
 However small a message is, it occupies both of its devices for `message_seconds`. So several ways
-to join tensors are tried, from those that delay readers to those that delay nobody.
+to join tensors are tried: by when they are made and needed, from ways that delay readers to those
+that delay nobody, and by ranges of layers.
 """
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.engines.layered_bundles import LayeredBundles
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
 from placewire.optimizer.kernels.tables import tables_of
@@ -32,15 +36,19 @@ _ATTEMPTS = (
 )  # fmt: skip
 # On graphs of so many operators only these are tried, because each takes a simulation.
 _FEW_FROM, _FEW_ATTEMPTS = 10_000, ((0.005, 2.0), (0.0, 1.0))
-# A search that knows no bundles counts this part of what a message costs: of so many messages one
-# was left where tensors travelled together.
-_ONE_OF = 0.25
+# Into how many ranges the layers are cut whose weights, and gradients, travel together.
+_RANGES = (4, 6, 8, 12)
+# A search that knows no bundles counts this part of what a message costs: about so many messages
+# are left where tensors travel together. With many weights for each device they are fewer.
+_MOST_LEFT, _LEAST_LEFT, _WEIGHTS_OF_A_DEVICE = 0.25, 0.1, 8
 
 
 @dataclass(frozen=True)
 class Bundled:
-    """problem, step, timeline: with the bundles as operators."""
+    """solution: of the graph as it was given. problem, step, timeline: with the bundles as
+    operators."""
 
+    solution: Solution
     problem: Problem
     step: PlacedStep
     timeline: Timeline
@@ -52,7 +60,9 @@ def before_bundles(problem: Problem) -> Problem:
     cluster = problem.cluster
     if problem.message_seconds == 0.0:
         return problem
-    some = cluster.message_seconds * _ONE_OF
+    weights = sum(kind == "parameter" for kind in problem.graph.types)
+    left = _WEIGHTS_OF_A_DEVICE * len(cluster.devices) / max(weights, 1)
+    some = cluster.message_seconds * min(max(left, _LEAST_LEFT), _MOST_LEFT)
     return replace(problem, cluster=cluster.model_copy(update={"message_seconds": some}))
 
 
@@ -67,16 +77,46 @@ class _Open:
     needed: float
 
 
-def bundled(problem: Problem, solution: Solution, timeline: Timeline) -> Bundled:
-    """The solution with the bundles that are best; its order may change. timeline: without any."""
-    device, graph = solution.device, problem.graph
-    best = Bundled(problem, PlacedStep(graph, device, timeline.order), timeline)
+def unbundled(problem: Problem, solution: Solution) -> Bundled:
+    timeline = simulate(problem, solution.device, solution.priority, None, solution.rates)
+    step = PlacedStep(problem.graph, solution.device, timeline.order)
+    return Bundled(solution, problem, step, timeline)
+
+
+def best_bundled(
+    problem: Problem, solution: Solution, others: Iterable[Solution], until: float
+) -> Bundled:
+    """The solution, or one of the others, with bundles, whichever is then shortest and within the
+    memories. The others are tried one after the other until time.monotonic() is `until`."""
+    began = time.monotonic()
+    best = bundled(problem, solution)
+    took = time.monotonic() - began
+    if problem.message_seconds == 0.0:
+        return best
+    for other in others:
+        if time.monotonic() + took > until:
+            break
+        tried = bundled(problem, other)
+        shorter = tried.timeline.step_seconds < best.timeline.step_seconds
+        if shorter and _fits(tried.problem, tried.timeline):
+            best = tried
+    return best
+
+
+def bundled(problem: Problem, solution: Solution) -> Bundled:
+    """The solution with the bundles that are best; its order may change."""
+    best = unbundled(problem, solution)
+    graph, timeline = problem.graph, best.timeline
     if problem.message_seconds == 0.0 or not timeline.messages:
         return best
     given, fits = best.step, _fits(problem, timeline)
     many = graph.operator_count >= _FEW_FROM
-    for late, large in _FEW_ATTEMPTS if many else _ATTEMPTS:
-        joined = _chosen(problem, given, timeline, late, large)
+    layered = LayeredBundles(problem, given, timeline)
+    attempts = chain(
+        (_chosen(problem, given, timeline, *how) for how in (_FEW_ATTEMPTS if many else _ATTEMPTS)),
+        (layered.of(count) for count in _RANGES),
+    )
+    for joined in attempts:
         bundles = tuple(sorted(joined, key=lambda one: one.turn))
         try:
             made = with_bundles(given, bundles)
@@ -91,25 +131,17 @@ def bundled(problem: Problem, solution: Solution, timeline: Timeline) -> Bundled
         if fits and not _fits(again, found):
             continue
         if found.step_seconds < best.timeline.step_seconds:
-            best = Bundled(again, step, found, _as_made(bundles, step))
+            best = Bundled(solution, again, step, found, _as_made(bundles, step))
     return best
 
 
 def _as_made(bundles: Sequence[Bundle], step: PlacedStep) -> tuple[Bundle, ...]:
     """The bundles with their tensors in the order in which this step makes them."""
-    turn, made = _turns(step), step.graph.tensor_producer
+    turn, made = step.turns, step.graph.tensor_producer
     return tuple(
         replace(one, tensors=tuple(sorted(one.tensors, key=lambda e: int(turn[made[e]]))))
         for one in bundles
     )
-
-
-def _turns(step: PlacedStep) -> IntArray:
-    """int64[n]: where each operator stands in its device's order."""
-    turn = np.empty(step.graph.operator_count, dtype=np.int64)
-    for row in step.order:
-        turn[list(row)] = np.arange(len(row))
-    return turn
 
 
 def _priority(problem: Problem, solution: Solution) -> FloatArray:
@@ -127,7 +159,7 @@ def _chosen(
     limit = max(_PART_OF_STEP * timeline.step_seconds, _LEAST_SECONDS) * large
     slack = late * timeline.step_seconds
     needed = _first_reads(problem.graph, step.device, timeline)
-    turn = _turns(step)
+    turn = step.turns
     made = problem.graph.tensor_producer
     pairs: dict[tuple[int, int], list[TimelineMessage]] = defaultdict(list)
     for message in timeline.messages:

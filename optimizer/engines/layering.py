@@ -142,3 +142,17 @@ def tail_groups(graph: OperatorGraph) -> list[list[int]]:
         if k in groups and home[i] != k:
             groups[k].append(i)
     return list(groups.values())
+
+
+def ranges_of(layer: FloatArray, work: FloatArray, weight_bytes: IntArray, most: int) -> IntArray:
+    """int64[n]: which of at most so many ranges of layers, numbered along the model, each operator
+    is in. layer float64[n], as layers_of() gives it. Work and weights count alike, so that an
+    embedding, which has weights and no work, is a range of its own."""
+    share = work / max(float(work.sum()), 1e-300)
+    share = share + weight_bytes / max(float(weight_bytes.sum()), 1.0)
+    level, at = np.unique(layer, return_inverse=True)
+    of_level = np.bincount(at, share, len(level))
+    middle = (np.cumsum(of_level) - of_level / 2) / max(float(of_level.sum()), 1e-300)
+    number = np.minimum((middle * most).astype(np.int64), most - 1)
+    _, found = np.unique(number[at], return_inverse=True)
+    return found.astype(np.int64)

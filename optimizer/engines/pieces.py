@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.engines import units
 from placewire.optimizer.engines.costing import Costing, Found
-from placewire.optimizer.engines.layering import layers_of
+from placewire.optimizer.engines.layering import layers_of, ranges_of
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.kernels.annealing.whole_pieces import PieceTables, expanded
 from placewire.optimizer.problem import Problem
@@ -48,7 +48,7 @@ class Pieces:
         layer = layers_of(graph, unit, mean)
         piece = np.zeros(len(unit), dtype=np.int64)
         if layer is not None:
-            piece = _pieces(layer, mean, graph.weight_bytes)
+            piece = ranges_of(layer, mean, graph.weight_bytes, _MOST_PIECES)
         self.count = int(piece.max(initial=-1)) + 1
         known = np.where(np.isfinite(problem.seconds), problem.seconds, mean[:, None])
         inside = self.micro_batch >= 0
@@ -97,19 +97,6 @@ def _of_units(unit: IntArray, micro_batch: IntArray) -> IntArray:
     np.maximum.at(most, unit[inside], micro_batch[inside])
     of_unit: IntArray = np.where(least == most, most, -1)[unit]
     return of_unit
-
-
-def _pieces(layer: FloatArray, work: FloatArray, weight_bytes: IntArray) -> IntArray:
-    """int64[n]: numbers along the layers. Work and weights count alike, so that an embedding, which
-    has weights and no work, is a piece of its own."""
-    share = work / max(float(work.sum()), 1e-300)
-    share = share + weight_bytes / max(float(weight_bytes.sum()), 1.0)
-    level, at = np.unique(layer, return_inverse=True)
-    of_level = np.bincount(at, share, len(level))
-    middle = (np.cumsum(of_level) - of_level / 2) / max(float(of_level.sum()), 1e-300)
-    number = np.minimum((middle * _MOST_PIECES).astype(np.int64), _MOST_PIECES - 1)
-    _, piece = np.unique(number[at], return_inverse=True)
-    return piece.astype(np.int64)
 
 
 def _fastest(problem: Problem) -> IntArray:

@@ -14,12 +14,13 @@ from placewire.optimizer.bounds import Bound, lower_bound, strong_bound
 from placewire.optimizer.bounds.memory_limits import refuse_impossible
 from placewire.optimizer.check.check import check
 from placewire.optimizer.engines.assemble import assemble
-from placewire.optimizer.engines.bundling import before_bundles
+from placewire.optimizer.engines.bundling import Bundled, before_bundles, best_bundled, unbundled
+from placewire.optimizer.engines.costing import Costing
 from placewire.optimizer.engines.engine import ENGINES
 from placewire.optimizer.engines.refusals import BrokenRuleError, EngineRefusedError
 from placewire.optimizer.engines.reporting import Clock, Reporter
 from placewire.optimizer.engines.schedulers import schedule
-from placewire.optimizer.engines.scoring import score
+from placewire.optimizer.engines.scoring import Scored, score
 from placewire.optimizer.engines.single import best_single
 from placewire.optimizer.engines.solution import TIE, Report, Solution
 from placewire.optimizer.placement import Placement
@@ -35,6 +36,9 @@ _BOUND_UP_TO = 6_000
 # Seconds per operator to write down and check the answer, and its largest part of the limit; with
 # micro-batches there are more messages, which the check follows one by one.
 _CLOSING_SECONDS, _CLOSING_SECONDS_OF_MANY, _CLOSING_PART = 8e-5, 2.5e-4, 0.3
+# What a search began with is tried with bundles where it is at most so many times as long as what
+# was found; so many are, in this part of the time limit.
+_NEAR, _MOST_NEAR, _BUNDLE_PART = 1.1, 3, 0.05
 # The part of the time limit that the allocator of rates may take after an engine.
 _RATES_PART = 0.15
 
@@ -77,11 +81,11 @@ def place(
         if (refusal := method.accepts(small)) is not None:
             raise EngineRefusedError(refusal.what)
         if searches:
-            solution = _searched(budget, small, undo, reduction, starts, reporter)
+            solution, others = _searched(budget, small, undo, reduction, starts, reporter)
         else:
             found = method.solve(small, budget.for_engine, reporter.aside)
             device, priority = undo(found.device, found.priority)
-            solution = Solution(device, priority, found.rates)
+            solution, others = Solution(device, priority, found.rates), []
             clock.stage("solve")
         solution = schedule(problem, solution, settings.scheduler)
         # `auto` knows good rates already, and a budget of moves sets no time limit.
@@ -98,12 +102,9 @@ def place(
             bound = _stronger(budget, bound, best.step_seconds, reporter)
         written = partial(
             assemble, problem, bound=bound, single_device_seconds=single_seconds, engine=engine,
-            reduction=words, seed=settings.seed, wall_seconds=clock.stages, bundles=searches,
+            reduction=words, seed=settings.seed, wall_seconds=clock.stages,
         )  # fmt: skip
-        placement = written(best.solution)
-        # The search counts a part of what messages take, and must not lose to one device by it.
-        if searches and alone is not None and alone[1] <= placement.step_seconds * (1 + TIE):
-            placement = written(alone[0])
+        placement = written(_bundled(problem, budget, best, others, alone, searches=searches))
         violations = check(problem.graph, placement)
         clock.stage("check")
     if violations:
@@ -155,7 +156,10 @@ class _Budget:
     @property
     def search_end(self) -> float:
         """When the search of `auto` ends."""
-        return self.end - (self.bound_seconds if self.strengthens else 0.0)
+        bundling = 0.0
+        if self.problem.message_seconds > 0.0:
+            bundling = _BUNDLE_PART * self.settings.time_limit_seconds
+        return self.end - bundling - (self.bound_seconds if self.strengthens else 0.0)
 
 
 def _searched(
@@ -165,7 +169,7 @@ def _searched(
     reduction: str,
     starts: Sequence[Solution],
     reporter: Reporter,
-) -> Solution:
+) -> tuple[Solution, list[Solution]]:
     """Searches the reduced problem, with reduction `auto` milder ones too, and the given graph."""
     # Another engine does not load these.
     from placewire.optimizer.engines import auto
@@ -178,6 +182,38 @@ def _searched(
         levels += [partial(milder, problem, size) for size in level_sizes(few, many)]
     settings, clock = budget.settings, budget.clock
     return auto.search(problem, levels, settings, budget.search_end, starts, reporter, clock)
+
+
+def _bundled(
+    problem: Problem,
+    budget: _Budget,
+    best: Scored,
+    others: Sequence[Solution],
+    alone: tuple[Solution, float] | None,
+    *,
+    searches: bool,
+) -> Bundled:
+    """What is written down: only `auto` joins tensors. alone: on the best single device."""
+    if not searches:
+        return unbundled(problem, best.solution)
+    near = _near(budget.problem, best, others)
+    until = budget.end if budget.settings.moves is None else math.inf
+    made = best_bundled(problem, best.solution, near, until)
+    budget.clock.stage("bundle")
+    # The search counts a part of what messages take, and must not lose to one device by it.
+    if alone is not None and alone[1] <= made.timeline.step_seconds * (1 + TIE):
+        return unbundled(problem, alone[0])
+    return made
+
+
+def _near(seen: Problem, best: Scored, others: Sequence[Solution]) -> list[Solution]:
+    """The best of the others that a search began with, and that bundles may make better than what
+    it found, which counts messages roughly. Whose placement is whose is not compared."""
+    costing = Costing(seen)
+    found = sorted((costing.cost(other) for other in others), key=lambda one: one.key)
+    near = [one for one in found if one.excess == 0.0 and one.cost <= best.step_seconds * _NEAR]
+    scored = (score(seen, one.solution, optimise_rates=False) for one in near[:_MOST_NEAR])
+    return [one.solution for one in scored if one.excess == 0.0]
 
 
 def _stronger(budget: _Budget, bound: Bound, step_seconds: float, reporter: Reporter) -> Bound:

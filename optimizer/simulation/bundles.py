@@ -43,6 +43,14 @@ class PlacedStep:
     device: IntArray
     order: Sequence[Sequence[int]]
 
+    @property
+    def turns(self) -> IntArray:
+        """int64[n]: where each operator stands in its device's order."""
+        turn = np.empty(self.graph.operator_count, dtype=np.int64)
+        for row in self.order:
+            turn[list(row)] = np.arange(len(row))
+        return turn
+
 
 def bundles_of(graph: OperatorGraph, placement: Placement) -> list[Bundle]:
     """The bundles of a placement, whose names must exist."""

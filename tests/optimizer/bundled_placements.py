@@ -7,6 +7,7 @@ import numpy as np
 from placewire.optimizer.bounds import lower_bound
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.engines.assemble import assemble
+from placewire.optimizer.engines.bundling import bundled
 from placewire.optimizer.engines.single import best_single
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.placement import Placement
@@ -24,9 +25,9 @@ def placed(problem: Problem, device, priority=None) -> Placement:
     rates = starting_rates(problem, device) if problem.decides_rates else None
     alone = best_single(problem)
     return assemble(
-        problem, Solution(device, priority, rates), lower_bound(problem),
+        problem, bundled(problem, Solution(device, priority, rates)), lower_bound(problem),
         single_device_seconds=None if alone is None else alone[1], engine="test",
-        reduction="none", seed=0, wall_seconds={}, bundles=True,
+        reduction="none", seed=0, wall_seconds={},
     )  # fmt: skip
 
 

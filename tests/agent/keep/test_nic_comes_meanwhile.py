@@ -25,12 +25,12 @@ class ComesBack(NoFaults):
 
     def __init__(self, server: MemoryServer) -> None:
         super().__init__()
-        self.server, self.struck = server, False
+        self.server, self.came = server, False
 
     def at(self, place: Place, what: str) -> Fault | None:
-        if place is not Place.EFFECT or self.struck:
+        if place is not Place.EFFECT or self.came:
             return None
-        self.struck = True
+        self.came = True
         self.server.nic_comes_back("nic1")
         self.server.configure("nic1")
         return Fault.CALL_FAILS
@@ -56,7 +56,7 @@ def test_all_is_as_before_in_the_end(agent: MemoryAgent) -> None:
     server.nic_vanishes("nic1")
     agent.network._striker = striker = ComesBack(server)
     agent.wait(61)
-    assert striker.struck
+    assert striker.came
     agent.network._striker = NoFaults()
     for _ in range(3):
         agent.keeper.notice()

@@ -6,6 +6,7 @@ import numpy as np
 
 from placewire.optimizer.bounds import lower_bound
 from placewire.optimizer.engines.assemble import assemble
+from placewire.optimizer.engines.bundling import unbundled
 from placewire.optimizer.engines.single import best_single
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.placement import Placement
@@ -22,7 +23,7 @@ def placement_of(problem, device, priority=None, *, scale=1.0) -> Placement:
     alone = best_single(problem)
     return assemble(
         problem,
-        Solution(device, priority, rates),
+        unbundled(problem, Solution(device, priority, rates)),
         lower_bound(problem),
         single_device_seconds=None if alone is None else alone[1],
         engine="test",
