@@ -7,6 +7,7 @@ that delay nobody, and by ranges of layers.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -107,7 +108,8 @@ def bundled(problem: Problem, solution: Solution) -> Bundled:
     """The solution with the bundles that are best; its order may change."""
     best = unbundled(problem, solution)
     graph, timeline = problem.graph, best.timeline
-    if problem.message_seconds == 0.0 or not timeline.messages:
+    never = not math.isfinite(timeline.step_seconds)
+    if problem.message_seconds == 0.0 or not timeline.messages or never:
         return best
     given, fits = best.step, _fits(problem, timeline)
     many = graph.operator_count >= _FEW_FROM
