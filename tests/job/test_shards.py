@@ -17,7 +17,7 @@ from placewire.job.placed.tensor_file import TensorFile, TensorFileError, write_
 from placewire.optimizer.capture import shards
 from placewire.optimizer.capture.step import CapturedStep, capture
 from placewire.optimizer.capture.updates import OptimizerChoice
-from tests.job.lazy_training import train
+from tests.job.lazy_training import joined, train
 from tests.job.ranks import run_ranks
 from tests.placements import cluster_of, placement_of, random_devices
 
@@ -49,21 +49,6 @@ def training_step(batch, seed):
     return TrainingStep(Model(), batches(0), batches, nn.CrossEntropyLoss())
 """
 SAVED_AFTER, STEPS = 2, 4
-
-
-def joined(captured: CapturedStep, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    parts: dict[str, list[tuple[int, torch.Tensor]]] = {}
-    for node, value in values.items():
-        shard = captured.code.shards.get(node)
-        parts.setdefault(captured.code.names[node][0], []).append(
-            (shard.start if shard else 0, value)
-        )
-    return {
-        name: torch.cat([value for _, value in sorted(some, key=lambda one: one[0])])
-        if len(some) > 1
-        else some[0][1]
-        for name, some in parts.items()
-    }
 
 
 def differences(whole: CapturedStep, cut: CapturedStep, devices: int, seed: int) -> list[str]:
