@@ -68,7 +68,7 @@ def test_every_peer_passes_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
         where = data.draw(clusters())
         simulated.steps.clear()
         peers_of(data.draw(variants(where))[:2], where, lambda said: None)
-        of_name = {step.name: (step, *more) for step, *more in simulated.steps}
+        of_name = {one[0].name: one for one in simulated.steps}
         names.update(of_name)
         for step, problem, timeline in of_name.values():
             assert np.isfinite(step.step_seconds)
