@@ -7,8 +7,8 @@
 #              enrol, serve, remove (`make setup-provision` builds it once; root, apt and pip)
 # make test-kernel-short   of these what the kernel does with a packet, in a minute; builds nothing
 # make test-thorough   all of what make test runs a sample of: every engine on larger published graphs,
-#              every example model, a hundred places to die at (ten minutes), and new examples for tests
-#              of properties
+#              every example model, a hundred places to die at, a hundred placements of steps in parts
+#              (half an hour), and new examples for tests of properties
 # make check   format, lint, types, import rules and the fast tests, in about a minute
 # make bench-engine   the engine's figures: docs/benchmarks/engine.md is written anew (over an hour)
 # make bench-methods  every method on the same graphs: docs/benchmarks/methods.md (two hours; a run that

@@ -30,7 +30,7 @@ from placewire.controller.decide.measured.optimizer_process import (
     run_relayed,
 )
 from placewire.controller.decide.measured.profiles import profiled_graph
-from placewire.controller.decide.variants import Variant, as_saved, variants_of
+from placewire.controller.decide.variants import Variant, variants_of
 from placewire.controller.errors import PlanError
 from placewire.controller.launch.launcher import Launcher
 from placewire.controller.plan.job import PlacedJob, ReplayJob
@@ -155,7 +155,7 @@ async def _chosen(
 ) -> _Chosen:
     """Of several variants, which are profiled quickly, takes the one whose placement is shortest,
     and profiles it well."""
-    job, cluster = await as_saved(job, say), plan.payload_cluster
+    cluster = plan.payload_cluster
     variants = await variants_of(plan, job, plan_file, launcher, cache, say)
     taken, start = variants[0], None
     compared: tuple[ComparedVariant, ...] = ()

@@ -12,11 +12,9 @@ from pathlib import Path
 from placewire.controller.decide.measured.optimizer_process import Say
 from placewire.controller.decide.measured.profiles import profiled_graph
 from placewire.controller.errors import PlacewireError, PlanError
-from placewire.controller.launch.last_checkpoint import last_checkpoint
 from placewire.controller.launch.launcher import Launcher
 from placewire.controller.plan.job import PlacedJob, ReplayJob
 from placewire.controller.plan.plan import Plan
-from placewire.optimizer.capture.variants import Cut
 from placewire.optimizer.graph.json_file import read_json
 from placewire.optimizer.graph.variants import cut_name
 
@@ -30,24 +28,6 @@ class Variant:
     job: PlacedJob | ReplayJob
     graph_file: Path
     scored_file: Path
-
-
-async def as_saved(job: PlacedJob, say: Say) -> PlacedJob:
-    """A training that goes on from a checkpoint keeps the numbers of that, where the plan leaves
-    them open. What this machine cannot see, ranks refuse."""
-    asked = job.checkpoint
-    if asked is None or asked.resume == "never" or "auto" not in (job.accumulate, job.shards):
-        return job
-    last = await last_checkpoint(job, Path(asked.folder), say)
-    if last is None:
-        return job
-    saved = last.manifest
-    cut = Cut(
-        saved.accumulate or 1 if job.accumulate == "auto" else job.accumulate,
-        saved.shards or 1 if job.shards == "auto" else job.shards,
-    )
-    say(f"the step is cut as in {last.path}: {cut_name(cut.accumulate, cut.shards)}")
-    return job.cut_as(cut)
 
 
 async def variants_of(

@@ -38,9 +38,11 @@ def read_checkpoint(folder: str | Path) -> dict[str, Any]:
 
 
 def _group(entry: dict[str, Any]) -> dict[str, Any]:
-    """Returns an entry of param_groups as torch has it; JSON has no tuples."""
+    """Returns an entry of param_groups as torch has it. JSON has no tuples; and torch would take an
+    optimizer's fused kernels, by which ranks train, away where an entry says nothing of them."""
     betas = entry.get("betas")
-    return {**entry, "betas": tuple(betas)} if isinstance(betas, list) else entry
+    tuples = {"betas": tuple(betas)} if isinstance(betas, list) else {}
+    return {"fused": True, **entry, **tuples}
 
 
 def _put(

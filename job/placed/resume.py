@@ -167,6 +167,13 @@ def changes(saved: Manifest, job: Manifest) -> tuple[str, ...]:
     notes = []
     if saved.devices != job.devices:
         notes.append(f"it was on {', '.join(saved.devices)} and is on {', '.join(job.devices)}")
+    if saved.accumulate not in (None, job.accumulate):
+        notes.append(
+            f"it had job.accumulate {saved.accumulate} and has {job.accumulate}: sums round "
+            "otherwise, and dropout draws other masks"
+        )
+    if saved.shards not in (None, job.shards):
+        notes.append(f"it had job.shards {saved.shards} and has {job.shards}")
     if saved.optimizer_settings != job.optimizer_settings:
         notes.append(f"it had {saved.optimizer_settings} and has {job.optimizer_settings}")
     if saved.torch != job.torch:

@@ -12,11 +12,13 @@ _NAMED_DIFFERENCES = 3
 def differences_between(saved: Manifest, job: Manifest) -> tuple[str, ...]:
     """Returns why the job cannot go on from the saved one; empty where it can."""
     found = _tensor_differences(saved.tensors, job.tensors)
-    for what in ("optimizer", "batch", "accumulate", "shards", "seed"):
+    for what in ("optimizer", "batch", "seed"):
         before, now = getattr(saved, what), getattr(job, what)
         if before != now and None not in (before, now):
             found.append(f"{what} was {before} and is {now}")
-    if not found and saved.structure_hash != job.structure_hash:
+    # A step that is cut otherwise has other operators.
+    same_cut = (saved.accumulate, saved.shards) in ((None, None), (job.accumulate, job.shards))
+    if not found and same_cut and saved.structure_hash != job.structure_hash:
         found.append(
             "the parameters are the same and the computation is not (its structure was "
             f"{saved.structure_hash[:12]} and is {job.structure_hash[:12]})"

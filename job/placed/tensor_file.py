@@ -128,23 +128,29 @@ class TensorFile:
     def __exit__(self, *error: object) -> None:
         self._stream.close()
 
-    def read(self, name: str) -> torch.Tensor:
-        """Returns the tensor, on the CPU. Raises OSError, and TensorFileError where the file has
-        become shorter, the bytes are no values of the tensor's type, or memory is short."""
+    def read(self, name: str, rows: slice | None = None) -> torch.Tensor:
+        """Returns the tensor, or those rows of it, on the CPU. Raises OSError, and TensorFileError
+        where the file has become shorter, the bytes are no values of the tensor's type, or memory
+        is short."""
         entry = self.entries[name]
+        skipped, size, shape = 0, entry.bytes, entry.shape
+        if rows is not None:
+            row = math.prod(shape[1:]) * entry.torch_dtype.itemsize
+            skipped, size = rows.start * row, (rows.stop - rows.start) * row
+            shape = (rows.stop - rows.start, *shape[1:])
         try:
-            flat = torch.empty(entry.bytes, dtype=torch.uint8)
+            flat = torch.empty(size, dtype=torch.uint8)
         except RuntimeError as error:
             raise TensorFileError(
-                f"{self.path}: {name} has {entry.bytes} bytes, which this machine has no memory for"
+                f"{self.path}: {name} has {size} bytes, which this machine has no memory for"
             ) from error
-        self._stream.seek(self._data + entry.data_offsets[0])
-        if self._stream.readinto(flat.numpy().data) != entry.bytes:
+        self._stream.seek(self._data + entry.data_offsets[0] + skipped)
+        if self._stream.readinto(flat.numpy().data) != size:
             raise TensorFileError(f"{self.path} ends within {name}")
         dtype = entry.torch_dtype
         if dtype == torch.bool and bool((flat > 1).any()):
             raise TensorFileError(f"{self.path}: {name} is bool and has a byte above 1")
-        return flat.view(dtype).reshape(entry.shape)
+        return flat.view(dtype).reshape(shape)
 
 
 def described(dtype: torch.dtype, shape: tuple[int, ...]) -> str:

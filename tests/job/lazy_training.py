@@ -63,3 +63,19 @@ def on_one_device(captured: CapturedStep) -> Placement:
     cluster = cluster_of(1)
     graph = captured.operators
     return placement_of(graph, cluster, random_devices(graph, cluster, 0))
+
+
+def joined(captured: CapturedStep, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The values by their names in PyTorch, shards put together."""
+    parts: dict[str, list[tuple[int, torch.Tensor]]] = {}
+    for node, value in values.items():
+        shard = captured.code.shards.get(node)
+        parts.setdefault(captured.code.names[node][0], []).append(
+            (shard.start if shard else 0, value)
+        )
+    return {
+        name: torch.cat([value for _, value in sorted(some, key=lambda one: one[0])])
+        if len(some) > 1
+        else some[0][1]
+        for name, some in parts.items()
+    }

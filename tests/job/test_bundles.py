@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from placewire.job.errors import JobError
 from placewire.job.messages.rank_messages import RankMessage, rank_messages
-from placewire.job.placed.lower import Pack, Unpack
+from placewire.job.placed.lower import Pack, Send, Unpack
 from placewire.job.placed.replay import ReceiveAction, SendAction, replay_actions
 from placewire.optimizer.capture.layout import Layout
 from placewire.optimizer.capture.step import CapturedStep, capture
@@ -67,6 +68,46 @@ def test_what_is_overwritten_before_its_bundle_leaves_arrives_as_it_was(
     assert losses == expected_losses
     assert all(torch.equal(values[name], value) for name, value in expected.items())
     assert float(values[BUFFER][0]) > 1
+
+
+def packed_when_the_last_is_there(patch: pytest.MonkeyPatch) -> None:
+    """A bundle keeps its tensors, which operators may overwrite, until it leaves."""
+    pack, send = Pack.forward, Send.forward
+
+    def kept(self: Pack, value: torch.Tensor, wire: Any = None) -> Any:
+        return [*(wire or ()), (self, value)]
+
+    def sent(self: Send, value: Any) -> None:
+        wire = value
+        if isinstance(value, list):
+            wire = None
+            for one, tensor in value:
+                wire = pack(one, tensor, wire)
+        send(self, wire)
+
+    patch.setattr(Pack, "forward", kept)
+    patch.setattr(Send, "forward", sent)
+
+
+def unpacked_from_the_beginning(patch: pytest.MonkeyPatch) -> None:
+    """Each tensor of a bundle is taken for the first."""
+
+    def unpacked(self: Unpack, wire: torch.Tensor) -> torch.Tensor:
+        return self.layout.unpack(wire[: self.layout.wire_bytes])
+
+    patch.setattr(Unpack, "forward", unpacked)
+
+
+@pytest.mark.parametrize("mutation", [packed_when_the_last_is_there, unpacked_from_the_beginning])
+def test_without_a_rule_of_bundles_it_trains_otherwise(
+    counting: CapturedStep,
+    monkeypatch: pytest.MonkeyPatch,
+    mutation: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    placement = buffer_overwritten_before_its_bundle_leaves(counting)
+    expected, _ = train(counting, on_one_device(counting))
+    mutation(monkeypatch)
+    assert train(counting, placement)[0] != expected
 
 
 def test_a_bundle_is_one_wire_that_is_released_once_it_was_handed_over(

@@ -230,6 +230,10 @@ def test_plain_pytorch_goes_on_from_a_checkpoint(
     again = load_training_step(model, 4, seed=3)
     batches = type(step)(step.model, step.example_inputs, again.batches, step.loss)
     assert eager(batches, trainable, range(SAVED_AFTER, STEPS)) == expected
+    # Other kernels than the fused ones would give other last bits.
+    ours = placed.state(STEPS)
+    for name, value in step.model.state_dict().items():
+        assert torch.equal(value, ours[f"model.{name}"]), name
 
 
 def test_a_checkpoint_of_version_1_is_refused_and_can_be_converted(tmp_path: Path) -> None:
@@ -308,6 +312,31 @@ def test_differences_that_matter_and_those_that_do_not() -> None:
         "it was on s1/0 and is on s2/0",
         "it had adamw(lr=0.001) and has adamw(lr=0.01)",
     )
+
+
+def test_a_job_may_be_cut_otherwise_than_it_was_and_is_told_so() -> None:
+    """A step that is cut otherwise has other operators, and so another structure."""
+    saved = manifest(accumulate=2, shards=3)
+    for cut, words in [
+        ({"accumulate": 4, "shards": 3}, ["it had job.accumulate 2 and has 4: sums round otherw"]),
+        ({"accumulate": 2, "shards": 1}, ["it had job.shards 3 and has 1"]),
+        (
+            {"accumulate": 1, "shards": 4},
+            ["it had job.accumulate 2 and", "it had job.shards 3 and"],
+        ),
+    ]:
+        job = manifest(structure_hash="b" * 64, **cut)
+        assert differences_between(saved, job) == ()
+        notes = changes(saved, job)
+        assert len(notes) == len(words)
+        assert all(note.startswith(word) for note, word in zip(notes, words, strict=True))
+    for known in (saved, manifest()):
+        (other,) = differences_between(
+            known, manifest(structure_hash="b" * 64, accumulate=2, shards=3)
+        )
+        assert "the computation is not" in other
+    same = manifest(accumulate=2, shards=3)
+    assert changes(saved, same) == changes(manifest(), same) == ()
 
 
 def test_a_checkpoint_that_lacks_a_rank_s_file_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from placewire.job.placed.tensor_file import TensorFile, TensorFileError, write_
 from placewire.optimizer.capture import shards
 from placewire.optimizer.capture.step import CapturedStep, capture
 from placewire.optimizer.capture.updates import OptimizerChoice
-from tests.job.lazy_training import train
+from tests.job.lazy_training import joined, train
 from tests.job.ranks import run_ranks
 from tests.placements import cluster_of, placement_of, random_devices
 
@@ -47,21 +49,6 @@ def training_step(batch, seed):
     return TrainingStep(Model(), batches(0), batches, nn.CrossEntropyLoss())
 """
 SAVED_AFTER, STEPS = 2, 4
-
-
-def joined(captured: CapturedStep, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    parts: dict[str, list[tuple[int, torch.Tensor]]] = {}
-    for node, value in values.items():
-        shard = captured.code.shards.get(node)
-        parts.setdefault(captured.code.names[node][0], []).append(
-            (shard.start if shard else 0, value)
-        )
-    return {
-        name: torch.cat([value for _, value in sorted(some, key=lambda one: one[0])])
-        if len(some) > 1
-        else some[0][1]
-        for name, some in parts.items()
-    }
 
 
 def differences(whole: CapturedStep, cut: CapturedStep, devices: int, seed: int) -> list[str]:
@@ -195,11 +182,86 @@ def test_a_weight_may_have_a_name_like_that_of_rows(tmp_path: Path) -> None:
     assert read_all(tmp_path, {name: ONE}, {name: "float32[1, 3]"}).keys() == {name}
 
 
+WEIGHT = torch.arange(12.0).reshape(4, 3)
+CUTS = (
+    [(0, 4)],
+    [(0, 2), (2, 4)],
+    [(0, 1), (1, 4)],
+    [(0, 3), (3, 4)],
+    [(k, k + 1) for k in range(4)],
+)
+
+
+def by_rows(cut: list[tuple[int, int]], change: float = 0.0) -> dict[str, torch.Tensor]:
+    """A weight and its optimizer state as ranks name them that have it cut so, or whole."""
+    found: dict[str, torch.Tensor] = {}
+    for start, end in cut:
+        suffix = f"[{start}:{end}]" if len(cut) > 1 else ""
+        found[f"model.a{suffix}"] = WEIGHT[start:end] + change
+        found[f"optimizer.state.a.exp_avg{suffix}"] = -WEIGHT[start:end] + change
+        found[f"optimizer.state.a.step{suffix}"] = torch.tensor(7.0 + change)
+    return found
+
+
+@pytest.mark.parametrize("saved", CUTS, ids=str)
+@pytest.mark.parametrize("wanted", CUTS, ids=str)
+def test_what_was_cut_otherwise_or_not_is_loaded(
+    tmp_path: Path, saved: list[tuple[int, int]], wanted: list[tuple[int, int]]
+) -> None:
+    found, expected = by_rows(wanted, change=100.0), by_rows(wanted)
+    with opened(tmp_path, by_rows(saved), {"model.a": "float32[4, 3]"}) as tensors:
+        tensors.load(found)
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+def test_only_the_rows_that_a_rank_has_are_read(tmp_path: Path) -> None:
+    """A rank needs no memory for a whole weight of which it has a shard."""
+    with opened(tmp_path, by_rows([(0, 4)]), {}) as tensors:
+        (file,) = {*tensors._file_of.values()}
+        rows = file.read("model.a", slice(1, 3))
+        assert torch.equal(rows, WEIGHT[1:3]) and rows.untyped_storage().nbytes() == 2 * 3 * 4
+
+
+@pytest.mark.parametrize(
+    ("saved", "name", "like", "why"),
+    [
+        ({"model.a": WEIGHT}, "model.a[2:6]", WEIGHT, "has 4 rows there, and .* 6 here"),
+        ({"model.a[0:4]": WEIGHT}, "model.a", ONE, "has 4 rows there, and model.a 1 here"),
+        ({"model.a": WEIGHT}, "model.a[0:1]", ONE.double(), "float32.* there, and float64"),
+        ({"model.a": WEIGHT}, "model.a[0:1]", torch.ones(1, 2), r"\[4, 3\] there, and .*\[1, 2\]"),
+        ({"model.a": ONE[0, 0]}, "model.a[0:1]", ONE, r"float32\[\] there"),
+        ({"model.a": WEIGHT}, "model.a[0:1]", ONE[0, 0], r"\[4, 3\] there, and float32\[\] here"),
+        ({"model.a[0:2]": TWO}, "model.a[0:1]", ONE, "has 4 rows, and 2 of them are there"),
+        ({"model.a[1:4]": WEIGHT[1:]}, "model.a[2:3]", ONE, "row 0 is not"),
+        ({"model.a[0:4]": TWO}, "model.a[0:1]", ONE, "there"),
+        ({"model.b": WEIGHT}, "model.a[0:1]", ONE, r"it has no model.a\[0:1\]"),
+    ],
+)
+def test_what_cannot_be_cut_so_is_refused(
+    tmp_path: Path, saved: dict[str, torch.Tensor], name: str, like: torch.Tensor, why: str
+) -> None:
+    before = torch.full_like(like, 5)
+    target = before.clone()
+    with (
+        opened(tmp_path, saved, {"model.a": "float32[4, 3]"}) as tensors,
+        pytest.raises(TensorFileError, match=why),
+    ):
+        tensors.load({name: target})
+    assert torch.equal(target, before)
+
+
 def read_all(
     folder: Path, tensors: dict[str, torch.Tensor], described: dict[str, str]
 ) -> dict[str, torch.Tensor]:
     (folder / "rank0").unlink(missing_ok=True)
+    with opened(folder, tensors, described) as saved:
+        return {name: saved.read(name) for name in saved}
+
+
+@contextmanager
+def opened(
+    folder: Path, tensors: dict[str, torch.Tensor], described: dict[str, str]
+) -> Iterator[SavedTensors]:
     write_tensors(open_folder(folder), "rank0", tensors)
     with TensorFile(folder / "rank0") as file:
-        saved = SavedTensors([file], described)
-        return {name: saved.read(name) for name in saved}
+        yield SavedTensors([file], described)

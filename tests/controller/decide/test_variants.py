@@ -13,13 +13,12 @@ from placewire.controller.cli import main
 from placewire.controller.compile.ranks import rank_specs
 from placewire.controller.decide.decide import PlacementDecision, decide
 from placewire.controller.decide.measured.profiles import STALENESS_PROGRAM
-from placewire.controller.decide.variants import Variant, as_saved, variants_of
+from placewire.controller.decide.variants import Variant, variants_of
 from placewire.controller.errors import PlacewireError, PlanError
 from placewire.controller.launch.launcher import NoLauncher
 from placewire.controller.launch.programs import Ended
 from placewire.controller.plan.job import PlacedJob
 from placewire.controller.plan.plan import Plan
-from placewire.job.contract.checkpoint import MANIFEST, Manifest
 from placewire.optimizer.graph.graph_file import graph_to_json, load_graph
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
 from tests.controller.decide.test_profiles import Servers
@@ -215,49 +214,6 @@ def test_how_many_micro_batches_is_decided_where_the_plan_says_nothing() -> None
     del document["job"]["accumulate"]
     job = plan(document).job
     assert isinstance(job, PlacedJob) and job.accumulate == "auto"
-
-
-def saved(folder: Path, step: int, **changed: Any) -> None:
-    """A checkpoint of the job of Asking, as far as the controller looks at it."""
-    one = folder / f"step-{step:08d}"
-    one.mkdir(parents=True)
-    fields: dict[str, Any] = {
-        "model": "placewire.examples.models.mlp:training_step", "batch": 4, "seed": 0,
-        "optimizer": "adamw", "accumulate": 2, "shards": 1, **changed,
-    }  # fmt: skip
-    manifest = Manifest(
-        step=step, structure_hash="0" * 64, optimizer_settings="", devices=("s1/0",),
-        torch="2.13.0", tensors={}, files={}, **fields,
-    )  # fmt: skip
-    (one / MANIFEST).write_text(manifest.model_dump_json())
-
-
-async def test_a_training_that_goes_on_keeps_the_numbers_of_its_checkpoint(tmp_path: Path) -> None:
-    folder, said = tmp_path / "saved", list[str]()
-    saved(folder, 3, accumulate=4)
-    saved(folder, 6)
-    saved(folder, 9, seed=1, accumulate=4)  # of another job
-
-    async def cut(resume: str = "auto", **job: Any) -> tuple[Any, Any]:
-        checkpoint = {"folder": str(folder), "every": 3, "resume": resume}
-        asking = Asking(tmp_path, checkpoint=checkpoint, **job)
-        assert isinstance(asking.plan.job, PlacedJob)
-        found = await as_saved(asking.plan.job, said.append)
-        return found.accumulate, found.shards
-
-    assert await cut() == (2, 1)
-    assert said == [f"the step is cut as in {folder}/step-00000006: 2 micro-batches"]
-    assert await cut(shards="auto") == (2, 1)
-    assert await cut(accumulate=4) == (4, 1), "ranks say that this cannot go on"
-    assert await cut("never") == ("auto", 1)
-    saved(folder, 12, accumulate=None, shards=None)  # of a former release
-    assert await cut() == (1, 1)
-
-
-async def test_without_a_checkpoint_nothing_is_kept(tmp_path: Path) -> None:
-    job = Asking(tmp_path, checkpoint={"folder": str(tmp_path / "none"), "every": 3}).plan.job
-    assert isinstance(job, PlacedJob)
-    assert await as_saved(job, pytest.fail) == job
 
 
 async def decided(of: Plan, servers: Cutting, cache: Path, said: list[str]) -> PlacementDecision:

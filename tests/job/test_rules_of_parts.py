@@ -1,0 +1,149 @@
+"""Is each rule of micro-batches and shards needed? Without any of them training differs.
+
+Ranks live in one process; tests/job/test_exact.py takes rules of all placements out on real ranks,
+and tests/job/test_bundles.py those of bundles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+
+from placewire.optimizer.capture import micro_batches, shards
+from placewire.optimizer.capture import step as step_module
+from placewire.optimizer.capture.protocol import Tensors
+from placewire.optimizer.capture.step import CapturedStep, capture
+from placewire.optimizer.capture.updates import OptimizerChoice
+from placewire.optimizer.placement import Placement
+from tests.job.lazy_training import joined, on_one_device, train
+from tests.placements import cluster_of, placement_of, random_devices
+
+Mutation = Callable[[pytest.MonkeyPatch], None]
+
+# It has batch norms, tied weights and strides of its own.
+MODEL = "tests.models.hard:without_dropout"
+BATCH, PARTS, SHARDS = 8, 4, 3
+CHOICE = OptimizerChoice("sgd", 0.1, {"momentum": 0.9})
+
+
+@pytest.fixture(autouse=True)
+def one_thread_and_small_shards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    monkeypatch.setattr(shards, "LEAST_SHARD_BYTES", 256)
+    yield
+    torch.set_num_threads(before)
+
+
+def captured(count: int = 1) -> CapturedStep:
+    return capture(MODEL, BATCH, CHOICE, 3, PARTS, shards=count)
+
+
+def spread(step: CapturedStep) -> Placement:
+    graph, cluster = step.operators, cluster_of(3)
+    devices = random_devices(graph, cluster, 1)
+    return placement_of(graph, cluster, devices, order_seed=1, bundle_seed=1)
+
+
+def outcome(
+    step: CapturedStep, placement: Placement
+) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """The losses, and parameters and buffers by their names in PyTorch."""
+    losses, values = train(step, placement)
+    return losses, joined(step, values)
+
+
+def equal(
+    one: tuple[list[float], dict[str, torch.Tensor]],
+    other: tuple[list[float], dict[str, torch.Tensor]],
+) -> bool:
+    assert one[1].keys() == other[1].keys()
+    same = all(torch.equal(value, other[1][name]) for name, value in one[1].items())
+    return same and one[0] == other[0]
+
+
+def gradients_added_from_the_last(patch: pytest.MonkeyPatch) -> None:
+    kept: dict[str, list[fx.Node]] = {}
+    add = micro_batches._Unrolling._add_gradient
+
+    def added(self: Any, m: int, name: str, gradient: fx.Node) -> None:
+        kept.setdefault(name, []).append(gradient)
+        if m == self.count - 1:
+            for at, one in enumerate(reversed(kept[name])):
+                add(self, at, name, one)
+
+    patch.setattr(micro_batches._Unrolling, "_add_gradient", added)
+
+
+def the_first_buffers_for_all(patch: pytest.MonkeyPatch) -> None:
+    first: dict[fx.Node, fx.Node] = {}
+    add = micro_batches._Unrolling._add_micro_batch
+
+    def added(self: Any, m: int, here: dict[fx.Node, fx.Node]) -> None:
+        for name in self.joint.new_buffers:
+            node = self.joint.buffers[name]
+            here[node] = first.setdefault(node, here[node])
+        add(self, m, here)
+
+    patch.setattr(micro_batches._Unrolling, "_add_micro_batch", added)
+
+
+def every_so_many_samples(patch: pytest.MonkeyPatch) -> None:
+    def split(batch: Tensors, count: int) -> Tensors:
+        return tuple(x[m::count].clone() for m in range(count) for x in batch)
+
+    patch.setattr(step_module, "split_batch", split)
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [gradients_added_from_the_last, the_first_buffers_for_all, every_so_many_samples],
+)
+def test_without_a_rule_of_micro_batches(
+    monkeypatch: pytest.MonkeyPatch, mutation: Mutation
+) -> None:
+    step = captured()
+    right = outcome(step, on_one_device(step))
+    assert equal(outcome(step, spread(step)), right)
+    mutation(monkeypatch)
+    other = captured()
+    assert not equal(outcome(other, on_one_device(other)), right)
+
+
+def joined_from_the_last(patch: pytest.MonkeyPatch) -> None:
+    join = shards._join
+
+    def turned(node: fx.Node, parts: list[fx.Node], before: fx.Node) -> None:
+        join(node, parts[::-1], before)
+
+    patch.setattr(shards, "_join", turned)
+
+
+def rows_of_other_shards(patch: pytest.MonkeyPatch) -> None:
+    rows_of = shards._rows_of
+
+    def turned(gradient: fx.Node, parts: Any) -> dict[str, fx.Node]:
+        right = rows_of(gradient, parts)
+        first, *_ = right.values()
+        alike = [name for name, node in right.items() if _rows(node) == _rows(first)]
+        return right | dict(zip(alike, (right[name] for name in reversed(alike)), strict=True))
+
+    patch.setattr(shards, "_rows_of", turned)
+
+
+def _rows(node: fx.Node) -> int:
+    return int(node.meta["val"].shape[0])
+
+
+@pytest.mark.parametrize("mutation", [joined_from_the_last, rows_of_other_shards])
+def test_without_a_rule_of_shards(monkeypatch: pytest.MonkeyPatch, mutation: Mutation) -> None:
+    whole, right = captured(), captured(SHARDS)
+    expected = outcome(whole, on_one_device(whole))
+    assert equal(outcome(right, spread(right)), expected)
+    mutation(monkeypatch)
+    other = captured(SHARDS)
+    assert not equal(outcome(other, spread(other)), expected)

@@ -1,0 +1,145 @@
+"""What holds for the peers of every step and cluster, drawn at random: other code computes the same
+times for them, and no bound is above our placement, which is no worse than any of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placewire.optimizer.check.check import check
+from placewire.optimizer.cluster import Cluster, Nic
+from placewire.optimizer.engines.place import place
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.peers.compare import peers_of
+from placewire.optimizer.problem import Problem, SolveSettings
+from tests.optimizer.cases import cluster
+from tests.optimizer.peers.as_placements import overlapping, placement_of, recorded
+from tests.optimizer.peers.steps import MODELS, captured, chain, gpus
+from tests.optimizer.problems import drawn
+
+ROUNDING = 1 + 1e-6
+PEERS = {"ddp", "fsdp", "gpipe", "1f1b", "interleaved-1f1b"}
+
+
+@st.composite
+def clusters(draw: st.DrawFn, devices: int = 2) -> Cluster:
+    """Two to four servers of up to so many devices, of unlike speed and with unequal NICs now and
+    then; all are on rail a. The network is slow, or as good as none."""
+    servers, rails = draw(st.integers(2, 4)), draw(st.integers(1, 2))
+    count = draw(st.integers(1, devices)) if servers == 2 else 1
+    types = draw(
+        st.lists(st.sampled_from(["cpu", "cpu", "fast"]), min_size=servers, max_size=servers)
+    )
+    rate = draw(st.sampled_from([4e6, 4e7, 4e8, 1e11]))
+    made = cluster(
+        servers, (rate,) * rails, devices=count, types=types, memory=10**9,
+        latency=draw(st.sampled_from([0.0, 1e-4])), intra=draw(st.sampled_from([1e8, 1e11])),
+    )  # fmt: skip
+    unequal = []
+    for server in made.servers:
+        slower = [draw(st.sampled_from([1.0, 1.0, 0.25])) for _ in server.nics]
+        fewer = server.nics[: draw(st.integers(1, rails))]
+        nics = tuple(
+            Nic(rail=nic.rail, rate_bits_per_second=nic.rate_bits_per_second * part)
+            for nic, part in zip(fewer, slower, strict=False)
+        )
+        unequal.append(server.model_copy(update={"nics": nics}))
+    return made.model_copy(update={"servers": tuple(unequal)})
+
+
+@st.composite
+def variants(draw: st.DrawFn, where: Cluster) -> list[OperatorGraph]:
+    """A chain in one micro-batch, in as many as there are devices, and in twice as many."""
+    layers, devices = draw(st.integers(2, 5)), len(where.devices)
+    blocks = draw(st.sampled_from([None, layers - 1]))
+    again = draw(st.integers(0, 4)) == 0
+    return [chain(parts, layers, blocks=blocks, again=again) for parts in (1, devices, 2 * devices)]
+
+
+def test_every_peer_passes_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its times, arrivals and memory are computed again from devices, orders and messages alone."""
+    simulated, names = recorded(monkeypatch), set[str]()
+
+    @drawn(8)
+    @given(st.data())
+    def passes(data: st.DataObject) -> None:
+        where = data.draw(clusters())
+        simulated.steps.clear()
+        peers_of(data.draw(variants(where))[:2], where, lambda said: None)
+        of_name = {one[0].name: one for one in simulated.steps}
+        names.update(of_name)
+        for step, problem, timeline in of_name.values():
+            assert np.isfinite(step.step_seconds)
+            assert check(problem.graph, placement_of(problem, timeline, step.step_seconds)) == ()
+            assert overlapping(problem, timeline) == []
+
+    passes()
+    assert names == PEERS
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "alexnet",
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in MODELS if name != "alexnet"),
+    ],
+)
+def test_the_peers_of_captured_models_pass_the_check(
+    monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    simulated = recorded(monkeypatch)
+    found = peers_of([captured(model, 4)], gpus(2, devices=2, rails=2), lambda said: None)
+    assert {step.name for step in found} == PEERS
+    for step, problem, timeline in simulated.steps:
+        if step in found:
+            placement = placement_of(problem, timeline, step.step_seconds)
+            assert check(problem.graph, placement) == ()
+
+
+def test_what_a_peer_did_not_do_does_not_pass_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that is said to be shorter, a message that is not sent, a rate that no NIC has."""
+    simulated = recorded(monkeypatch)
+    peers_of([chain(2)], cluster(2), lambda said: None)
+    for step, problem, timeline in simulated.steps:
+        right = placement_of(problem, timeline, step.step_seconds)
+        shorter = placement_of(problem, timeline, step.step_seconds * 0.999)
+        lacking = right.model_copy(update={"messages": right.messages[1:]})
+        servers = [
+            server.model_copy(
+                update={
+                    "nics": tuple(
+                        nic.model_copy(
+                            update={"rate_bits_per_second": nic.rate_bits_per_second * 0.9}
+                        )
+                        for nic in server.nics
+                    )
+                }
+            )
+            for server in right.cluster.servers
+        ]
+        slower = right.cluster.model_copy(update={"servers": tuple(servers)})
+        for wrong in (shorter, lacking, right.model_copy(update={"cluster": slower})):
+            assert check(problem.graph, wrong), step.name
+
+
+@pytest.mark.slow
+def test_bound_ours_and_every_peer_are_in_this_order() -> None:
+    compared = set[str]()
+
+    @drawn(6)
+    @given(st.data())
+    def ordered(data: st.DataObject) -> None:
+        where = data.draw(clusters())
+        graphs = data.draw(variants(where))
+        settings = SolveSettings(gap=0.0, moves=150, seed=1)
+        found = [place(Problem(graph, where, "job"), "auto", settings) for graph in graphs]
+        ours = min(one.step_seconds for one in found)
+        assert min(one.bound_seconds for one in found) <= ours * ROUNDING
+        for peer in peers_of(graphs, where, lambda said: None):
+            assert ours <= peer.step_seconds * ROUNDING, (peer, ours)
+            compared.add(peer.name)
+
+    ordered()
+    assert compared == PEERS
