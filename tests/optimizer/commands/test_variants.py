@@ -126,6 +126,27 @@ def test_all_sharings_have_the_placement_of_one_variant(folder: Path, tmp_path: 
     assert main(["check", str(taken(folder, best)), str(out)]) == 0
 
 
+def test_a_search_begins_with_a_placement_that_is_there(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, again = tmp_path / "first.json", tmp_path / "again.json"
+    words = ["solve", str(folder / "step.2x1.json.gz"), *SERVERS]
+    assert main([*words, "--moves", "3000", "--seed", "3", "--out", str(first)]) == 0
+    start = ["--start", str(first)]
+    assert main([*words, "--moves", "1", *start, "--out", str(again)]) == 0
+    assert load_placement(again).step_seconds <= load_placement(first).step_seconds * 1.001
+    capsys.readouterr()
+    other = ["solve", str(folder / "step.1x1.json.gz"), *SERVERS, *start]
+    assert main(other) == 3
+    assert "it is a placement of another graph" in capsys.readouterr().err
+    assert main([*words[:2], "--servers", "3", *SERVERS[2:], *start]) == 3
+    assert "it is a placement on other devices" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stopped:
+        solve(folder, again, *start)
+    assert stopped.value.code == 2
+    assert "--start is a placement of one graph" in capsys.readouterr().err
+
+
 def test_one_graph_has_no_variants(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "placement.json"
     alone = [str(folder / "step.2x1.json.gz")]

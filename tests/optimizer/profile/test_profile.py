@@ -77,6 +77,21 @@ def test_the_same_question_is_answered_from_the_cache(
     assert "profile: from " in printed.err and printed.out == ""
 
 
+def test_few_samples_are_never_taken_for_many_but_many_for_few(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measured(batch: int, *more: str) -> bool:
+        words = [MLP, "--batch", str(batch), "--cache", str(tmp_path / "cache"), *more]
+        assert main([*words, "--out", str(tmp_path / "graph.json")]) == 0
+        return "profile: from " not in capsys.readouterr().err
+
+    few = ("--samples", "3", "--seconds", "5")
+    assert measured(4, *few) and not measured(4, *few)
+    assert measured(4), "three samples are not 45"
+    assert not measured(4, *few)
+    assert measured(8) and not measured(8, *few)
+
+
 @pytest.mark.parametrize("more", [("--device-type", "cpu:other"), ("--batch", "128")])
 def test_another_question_is_measured(
     folder: Path, measured: OperatorGraph, more: tuple[str, ...]

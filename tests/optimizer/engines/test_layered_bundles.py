@@ -1,0 +1,119 @@
+"""Bundles along the model: weights with weights, gradients with gradients, of a range of layers."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from placewire.optimizer.engines.bundling import best_bundled, bundled, unbundled
+from placewire.optimizer.engines.layered_bundles import LayeredBundles
+from placewire.optimizer.engines.solution import Solution
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.simulation.bundles import Bundle
+from placewire.optimizer.simulation.simulate import recorded_priority
+from tests.optimizer.cases import cluster
+from tests.optimizer.peers.steps import chain
+
+DEVICES, LAYERS = 3, 12
+NEVER = float("inf")
+
+
+def data_parallel(parts: int = DEVICES, message_seconds: float = 1e-4) -> tuple[Problem, Solution]:
+    """Micro-batch m on device m; every weight, with its sums and its update, on one device."""
+    step = chain(parts, layers=LAYERS)
+    on = cluster(DEVICES, (1e9,)).model_copy(update={"message_seconds": message_seconds})
+    problem = Problem(step, on, sharing="job")
+    device = [
+        micro if micro >= 0 else layer_of(name) % DEVICES
+        for name, micro in zip(step.ids, step.micro_batch.tolist(), strict=True)
+    ]
+    return problem, Solution(np.array(device), recorded_priority(problem), None)
+
+
+def layer_of(name: str) -> int:
+    """Of `w3`, `update3` and `sum1.3`; 0 of the loss."""
+    found = re.fullmatch(r"(?:w|update|sum\d+\.)(\d+)", name)
+    return int(found[1]) if found else 0
+
+
+def layered(problem: Problem, solution: Solution, ranges: int) -> list[Bundle]:
+    plain = unbundled(problem, solution)
+    return list(LayeredBundles(problem, plain.step, plain.timeline).of(ranges))
+
+
+def producers(graph: OperatorGraph, bundle: Bundle) -> list[str]:
+    return [graph.ids[int(graph.tensor_producer[e])] for e in bundle.tensors]
+
+
+@pytest.mark.parametrize("ranges", [1, 2, 3])
+def test_neighbouring_layers_share_a_message(ranges: int) -> None:
+    problem, solution = data_parallel()
+    graph, found = problem.graph, layered(problem, solution, ranges)
+    seen: set[tuple[int, int]] = set()
+    for bundle in found:
+        # A micro-batch's loss serves all of them, as its gradients do.
+        names = [name for name in producers(graph, bundle) if not name.startswith("l_m")]
+        assert {name[0] for name in names} in ({"w"}, {"g"}), "activations are waited for"
+        layers = [int(re.sub(r"_m\d+$", "", name)[1:]) for name in names]
+        # An owner has every third layer.
+        assert max(layers) - min(layers) <= LAYERS / ranges
+        assert all(int(solution.device[graph.index_of[name]]) == bundle.source for name in names)
+        brought = {(e, bundle.destination) for e in bundle.tensors}
+        assert not brought & seen, "each tensor comes once"
+        seen |= brought
+    # To each of the others, the weights of a range, and its gradients.
+    assert len(found) <= DEVICES * (DEVICES - 1) * 2 * ranges
+    if ranges == 1:
+        assert len(found) == DEVICES * (DEVICES - 1) * 2
+
+
+def test_a_step_of_one_micro_batch_has_none() -> None:
+    problem, solution = data_parallel(parts=1)
+    assert layered(problem, solution, 2) == []
+
+
+def test_they_are_taken_where_messages_take_long() -> None:
+    problem, solution = data_parallel(message_seconds=2e-3)
+    plain, made = unbundled(problem, solution), bundled(problem, solution)
+    assert made.timeline.step_seconds < 0.9 * plain.timeline.step_seconds
+    assert any(len(bundle.tensors) == LAYERS / DEVICES for bundle in made.bundles)
+
+
+def test_a_solution_that_is_better_with_bundles_is_taken() -> None:
+    """All on one device sends nothing; over three it is shorter, once tensors are joined."""
+    problem, spread = data_parallel()
+    alone = Solution(np.zeros_like(spread.device), spread.priority, None)
+    best = best_bundled(problem, alone, [spread], NEVER)
+    assert best.solution is spread and best.bundles
+    assert best_bundled(problem, spread, [alone], NEVER).solution is spread
+    late = best_bundled(problem, alone, [spread], 0.0)
+    assert late.solution is alone, "there was no time for another one"
+
+
+def test_a_solution_that_exceeds_a_memory_is_not_taken() -> None:
+    problem, spread = data_parallel()
+    graph = problem.graph
+    alone = Solution(np.zeros_like(spread.device), spread.priority, None)
+    needed = unbundled(problem, spread).timeline.peak_memory_bytes
+    small = problem.cluster.model_copy(
+        update={
+            "servers": tuple(
+                server.model_copy(
+                    update={
+                        "devices": tuple(
+                            device.model_copy(update={"memory_bytes": int(needed[k]) - 1})
+                            for device in server.devices
+                        )
+                    }
+                )
+                if k
+                else server
+                for k, server in enumerate(problem.cluster.servers)
+            )
+        }
+    )
+    tight = Problem(graph, small, sharing="job")
+    assert best_bundled(tight, alone, [spread], NEVER).solution is alone
