@@ -19,7 +19,7 @@ from placewire.agent.reconcile.admission import admitted
 from placewire.agent.reconcile.drift import find_drift
 from placewire.agent.reconcile.effects import EffectError, NotDurableError
 from placewire.agent.reconcile.lease import Kept
-from placewire.agent.reconcile.ledger import ledger_of_marks, owed_refusals
+from placewire.agent.reconcile.ledger import extended, ledger_of_marks, owed_refusals
 from placewire.agent.reconcile.protected import protected_names
 from placewire.agent.reconcile.unknown_marks import (
     held_on_bridges,
@@ -139,6 +139,8 @@ def _in_the_way(context: Context, aim: Kept) -> tuple[Refusal, ...]:
     if unknown or aim.desired is None:
         return unknown or find_drift(None, observed, aim.ledger).in_the_way
     state, refused, ledger = admitted(aim.desired, observed, aim.ledger, context.facts, context.way)
+    # As the undo itself does it, which writes down what NICs hold before it takes them.
+    ledger = extended(state, observed, ledger)
     return (*refused, *find_drift(state, observed, ledger).in_the_way)
 
 

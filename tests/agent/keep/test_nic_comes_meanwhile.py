@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from placewire.agent.contract.state import ObservedState
+from placewire.agent.contract.state import ForeignEntry, ObservedState
 from placewire.agent.reconcile.drift import find_drift
 from placewire.agent.reconcile.ledger import extended
 from placewire.agent.reconcile.unmarkable import Unmarked, unmarked
@@ -103,3 +103,24 @@ def test_what_the_ledger_does_not_have_is_not_taken(agent: MemoryAgent) -> None:
     known = find_drift(wanted, observed, extended(wanted, observed, ledger))
     assert sentence not in [fault.sentence for fault in known.faults]
     assert [step for step in known.steps if "nic1" in str(step.as_change())]
+
+
+def test_an_undo_that_would_harm_others_on_such_a_nic_is_refused_and_touches_nothing(
+    agent: MemoryAgent,
+) -> None:
+    """Nic1 was given back, so that the ledger lacks it; a state that takes it comes back."""
+    observe = agent.network.observe
+
+    def with_theirs(sought: Unmarked) -> ObservedState:
+        whole = observe(sought)
+        theirs = ForeignEntry(
+            collection="receiving disciplines", key="nic1", text="an ingress filter", on="",
+            remedy="tc qdisc del dev nic1 ingress",
+        )  # fmt: skip
+        return whole.model_copy(update={"foreign": (*whole.foreign, theirs)})
+
+    agent.network.observe = with_theirs  # type: ignore[method-assign]
+    refused = agent.keeper.restore(2)
+    assert not refused.succeeded
+    assert any("an ingress filter" in refusal.sentence for refusal in refused.refusals)
+    assert (agent.keeper.lease.phase, agent.keeper.lease.generation) == ("committed", 2)
