@@ -25,7 +25,7 @@ OPTIMIZER = OPTIMIZERS["AdamW"]
 # Every number of micro-batches divides it.
 BATCH = 24
 MICRO_BATCHES, SHARDS = (2, 3, 4, 8), (1, 2, 3, 5)
-# Of the models with batch norms, whose buffers one micro-batch hands to the next, `hard` alone.
+# `hard` stands for all models with batch norms, whose buffers one micro-batch hands to the next.
 CUT = ("mlp", "alexnet", "vgg16", "bert", "fnet", "gpt2", "mixture", "two_towers", "hard")
 _CUTS_OF_A_MODEL = 2
 # Placements of each step on each number of ranks.

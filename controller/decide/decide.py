@@ -39,6 +39,7 @@ from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.graph.graph_file import load_graph, save_graph
 from placewire.optimizer.graph.json_file import read_json
 from placewire.optimizer.graph.operator_graph import GraphError
+from placewire.optimizer.graph.variants import cut_name
 from placewire.optimizer.names import WITHOUT_SHAPING, SharingName
 from placewire.optimizer.placement import Placement, load_placement
 from placewire.optimizer.placement import Variant as ComparedVariant
@@ -153,8 +154,8 @@ class _Chosen:
 async def _chosen(
     plan: Plan, job: PlacedJob, plan_file: Path, launcher: Launcher, cache: Path, say: Say
 ) -> _Chosen:
-    """Of several variants, which are profiled quickly, takes the one whose placement is shortest,
-    and profiles it well."""
+    """Takes the one of several variants whose placement is shortest. All are profiled quickly, and
+    the taken one is profiled well."""
     cluster = plan.payload_cluster
     variants = await variants_of(plan, job, plan_file, launcher, cache, say)
     taken, start = variants[0], None
@@ -174,6 +175,8 @@ async def _chosen(
         taken, compared = await _taken(variants, first), first.variants
     if len(job.cuts(len(cluster.devices))) > 1:
         assert isinstance(taken.job, PlacedJob), "a variant of a placed job"
+        cut = cut_name(int(taken.job.accumulate), int(taken.job.shards))
+        say(f"taken: {cut}; its profile has more samples")
         file = await profiled_graph(plan, taken.job, plan_file, launcher, cache, say)
         taken = Variant(taken.job, file, file)
     return _Chosen(taken, start, compared)
@@ -279,7 +282,8 @@ async def _solve_into(
         "--floor", str(plan.network.floor), "--gap", str(plan.solve.gap),
         "--time-limit", str(limit_seconds), "--seed", str(plan.solve.seed),
         "--out", str(staged), *each,
-        *([] if start is None else ["--start", str(start)]),
+        # Other engines begin with nothing that is there.
+        *([] if start is None or plan.solve.engine != "auto" else ["--start", str(start)]),
     ]  # fmt: skip
     await run_relayed(words, say)
     with written(file):

@@ -23,6 +23,16 @@ def differences_between(saved: Manifest, job: Manifest) -> tuple[str, ...]:
             "the parameters are the same and the computation is not (its structure was "
             f"{saved.structure_hash[:12]} and is {job.structure_hash[:12]})"
         )
+        if saved.accumulate is None:
+            found[-1] += (
+                ", or the step was cut otherwise, which a former release did not note: then give "
+                "job.accumulate and job.shards the numbers that it had, 1 and 1 where it had none"
+            )
+    if not found and not same_cut and saved.model != job.model:
+        found.append(
+            f"model was {saved.model} and is {job.model}; under another name a job goes on only in "
+            "the same number of micro-batches and shards, because then the computation is compared"
+        )
     return tuple(found)
 
 

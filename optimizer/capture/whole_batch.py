@@ -19,8 +19,8 @@ from placewire.optimizer.capture.protocol import ModelWithLoss, Tensors, Trainin
 _NOT_OVER_THE_BATCH = ("no_training", "no_update", "backward")
 # It is a batch norm over a batch of one, in which each sample's channels are channels of their own.
 _INSTANCE_NORMS = "torch.nn.modules.instancenorm."
-# Rounding is far below this part of a loss in float32; what differs by more is told.
-_ROUNDING = 1e-5
+# Rounding is below this part of a loss, or below so many of the last bits of its type.
+_ROUNDING, _LAST_BITS = 1e-5, 8
 
 
 def what_needs_the_whole_batch(joint: JointGraph) -> str | None:
@@ -35,8 +35,8 @@ def what_needs_the_whole_batch(joint: JointGraph) -> str | None:
 
 def what_the_loss_needs(step: TrainingStep, batch: int) -> str | None:
     """Computes the loss of the first batch, and those of its parts, in evaluation mode, where
-    nothing is drawn. Returns why the loss is not the mean of these, as the subject of a sentence;
-    None where it is, and where the batch has no parts."""
+    dropout draws nothing. Returns why the loss is not the mean of these, as the subject of a
+    sentence; None where it is, where the batch has no parts, and where memory is lacking."""
     parts = next((k for k in range(2, batch + 1) if batch % k == 0), None)
     inputs = step.batches(0)
     if parts is None or any(x.dim() == 0 or x.shape[0] != batch for x in inputs):
@@ -46,9 +46,12 @@ def what_the_loss_needs(step: TrainingStep, batch: int) -> str | None:
     buffers = {name: value.clone() for name, value in module.named_buffers()}
     try:
         module.eval()
-        whole = _loss(module, inputs)
         pieces = [x.chunk(parts) for x in inputs]
-        cut = sum(_loss(module, tuple(one[m] for one in pieces)) for m in range(parts)) / parts
+        each = [_loss(module, tuple(one[m] for one in pieces)) for m in range(parts)]
+        (whole, last_bit), (again, _) = _loss(module, inputs), _loss(module, inputs)
+        cut = sum(loss for loss, _ in each) / parts
+    except (torch.OutOfMemoryError, MemoryError):
+        return None
     except Exception as error:  # A model may do something else in evaluation mode, or fail.
         return f"the loss cannot be computed in evaluation mode ({one_line(error)})"
     finally:
@@ -56,15 +59,23 @@ def what_the_loss_needs(step: TrainingStep, batch: int) -> str | None:
             one.training = training
         with torch.no_grad():
             for name, value in module.named_buffers():
-                value.copy_(buffers[name])
-    if abs(whole - cut) <= _ROUNDING * max(abs(whole), abs(cut)):
+                if name in buffers and buffers[name].shape == value.shape:
+                    value.copy_(buffers[name])
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # The profile counts what the process has reserved.
+    rounding = max(_ROUNDING, _LAST_BITS * last_bit) * max(abs(whole), abs(cut))
+    if abs(whole - again) > rounding:
+        return "the loss draws at random in evaluation mode, too"
+    if abs(whole - cut) <= rounding:
         return None
     return f"the loss of a batch, {whole:.6g}, is not the mean of its parts' losses, {cut:.6g}"
 
 
-def _loss(module: torch.nn.Module, inputs: Tensors) -> float:
+def _loss(module: torch.nn.Module, inputs: Tensors) -> tuple[float, float]:
+    """Returns the loss, and the last bit of 1 in its type."""
     with torch.no_grad():
-        return float(module(*inputs).item())
+        found = module(*inputs)
+        return float(found.item()), torch.finfo(found.dtype).eps
 
 
 def _normalises_over_the_batch(node: fx.Node) -> bool:

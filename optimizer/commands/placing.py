@@ -26,22 +26,17 @@ def place_best(
     sharing: SharingName | Literal["auto"],
     settings: SolveSettings,
     reduction: str = "auto",
-    start: Placement | None = None,
+    starts: Sequence[Solution] = (),
 ) -> tuple[int, Placement, tuple[Placement, ...]]:
     """(which of the problems was taken, its placement, one for each sharing that was tried). names,
-    problems: variants of one step, at least one. start: a placement of the only one, with which
-    `auto` may begin. Raises what `place` raises."""
+    problems: variants of one step, at least one. starts: of the only one, with which `auto` may
+    begin. Raises what `place` raises."""
     from placewire.optimizer.engines.reporting import JoinedReports
 
     own = _SHARING_OF_THE_CHOICE if sharing == "auto" else sharing
     problems = [replace(problem, sharing=own) for problem in problems]
     reports, taken = JoinedReports(ProgressLines()), 0
     variants: tuple[Variant, ...] = ()
-    starts: tuple[Solution, ...] = ()
-    if start is not None:
-        from placewire.optimizer.engines.best_sharing import solution_of
-
-        starts = (solution_of(problems[0], start),)
     if len(problems) > 1:
         from placewire.optimizer.engines.best_variant import best_variant
 

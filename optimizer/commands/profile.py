@@ -301,9 +301,11 @@ def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
         samples=limits.samples,
         limit_seconds=limits.limit_seconds,
     )
-    thorough = sampling.Sampling()
-    better = replace(key, samples=thorough.samples, limit_seconds=thorough.limit_seconds)
-    for known in (key, better) if options.cache else ():
+    usual = sampling.Sampling()
+    better = replace(key, samples=usual.samples, limit_seconds=usual.limit_seconds)
+    is_better = usual.samples >= limits.samples and usual.limit_seconds >= limits.limit_seconds
+    keys = [better, key] if is_better else [key]
+    for known in keys if options.cache else ():
         profile = load_profile(options.cache, known, graph)
         if profile is not None:
             say(f"profile: from {known.file(options.cache)}")

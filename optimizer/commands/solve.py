@@ -25,6 +25,7 @@ from placewire.optimizer.reductions.reduction import REDUCTIONS
 from placewire.visible import visible_json
 
 if TYPE_CHECKING:
+    from placewire.optimizer.engines.solution import Solution
     from placewire.optimizer.graph.operator_graph import OperatorGraph
     from placewire.optimizer.placement import Placement
     from placewire.optimizer.problem import Problem
@@ -69,6 +70,8 @@ def _options(arguments: list[str], prog: str) -> argparse.Namespace:
     refuse_half_a_cluster(made, options)
     if options.start is not None and len(options.graph) > 1:
         made.error("--start is a placement of one graph: give that graph alone")
+    if options.start is not None and options.engine != "auto":
+        made.error("--start is for engine auto; other engines begin with nothing that is there")
     if options.out_each is not None and options.sharing != "auto":
         made.error("--out-each needs --sharing auto; for a single sharing use --out")
     if options.sharing == "auto":  # several solves would write one file
@@ -196,17 +199,23 @@ def _solve(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _start(problem: Problem, file: Path) -> Placement:
-    """Raises ValueError where the placement is of another graph, or on other devices."""
+def _start(problem: Problem, file: Path) -> Solution:
+    """Raises ValueError where the placement is of another graph, on other devices or rails, or
+    none that can run."""
+    from placewire.optimizer.engines.best_sharing import solution_of
     from placewire.optimizer.placement import load_placement
 
     start = load_placement(file)
     names = set(problem.graph.ids)
     if start.structure_hash != problem.graph.structure_hash or set(start.operators) != names:
         raise ValueError(f"{file}: it is a placement of another graph")
-    if start.cluster.device_names != problem.cluster.device_names:
-        raise ValueError(f"{file}: it is a placement on other devices")
-    return start
+    there, here = start.cluster, problem.cluster
+    if (there.device_names, there.rails) != (here.device_names, here.rails):
+        raise ValueError(f"{file}: it is a placement on other devices or rails")
+    try:
+        return solution_of(problem, start)
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"{file}: it cannot run: {error}") from error
 
 
 def _file_of(sharing: SharingName, folder: Path) -> Path:
@@ -226,8 +235,8 @@ def _answer(
         scheduler=options.scheduler,
         options=options_of(ENGINES.load(options.engine), options),
     )
-    start = None if options.start is None else _start(problems[0], options.start)
+    starts = () if options.start is None else (_start(problems[0], options.start),)
     taken, placement, considered = place_best(
-        names, problems, options.engine, options.sharing, settings, options.reduction, start
+        names, problems, options.engine, options.sharing, settings, options.reduction, starts
     )
     return problems[taken].graph, placement, considered

@@ -35,10 +35,10 @@ _MOST_OPEN = 8
 _ATTEMPTS = (
     (0.05, 4.0), (0.02, 2.0), (0.005, 2.0), (0.002, 1.0), (0.0, 1.0), (0.0, 0.25), (-0.03, 0.25),
 )  # fmt: skip
-# On graphs of so many operators only these are tried, because each takes a simulation.
-_FEW_FROM, _FEW_ATTEMPTS = 10_000, ((0.005, 2.0), (0.0, 1.0))
 # Into how many ranges the layers are cut whose weights, and gradients, travel together.
 _RANGES = (4, 6, 8, 12)
+# On graphs of so many operators only these are tried, because each takes a simulation.
+_FEW_FROM, _FEW_ATTEMPTS, _FEW_RANGES = 10_000, ((0.005, 2.0), (0.0, 1.0)), (4, 8)
 # A search that knows no bundles counts this part of what a message costs: about so many messages
 # are left where tensors travel together. With many weights for each device they are fewer.
 _MOST_LEFT, _LEAST_LEFT, _WEIGHTS_OF_A_DEVICE = 0.25, 0.1, 8
@@ -116,7 +116,7 @@ def bundled(problem: Problem, solution: Solution) -> Bundled:
     layered = LayeredBundles(problem, given, timeline)
     attempts = chain(
         (_chosen(problem, given, timeline, *how) for how in (_FEW_ATTEMPTS if many else _ATTEMPTS)),
-        (layered.of(count) for count in _RANGES),
+        (layered.of(count) for count in (_FEW_RANGES if many else _RANGES)),
     )
     for joined in attempts:
         bundles = tuple(sorted(joined, key=lambda one: one.turn))

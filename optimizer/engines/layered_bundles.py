@@ -21,8 +21,8 @@ _Alike = tuple[int, int, bool, int, int]
 
 
 class LayeredBundles:
-    """Of a step as it is placed, whose messages the timeline has; none where the step has no
-    micro-batches, or the graph does not say what its layers are."""
+    """timeline: has the messages of the placed step. There are no bundles where the step has no
+    micro-batches, or where the graph does not say what its layers are."""
 
     def __init__(self, problem: Problem, step: PlacedStep, timeline: Timeline) -> None:
         graph = self._graph = problem.graph
@@ -45,7 +45,7 @@ class LayeredBundles:
             if is_weight or self._is_gradient(message):
                 part = int(graph.micro_batch[made])
                 ends = message.source, message.destination
-                # Of what one operator makes one travels here: a file says which was made last.
+                # An operator gives a bundle one tensor: a file says which one was made last.
                 alike[*ends, is_weight, part, int(at[made])].setdefault(made, message.tensor)
         for (source, destination, *_), tensors in alike.items():
             if len(tensors) > 1:

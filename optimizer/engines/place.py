@@ -36,8 +36,8 @@ _BOUND_UP_TO = 6_000
 # Seconds per operator to write down and check the answer, and its largest part of the limit; with
 # micro-batches there are more messages, which the check follows one by one.
 _CLOSING_SECONDS, _CLOSING_SECONDS_OF_MANY, _CLOSING_PART = 8e-5, 2.5e-4, 0.3
-# What a search began with is tried with bundles where it is at most so many times as long as what
-# was found; so many are, in this part of the time limit.
+# A start of the search is tried with bundles where its step is at most so many times as long as the
+# shortest; so many starts are, in this part of the time limit.
 _NEAR, _MOST_NEAR, _BUNDLE_PART = 1.1, 3, 0.05
 # The part of the time limit that the allocator of rates may take after an engine.
 _RATES_PART = 0.15
@@ -196,7 +196,8 @@ def _bundled(
     """What is written down: only `auto` joins tensors. alone: on the best single device."""
     if not searches:
         return unbundled(problem, best.solution)
-    near = _near(budget.problem, best, others)
+    counts = budget.problem.message_seconds > 0.0
+    near = _near(budget.problem, best, others) if counts else []
     until = budget.end if budget.settings.moves is None else math.inf
     made = best_bundled(problem, best.solution, near, until)
     budget.clock.stage("bundle")
@@ -207,8 +208,8 @@ def _bundled(
 
 
 def _near(seen: Problem, best: Scored, others: Sequence[Solution]) -> list[Solution]:
-    """The best of the others that a search began with, and that bundles may make better than what
-    it found, which counts messages roughly. Whose placement is whose is not compared."""
+    """The best of the starts. The search counts messages roughly, so that with bundles a start may
+    be better than what was found."""
     costing = Costing(seen)
     found = sorted((costing.cost(other) for other in others), key=lambda one: one.key)
     near = [one for one in found if one.excess == 0.0 and one.cost <= best.step_seconds * _NEAR]

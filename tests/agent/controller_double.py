@@ -109,7 +109,7 @@ class ControllerDouble:
         return identifier
 
     def withdraw(self, identifier: str) -> None:
-        """What no agent has taken yet is taken by none, as when a command gives up and ends."""
+        """Drops a request that no agent has taken yet, as a command does that gives up and ends."""
 
         def drop() -> None:
             self._waiting = [one for one in self._waiting if one["id"] != identifier]

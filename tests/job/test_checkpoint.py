@@ -327,14 +327,19 @@ def test_a_job_may_be_cut_otherwise_than_it_was_and_is_told_so() -> None:
     ]:
         job = manifest(structure_hash="b" * 64, **cut)
         assert differences_between(saved, job) == ()
-        notes = changes(saved, job)
+        *notes, uncompared = changes(saved, job)
+        assert uncompared == "whether the computation is otherwise the same cannot be compared"
         assert len(notes) == len(words)
         assert all(note.startswith(word) for note, word in zip(notes, words, strict=True))
+        (renamed,) = differences_between(saved, job.model_copy(update={"model": "moved:f"}))
+        assert renamed.startswith("model was m:f and is moved:f; ")
     for known in (saved, manifest()):
         (other,) = differences_between(
             known, manifest(structure_hash="b" * 64, accumulate=2, shards=3)
         )
         assert "the computation is not" in other
+        # A former release did not note how the step was cut.
+        assert ("give job.accumulate" in other) == (known.accumulate is None)
     same = manifest(accumulate=2, shards=3)
     assert changes(saved, same) == changes(manifest(), same) == ()
 
@@ -497,6 +502,22 @@ def test_a_file_of_others_in_an_unfinished_save_does_not_keep_the_next_one_from_
     assert (tmp_path / f"step-{SAVED_AFTER:08d}" / "rank0.safetensors").exists()
     kept = {path.read_text(): path.parent.name for path in tmp_path.glob("*/notes.txt")}
     assert len(kept) == 2 and all(name.startswith("removing-") for name in kept.values())
+
+
+def test_a_checkpoint_in_another_cut_is_never_removed(tmp_path: Path) -> None:
+    """It may be of another model with parameters of the same names: nobody can tell."""
+    one = job(tmp_path, keep=1)
+    one.begin()
+    saver = one.checkpoints[0]
+    for step in (1, 2, 3):
+        assert saver.save(step) is not None
+        if step == 1:
+            file = tmp_path / "step-00000001" / "placewire.json"
+            other = {"structure_hash": "b" * 64, "accumulate": 4}
+            file.write_text(json.dumps(json.loads(file.read_text()) | other))
+    saver.close()
+    left = sorted(path.name for path in tmp_path.glob("step-*"))
+    assert left == ["step-00000001", "step-00000003"]
 
 
 def test_what_others_put_in_the_way_of_a_save_is_not_overwritten(tmp_path: Path) -> None:

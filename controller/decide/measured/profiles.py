@@ -35,7 +35,7 @@ from placewire.optimizer.profile.exchange import require_profiles
 from placewire.optimizer.profile.joining import joined
 
 STALENESS_PROGRAM = ("-m", "placewire.optimizer.profile.staleness")
-# What suffices to compare variants of a step: three samples, after five seconds of warming up.
+# Three samples suffice to compare variants of a step; the seconds shorten the warming up.
 _QUICKLY = ("--samples", "3", "--seconds", "5")
 # How many of the latest profiles of other steps the measuring program is given, and of what length
 # all together: 32 of 50,000 operators. They are what servers answered before.
@@ -69,9 +69,10 @@ async def profiled_graph(
     *,
     quickly: bool = False,
 ) -> Path:
-    """The graph's file. quickly: with few samples, where no better profile is known. Raises
-    PlanError where the model cannot be captured or a device type cannot
-    be measured, and PlacewireError, naming server and device type, where measuring fails."""
+    """The graph's file. quickly: with few samples. A better profile serves where no quick one is
+    known, so that a comparison that was made once is found again. Raises PlanError where the model
+    cannot be captured or a device type cannot be measured, and PlacewireError, naming server and
+    device type, where measuring fails."""
     asked = [replace(one, quickly=quickly) for one in _asked(plan, job, plan_file, launcher)]
     turns = {server.name: asyncio.Lock() for server in plan.cluster.servers}
     try:
@@ -129,15 +130,17 @@ async def _of_type(
     asked: _Asked, launcher: Launcher, cache: Path, say: Say, turns: Mapping[str, asyncio.Lock]
 ) -> Path:
     """turns: by server, the lock that lets one type be measured there at a time."""
-    file = _file(asked, cache)
-    for known in (_file(replace(asked, quickly=False), cache), file)[not asked.quickly :]:
+    file, why = _file(asked, cache), ""
+    for known in dict.fromkeys([file, _file(replace(asked, quickly=False), cache)]):
         if await asyncio.to_thread(is_whole, known, load_graph):
             async with turns[asked.servers[0]]:
                 changed = await _changed(asked, launcher, asked.servers[0], known)
             if not changed:
                 say(f"profile for {asked.device_type}: {asked.job.model}, from the cache")
                 return known
-            say(f"profile for {asked.device_type}: measured again, because {changed[0]}")
+            why = changed[0]
+    if why:
+        say(f"profile for {asked.device_type}: measured again, because {why}")
     running: dict[str, RunningProgram] = {}
     # Servers where no other type is being measured come first.
     for server in sorted(asked.servers, key=lambda server: turns[server].locked()):

@@ -52,6 +52,14 @@ class Loss(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.dropout(self.layer(x))
         self.seen.add_(1)
+        if self.kind == "lazy" and not hasattr(self, "cache"):
+            self.register_buffer("cache", torch.zeros(1))
+        if self.kind == "half":
+            return (x @ self.layer.weight).half().square().mean()
+        if self.kind == "random":
+            y = nn.functional.dropout(y)
+        if self.kind == "out of memory" and not self.training:
+            raise torch.OutOfMemoryError
         if self.kind == "fails" and not self.training:
             raise ValueError("train me")
         if self.kind == "predicts" and not self.training:
@@ -146,6 +154,16 @@ def test_a_loss_that_is_no_mean_over_samples_is_told(kind: str) -> None:
 def test_a_loss_that_cannot_be_computed_twice_is_told(kind: str, why: str) -> None:
     said = said_of(kind) or ""
     assert said.startswith("the loss cannot be computed in evaluation mode (") and why in said
+
+
+@pytest.mark.parametrize("kind", ["lazy", "half", "out of memory"])
+def test_what_is_no_reason_is_not_told(kind: str) -> None:
+    """A buffer that is made on the way, rounding in 16 bits, and too little memory to know."""
+    assert said_of(kind, batch=64) is None
+
+
+def test_a_loss_that_draws_in_evaluation_mode_is_told() -> None:
+    assert said_of("random") == "the loss draws at random in evaluation mode, too"
 
 
 def test_a_batch_without_parts_has_no_other_loss() -> None:

@@ -52,7 +52,7 @@ def test_what_cannot_be_cut_exits_3_and_says_what_to_do(
     assert main(["profile", model, *asked]) == 3
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("error: ") and words in said
-    # Of several numbers, the first one's step is there.
+    # Where several numbers are asked for, the step of the first one is there.
     names = [file.name for file in tmp_path.iterdir()]
     assert names == ["step.1x1.json"][: len(numbers) - 1]
 

@@ -140,7 +140,18 @@ def test_a_search_begins_with_a_placement_that_is_there(
     assert main(other) == 3
     assert "it is a placement of another graph" in capsys.readouterr().err
     assert main([*words[:2], "--servers", "3", *SERVERS[2:], *start]) == 3
-    assert "it is a placement on other devices" in capsys.readouterr().err
+    assert "it is a placement on other devices or rails" in capsys.readouterr().err
+    assert main([*words[:2], "--servers", "2", "--nics", "2", *SERVERS[4:], *start]) == 3
+    assert "it is a placement on other devices or rails" in capsys.readouterr().err
+    document = json.loads(first.read_text())
+    document["order"] = {device: [] for device in document["order"]}
+    broken = tmp_path / "broken.json"
+    broken.write_text(json.dumps(document))
+    assert main([*words, "--start", str(broken)]) == 3
+    assert f"{broken}: it cannot run: " in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*words, "--engine", "heft", *start])
+    assert "--start is for engine auto" in capsys.readouterr().err
     with pytest.raises(SystemExit) as stopped:
         solve(folder, again, *start)
     assert stopped.value.code == 2
