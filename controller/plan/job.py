@@ -162,8 +162,9 @@ class PlacedJob(Frozen):
     )
     shards: CountOrAuto = Field(
         1,
-        description="the number of shards that a large weight is cut into by rows; each has an "
-        "update and a device of its own; `auto`: 1, or one for each device",
+        description="the number of shards that a large weight is cut into by rows, and of replicas "
+        "that small ones have; each has an update and a device of its own; `auto`: 1, or one for "
+        "each device",
     )
     autocast: Literal["bf16"] | None = Field(
         None, description="runs model and loss under `torch.autocast`; none: without it"

@@ -7,7 +7,7 @@ A weight that was cut into shards, and its optimizer state, is saved by rows: un
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -70,12 +70,12 @@ class SavedTensors:
         self._require_joined(name, parts)
         return torch.cat([self._file_of[part.name].read(part.name) for part in parts])
 
-    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
+    def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Overwrites the tensors, also where the file has a weight by other rows, or whole: names
         end in their rows as in the file. Raises OSError, and TensorFileError where one is not
         there, or is of another type or shape. That is seen before it is read: it may be larger than
         memory."""
-        for name, tensor in tensors.items():
+        for name, tensor in tensors:
             if name in self._file_of:
                 self._require_alike(name, tensor, name, tuple(tensor.shape))
                 tensor.copy_(self._file_of[name].read(name))

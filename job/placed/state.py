@@ -12,7 +12,7 @@ The entries of param_groups, which are no tensors, stand in the manifest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from placewire.job.contract.checkpoint import Manifest
 from placewire.job.contract.specification import RankSpec
 from placewire.job.placed.lower import RankProgram
 from placewire.job.placed.tensor_file import described
-from placewire.optimizer.capture.state import StateName
+from placewire.optimizer.capture.state import StateName, StatePart
 from placewire.optimizer.capture.step import CapturedStep
 from placewire.optimizer.capture.updates import AdamW, Sgd
 from placewire.optimizer.placement import Placement
@@ -32,46 +32,45 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class RankState:
-    """names, held and updates: by operator id, as in StateNames.of and RankProgram. suffixes: what
-    the names of shards end in, by operator id.
+    """parts, held and updates: by operator id, as in StateNames.of and RankProgram.
 
     others: on the first rank, what it saves for all because no operator of any rank holds it.
     """
 
-    names: Mapping[str, tuple[StateName, ...]]
+    parts: Mapping[str, tuple[StatePart, ...]]
     held: Mapping[str, torch.Tensor]
     updates: Mapping[str, AdamW | Sgd]
-    suffixes: Mapping[str, str]
     others: Tensors
 
-    def to_load(self, steps_done: int) -> Tensors:
-        """Returns the rank's own tensors, to be overwritten in place."""
-        found: dict[str, torch.Tensor] = {}
+    def to_load(self, steps_done: int) -> Iterator[tuple[str, torch.Tensor]]:
+        """The rank's own tensors, to be overwritten in place. Of replicas that it has several of,
+        each has the same names."""
         for identifier, value in self.held.items():
-            name, suffix = self.names[identifier][0], self.suffixes.get(identifier, "")
-            found[f"{name.key}{suffix}"] = value
             update = self.updates.get(identifier)
             state = update.state(value, steps_done) if update else {}
-            for key, tensor in state.items():
-                found[f"{_optimizer_of(name)}.state.{name.name}.{key}{suffix}"] = tensor
-        return found
+            for part in self.parts[identifier]:
+                name, suffix = part.names[0], part.suffix
+                yield f"{name.key}{suffix}", part.within(value)
+                for key, tensor in state.items():
+                    whole = f"{_optimizer_of(name)}.state.{name.name}.{key}{suffix}"
+                    yield whole, part.within(tensor)
 
     def to_save(self, steps_done: int) -> Tensors:
         """Returns the same with tied parameters under all their names, as in state_dict()."""
         tied = {
-            f"{name.key}{self.suffixes.get(identifier, '')}": value
+            f"{name.key}{part.suffix}": part.within(value)
             for identifier, value in self.held.items()
-            for name in self.names[identifier]
+            for part in self.parts[identifier]
+            for name in part.names
         }
-        return {**self.to_load(steps_done), **tied, **self.others}
+        return {**dict(self.to_load(steps_done)), **tied, **self.others}
 
 
 def rank_state(captured: CapturedStep, program: RankProgram, is_first: bool) -> RankState:
     return RankState(
-        names=captured.names.of,
+        parts=captured.names.of,
         held=program.held,
         updates=program.updates,
-        suffixes={node: shard.suffix for node, shard in captured.code.shards.items()},
         others={n.key: v for n, v in captured.names.others.items()} if is_first else {},
     )
 
@@ -99,11 +98,9 @@ def job_manifest(spec: RankSpec, placement: Placement, captured: CapturedStep) -
 def _saved_tensors(captured: CapturedStep) -> Mapping[str, str]:
     """Returns type and shape of every tensor of model and loss that a checkpoint has, by name."""
     found: dict[str, str] = {}
-    for identifier, names in captured.names.of.items():
-        layout, size = captured.layouts[identifier], captured.layouts[identifier].size
-        if (shard := captured.code.shards.get(identifier)) is not None:
-            size = (shard.rows, *size[1:])
-        found |= {name.key: described(layout.dtype, size) for name in names}
+    for identifier, parts in captured.names.of.items():
+        dtype = captured.layouts[identifier].dtype
+        found |= {name.key: described(dtype, part.shape) for part in parts for name in part.names}
     others = captured.names.others
     return found | {name.key: described(v.dtype, v.shape) for name, v in others.items()}
 
@@ -112,8 +109,8 @@ def _param_groups(captured: CapturedStep) -> Mapping[str, tuple[Mapping[str, Any
     trained: dict[str, dict[str, None]] = {}  # in order, and each weight once
     for identifier in captured.code.writers.values():
         if identifier in captured.code.parameters:
-            name = captured.names.of[identifier][0]
-            trained.setdefault(_optimizer_of(name), {})[name.name] = None
+            for part in captured.names.of[identifier]:
+                trained.setdefault(_optimizer_of(part.names[0]), {})[part.names[0].name] = None
     return {
         optimizer: ({"params": [*names], **captured.optimizer.torch_options},)
         for optimizer, names in trained.items()

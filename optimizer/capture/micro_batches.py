@@ -1,14 +1,15 @@
 """Unrolls gradient accumulation: repeats the graph of one micro-batch for each micro-batch.
 
 What depends on parameters and constants alone stays single, but for weights that are joined from
-shards, and what is computed from these. A micro-batch reads the buffers that the one before wrote.
+shards, and what is computed from these. Of a parameter with replicas each micro-batch reads one.
+A micro-batch reads the buffers that the one before wrote.
 Gradients are added in the order of the micro-batches, as in `.grad`; the loss is the mean of the
 micro-batches' losses. Micro-batches can thus overlap on different devices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -58,16 +59,30 @@ def refuse_what_does_not_split(inputs: Tensors, batch: int, count: int, where: s
             )
 
 
-def unrolled(joint: JointGraph, count: int, batch_tensors: int) -> JointGraph:
+def unrolled(
+    joint: JointGraph, count: int, batch_tensors: int, replicas: Mapping[str, Sequence[str]]
+) -> JointGraph:
     """Returns a new graph of `count` copies, whose names end in _m0, _m1 and so on. joint: without
-    tied parameters, and with the tangent of the mean already."""
-    return _Unrolling(joint, count, batch_tensors).result()
+    tied parameters, and with the tangent of the mean already. replicas: by parameter the names of
+    its replicas, where it has several; micro-batch m reads replica m modulo their number, and each
+    has gradients of all micro-batches."""
+    return _Unrolling(joint, count, batch_tensors, replicas).result()
 
 
 class _Unrolling:
-    def __init__(self, joint: JointGraph, count: int, batch_tensors: int) -> None:
+    def __init__(
+        self,
+        joint: JointGraph,
+        count: int,
+        batch_tensors: int,
+        replicas: Mapping[str, Sequence[str]],
+    ) -> None:
         self.joint, self.count = joint, count
         self.graph = fx.Graph()
+        self.replicas = {
+            joint.parameters[name]: {one: self._replica(joint.parameters[name]) for one in names}
+            for name, names in replicas.items()
+        }
         self.once = self._copy_what_is_common()
         self.once_in_memory = {storage_of(node) for node in self.once}
         self.inputs = {
@@ -80,7 +95,7 @@ class _Unrolling:
         self.totals: dict[str, fx.Node] = {}
         self.gradient_names: dict[fx.Node, list[str]] = {}
         for name, node in joint.gradients.items():
-            self.gradient_names.setdefault(node, []).append(name)
+            self.gradient_names.setdefault(node, []).extend(replicas.get(name, (name,)))
 
     def result(self) -> JointGraph:
         joint = self.joint
@@ -89,6 +104,7 @@ class _Unrolling:
         carried, losses = dict(buffers), []
         for m in range(self.count):
             here = {**self.once, **{node: carried[name] for name, node in written.items()}}
+            here |= {node: [*some.values()][m % len(some)] for node, some in self.replicas.items()}
             self._add_micro_batch(m, here)
             carried = {
                 name: in_layout_of(here[joint.new_buffers[name]], node.meta["val"])
@@ -107,7 +123,7 @@ class _Unrolling:
         return replace(
             joint,
             graph=self.graph,
-            parameters={name: self.once[node] for name, node in joint.parameters.items()},
+            parameters=self._parameters(),
             buffers={
                 name: buffers.get(name) or self.once[node] for name, node in joint.buffers.items()
             },
@@ -115,11 +131,35 @@ class _Unrolling:
             loss=loss,
             gradients=self.totals,
             new_buffers=carried,
+            values=self._values(),
         )
+
+    def _replica(self, node: fx.Node) -> fx.Node:
+        copy = self.graph.placeholder(node.name)
+        value = node.meta["val"]
+        with value.fake_mode:
+            copy.meta = {**node.meta, "val": torch.empty_like(value)}
+        return copy
+
+    def _parameters(self) -> dict[str, fx.Node]:
+        found: dict[str, fx.Node] = {}
+        for name, node in self.joint.parameters.items():
+            found |= self.replicas.get(node) or {name: self.once[node]}
+        return found
+
+    def _values(self) -> dict[str, torch.Tensor]:
+        """Each replica has memory of its own."""
+        found = dict(self.joint.values)
+        for name, node in self.joint.parameters.items():
+            if node in self.replicas:
+                value = found.pop(name)
+                found |= {replica: value.clone() for replica in self.replicas[node]}
+        return found
 
     def _copy_what_is_common(self) -> dict[fx.Node, fx.Node]:
         """Copies parameters, constants, and what depends on these alone. Returns the copies."""
         changing = {
+            *self.replicas,
             *self.joint.inputs.values(),
             *(node for name, node in self.joint.buffers.items() if name in self.joint.new_buffers),
         }

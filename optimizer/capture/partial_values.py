@@ -64,14 +64,19 @@ def _with_values(
 ) -> CapturedStep:
     """Makes all wanted values at once, so that the model is built again only once."""
     code, names = captured.code, captured.names
-    held = {("held", i): v for i, v in captured.values.items() if i in wanted}
+    flat = {i: some for i, some in code.members.items() if i in wanted}
+    held = {("held", i): v for i, v in captured.values.items() if i in wanted and i not in flat}
+    members = {("member", m.names[0]): m.value for some in flat.values() for m in some}
     constants = {("constant", i): v for i, v in code.constants.items()}
     rest = {("other", n.key): v for n, v in names.others.items() if others}
-    every: dict[tuple[str, str], torch.Tensor] = {**held, **constants, **rest}
+    every: dict[tuple[str, str], torch.Tensor] = {**held, **members, **constants, **rest}
     fake = {key: value for key, value in every.items() if is_fake(value)}
     # The whole weight of a shard needs no memory for longer than it takes to make it.
     shards = [key for key in fake if key[0] == "held" and key[1] in code.shards]
     real = {**every, **recording.make(fake, copied=shards)}
+    for identifier, some in flat.items():
+        parts = [real["member", member.names[0]].reshape(-1) for member in some]
+        real["held", identifier] = torch.cat(parts)
     return replace(
         captured,
         code=replace(

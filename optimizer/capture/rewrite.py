@@ -21,6 +21,7 @@ from placewire.optimizer.capture.layout import Layout
 from placewire.optimizer.capture.micro_batches import unrolled
 from placewire.optimizer.capture.nodes import rename, storage_of
 from placewire.optimizer.capture.shards import Shard, with_shards
+from placewire.optimizer.capture.small_weights import Member, replica_name, with_small_weights
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.capture.writers import add_copies, add_updates, merge_ties
 
@@ -37,7 +38,8 @@ class PlaceableGraph:
 
     parameters, buffers: real values by node name. names: by node name the names of each of these
     in the exported module, several where parameters are tied. shards: by node name which rows a
-    parameter is, where it is not a whole one. inputs: node name to position.
+    parameter is, where it is not a whole one. members: by node name what a flat parameter is made
+    of, which has no name itself. inputs: node name to position.
     writers: node name of each update or copy to the node name of what it writes.
     """
 
@@ -47,6 +49,7 @@ class PlaceableGraph:
     buffers: Mapping[str, torch.Tensor]
     names: Mapping[str, tuple[str, ...]]
     shards: Mapping[str, Shard]
+    members: Mapping[str, tuple[Member, ...]]
     inputs: Mapping[str, int]
     writers: Mapping[str, str]
     loss: str
@@ -57,7 +60,7 @@ def placeable(
 ) -> PlaceableGraph:
     """Rewrites joint.graph in place. joint: of one micro-batch, which has batch_tensors inputs;
     input k of micro-batch m gets position m * batch_tensors + k. shards: into how many a large
-    weight is cut. Raises CaptureError."""
+    weight is cut, and how many replicas small ones have. Raises CaptureError."""
     graph = joint.graph
     graph.erase_node(graph.output_node())
     joint = _without_identity_views(joint)
@@ -67,11 +70,17 @@ def placeable(
     joint, names = merge_ties(joint)
     joint, cut = with_shards(joint, shards, choice)
     names |= {name: names.get(shard.name, (shard.name,)) for name, shard in cut.items()}
+    members: dict[str, tuple[Member, ...]] = {}
     if micro_batches > 1:
+        count = min(shards, micro_batches)
+        joint, flat = with_small_weights(joint, names, count, choice)
+        replicas = {name: [replica_name(name, r) for r in range(count)] for name in flat}
+        members = {one: flat[name] for name, some in replicas.items() for one in some}
+        names |= dict.fromkeys(members, ())
         results = (joint.loss, *joint.gradients.values(), *joint.new_buffers.values())
         read = (*joint.parameters.values(), *joint.buffers.values(), *joint.inputs.values())
         _drop_dead(graph, keep={node.name for node in (*results, *read)})
-        joint = unrolled(joint, micro_batches, batch_tensors)
+        joint = unrolled(joint, micro_batches, batch_tensors, replicas)
         graph = joint.graph
     parameters, updates = add_updates(joint, choice)
     buffers, copies = add_copies(joint)
@@ -91,6 +100,7 @@ def placeable(
         buffers={node: joint.values[name].detach() for node, name in buffers.items()},
         names={n: names.get(name, (name,)) for n, name in {**parameters, **buffers}.items()},
         shards={node: cut[name] for node, name in parameters.items() if name in cut},
+        members={node: members[name] for node, name in parameters.items() if name in members},
         inputs=inputs,
         writers=writers,
         loss=joint.loss.name,

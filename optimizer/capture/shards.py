@@ -30,7 +30,7 @@ aten = torch.ops.aten
 # A smaller shard would cost more messages than it saves bytes.
 LEAST_SHARD_BYTES = 1 << 20
 # The widest vectors of today's processors have 16 float32, and loops over them are unrolled by 4.
-_VECTOR_ELEMENTS = 64
+VECTOR_ELEMENTS = 64
 
 
 @dataclass(frozen=True)
@@ -96,16 +96,16 @@ def _cuts(value: torch.Tensor, count: int) -> list[int]:
     """The rows where shards begin, then the number of rows; [0, rows] for one that stays whole."""
     rows = value.shape[0] if value.dim() else 1
     whole = [0, rows]
-    if not value.is_floating_point() or not value.numel() or not _is_plain(value):
+    if not value.is_floating_point() or not value.numel() or not is_plain(value):
         return whole
-    step = _VECTOR_ELEMENTS // math.gcd(_VECTOR_ELEMENTS, value.numel() // rows)
+    step = VECTOR_ELEMENTS // math.gcd(VECTOR_ELEMENTS, value.numel() // rows)
     count = min(count, value.nbytes // LEAST_SHARD_BYTES, rows // step)
     if count < 2:
         return whole
     return [round(k * rows / count / step) * step for k in range(count)] + [rows]
 
 
-def _is_plain(value: torch.Tensor) -> bool:
+def is_plain(value: torch.Tensor) -> bool:
     """Whether joined rows have the tensor's strides, those of dimensions of extent 1 included."""
     stride = 1
     for extent, found in zip(reversed(value.shape), reversed(value.stride()), strict=True):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from placewire.optimizer.capture.protocol import TrainingStep
 from placewire.optimizer.capture.rewrite import PlaceableGraph
+from placewire.optimizer.capture.shards import Shard
 
 
 @dataclass(frozen=True)
@@ -25,13 +27,40 @@ class StateName:
 
 
 @dataclass(frozen=True)
-class StateNames:
-    """of: by operator id; several names where parameters are tied, of which the optimizer uses the
-    first. others: what model and loss save and no operator holds, which are constants of the step
-    and parameters that it does not use; steps never change them.
+class StatePart:
+    """What an operator's value is called, or a part of its elements.
+
+    names: several where parameters are tied, of which the optimizer uses the first. shape: of the
+    whole weight. shard: the rows that it is, where it is not whole. start: in the value's elements,
+    where it is one member of several; else None.
     """
 
-    of: Mapping[str, tuple[StateName, ...]]
+    names: tuple[StateName, ...]
+    shape: tuple[int, ...]
+    shard: Shard | None = None
+    start: int | None = None
+
+    @property
+    def suffix(self) -> str:
+        """What a checkpoint adds to the names."""
+        return self.shard.suffix if self.shard else ""
+
+    def within(self, value: torch.Tensor) -> torch.Tensor:
+        """value: the operator's, or something of the optimizer's for it: as many elements, or a
+        single one for all of them. Returns a view."""
+        if self.start is None or not value.dim():
+            return value
+        return value[self.start : self.start + math.prod(self.shape)].view(self.shape)
+
+
+@dataclass(frozen=True)
+class StateNames:
+    """of: by operator id; several parts for a flat parameter. others: what model and loss save and
+    no operator holds, which are constants of the step and parameters that it does not use; steps
+    never change them.
+    """
+
+    of: Mapping[str, tuple[StatePart, ...]]
     others: Mapping[StateName, torch.Tensor]
 
 
@@ -52,10 +81,17 @@ def state_names(step: TrainingStep, code: PlaceableGraph) -> StateNames:
         found = StateName(part, name)
         return found if found in saved else StateName("transient", f"{part}.{name}")
 
-    names = {
-        identifier: tuple(named(exported) for exported in exported_names)
-        for identifier, exported_names in code.names.items()
-    }
-    held = {name for some in names.values() for name in some}
+    def parts_of(identifier: str) -> Iterator[StatePart]:
+        for member in code.members.get(identifier, ()):
+            yield StatePart(tuple(map(named, member.names)), member.shape, start=member.start)
+        if exported := code.names[identifier]:
+            shape = tuple(values[identifier].shape)
+            if (shard := code.shards.get(identifier)) is not None:
+                shape = (shard.rows, *shape[1:])
+            yield StatePart(tuple(map(named, exported)), shape, shard)
+
+    values = {**code.parameters, **code.buffers}
+    found = {identifier: tuple(parts_of(identifier)) for identifier in code.names}
+    held = {name for parts in found.values() for part in parts for name in part.names}
     others = {name: value for name, value in saved.items() if name not in held}
-    return StateNames(of=names, others=others)
+    return StateNames(of=found, others=others)

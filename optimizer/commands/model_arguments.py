@@ -44,8 +44,8 @@ def add_model_arguments(
         "--shards",
         type=positive,
         metavar="N",
-        help="how many shards a large weight is cut into by rows, each with an update and a device "
-        "of its own; default: 1" + each,
+        help="how many shards a large weight is cut into by rows, and how many replicas small ones "
+        "have, each with an update and a device of its own; default: 1" + each,
         **numbers,
     )
     parser.add_argument("--autocast", choices=["bf16"], help="run model and loss in torch.autocast")

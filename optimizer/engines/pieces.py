@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewire.optimizer.arrays import IntArray
+from placewire.optimizer.arrays import BoolArray, IntArray
 from placewire.optimizer.engines import units
 from placewire.optimizer.engines.costing import Costing, Found
 from placewire.optimizer.engines.layering import layers_of, ranges_of
@@ -73,9 +73,20 @@ class Pieces:
         order = graph.topological_order
         return PieceTables(
             piece, self.micro_batch, unit, first.astype(np.int64), heavy[held[heavy] > 0], held,
-            units.unit_able(problem, unit), order[shared[order]], np.ascontiguousarray(rate),
-            self.devices,
+            self._read(unit), units.unit_able(problem, unit), order[shared[order]],
+            np.ascontiguousarray(rate), self.devices,
         )  # fmt: skip
+
+    def _read(self, unit: IntArray) -> BoolArray:
+        """bool[units, micro-batches]: which of them read tensors of the unit, or all: a replica of
+        a weight is for some."""
+        graph = self.problem.graph
+        read = np.zeros((int(unit.max(initial=-1)) + 1, self.micro_batches), dtype=np.bool_)
+        producer = np.repeat(graph.tensor_producer, np.diff(graph.consumers_start))
+        reader = self.micro_batch[graph.consumers]
+        inside = reader >= 0
+        read[unit[producer[inside]], reader[inside]] = True
+        return read | ~read.any(axis=1, keepdims=True)
 
     def solution(self, layout: Layout) -> Solution:
         home = np.ascontiguousarray(layout.home, dtype=np.int64)

@@ -182,7 +182,8 @@ def assert_equal_to_one_unbroken_rank(checkpoint: Path, steps: int) -> None:
             program.module(*(batch[position] for position in program.inputs))
     saved = read_checkpoint(checkpoint)
     for identifier, value in program.held.items():
-        (name,) = captured.names.of[identifier]
+        (part,) = captured.names.of[identifier]
+        (name,) = part.names
         assert torch.equal(saved["model"][name.name], value), name
         state = program.updates[identifier].state(value, steps)
         for key, tensor in state.items():

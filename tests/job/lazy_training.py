@@ -66,16 +66,16 @@ def on_one_device(captured: CapturedStep) -> Placement:
 
 
 def joined(captured: CapturedStep, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The values by their names in PyTorch, shards put together."""
-    parts: dict[str, list[tuple[int, torch.Tensor]]] = {}
+    """The values by their names in PyTorch, shards put together. A weight whose replicas differ
+    equals no other: it is not a number."""
+    parts: dict[str, dict[int, torch.Tensor]] = {}
     for node, value in values.items():
-        shard = captured.code.shards.get(node)
-        parts.setdefault(captured.code.names[node][0], []).append(
-            (shard.start if shard else 0, value)
-        )
+        for part in captured.names.of[node]:
+            found = parts.setdefault(part.names[0].key, {})
+            start, own = part.shard.start if part.shard else 0, part.within(value)
+            same = torch.equal(found.setdefault(start, own), own)
+            found[start] = own if same else torch.full_like(own, torch.nan)
     return {
-        name: torch.cat([value for _, value in sorted(some, key=lambda one: one[0])])
-        if len(some) > 1
-        else some[0][1]
+        name: torch.cat([value for _, value in sorted(some.items())]) if len(some) > 1 else some[0]
         for name, some in parts.items()
     }

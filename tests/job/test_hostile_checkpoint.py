@@ -50,7 +50,7 @@ def entry(shape: list[int], size: int, begin: int = 0) -> dict[str, Any]:
 
 def load(checkpoint: Checkpoint) -> None:
     with saved_tensors(checkpoint) as saved:
-        saved.load({"model.w": torch.zeros(4)})
+        saved.load([("model.w", torch.zeros(4))])
 
 
 def test_a_tensor_of_another_shape_is_refused_before_it_is_read(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Is each rule of micro-batches and shards needed? Without any of them training differs.
+"""Is each rule of micro-batches, shards and replicas needed? Without any of them training differs.
 
 Ranks live in one process; tests/job/test_exact.py takes rules of all placements out on real ranks,
 and tests/job/test_bundles.py those of bundles.
@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import fx
 
-from placewire.optimizer.capture import micro_batches, shards
+from placewire.optimizer.capture import micro_batches, shards, small_weights
 from placewire.optimizer.capture import step as step_module
 from placewire.optimizer.capture.protocol import Tensors
 from placewire.optimizer.capture.step import CapturedStep, capture
@@ -142,6 +142,62 @@ def _rows(node: fx.Node) -> int:
 @pytest.mark.parametrize("mutation", [joined_from_the_last, rows_of_other_shards])
 def test_without_a_rule_of_shards(monkeypatch: pytest.MonkeyPatch, mutation: Mutation) -> None:
     whole, right = captured(), captured(SHARDS)
+    expected = outcome(whole, on_one_device(whole))
+    assert equal(outcome(right, spread(right)), expected)
+    mutation(monkeypatch)
+    other = captured(SHARDS)
+    assert not equal(outcome(other, spread(other)), expected)
+
+
+def each_replica_for_its_own_micro_batches(patch: pytest.MonkeyPatch) -> None:
+    add = micro_batches._Unrolling._add_gradient
+
+    def added(self: Any, m: int, name: str, gradient: fx.Node) -> None:
+        number = name.rpartition(" of replica ")[2]
+        if not number.isdecimal() or m == 0 or m % SHARDS == int(number):
+            add(self, m, name, gradient)
+
+    patch.setattr(micro_batches._Unrolling, "_add_gradient", added)
+
+
+def gradients_of_other_small_weights(patch: pytest.MonkeyPatch) -> None:
+    join = small_weights._joined
+
+    def turned(graph: fx.Graph, gradients: Any, weights: Any) -> fx.Node:
+        return join(graph, gradients[::-1], weights[::-1])
+
+    patch.setattr(small_weights, "_joined", turned)
+
+
+def one_replica_trained_for_all(patch: pytest.MonkeyPatch) -> None:
+    parameters = micro_batches._Unrolling._parameters
+
+    def first(self: Any) -> dict[str, fx.Node]:
+        for some in self.replicas.values():
+            self.gradient_names = {
+                gradient: [name for name in names if name not in [*some][1:]]
+                for gradient, names in self.gradient_names.items()
+            }
+            for name in [*some][1:]:
+                self.totals.pop(name, None)
+        return parameters(self)
+
+    patch.setattr(micro_batches._Unrolling, "_parameters", first)
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        each_replica_for_its_own_micro_batches,
+        gradients_of_other_small_weights,
+        one_replica_trained_for_all,
+    ],
+)
+def test_without_a_rule_of_small_weights(
+    monkeypatch: pytest.MonkeyPatch, mutation: Mutation
+) -> None:
+    whole, right = captured(), captured(SHARDS)
+    assert right.code.members
     expected = outcome(whole, on_one_device(whole))
     assert equal(outcome(right, spread(right)), expected)
     mutation(monkeypatch)

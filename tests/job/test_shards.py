@@ -13,6 +13,7 @@ from placewire.job.contract.checkpoint import CheckpointSpec, open_folder
 from placewire.job.contract.specification import OptimizerSpec, Saved
 from placewire.job.placed.plain_state import read_checkpoint
 from placewire.job.placed.saved_tensors import SavedTensors
+from placewire.job.placed.state import RankState
 from placewire.job.placed.tensor_file import TensorFile, TensorFileError, write_tensors
 from placewire.optimizer.capture import shards
 from placewire.optimizer.capture.step import CapturedStep, capture
@@ -136,6 +137,18 @@ def test_ranks_save_shards_from_which_others_and_pytorch_go_on(
                 assert value == other, name
 
 
+def test_each_replica_of_a_small_weight_is_loaded(tmp_path: Path) -> None:
+    """Also where one rank has several."""
+    made = capture("tests.models.hard:training_step", 8, OptimizerChoice(), 3, 2, shards=2)
+    held = {node: made.code.parameters[node] for node in made.code.members}
+    assert len(held) == 2
+    state = RankState(made.names.of, held, {}, {})
+    saved = {name: torch.full_like(value, 7.0) for name, value in state.to_save(0).items()}
+    with opened(tmp_path, saved, {}) as tensors:
+        tensors.load(state.to_load(0))
+    assert all(bool((value == 7.0).all()) for value in held.values())
+
+
 def flattened(tree: object, path: str = "") -> list[tuple[str, object]]:
     if not isinstance(tree, dict):
         return [(path, tree)]
@@ -210,7 +223,7 @@ def test_what_was_cut_otherwise_or_not_is_loaded(
 ) -> None:
     found, expected = by_rows(wanted, change=100.0), by_rows(wanted)
     with opened(tmp_path, by_rows(saved), {"model.a": "float32[4, 3]"}) as tensors:
-        tensors.load(found)
+        tensors.load(found.items())
     assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
@@ -246,7 +259,7 @@ def test_what_cannot_be_cut_so_is_refused(
         opened(tmp_path, saved, {"model.a": "float32[4, 3]"}) as tensors,
         pytest.raises(TensorFileError, match=why),
     ):
-        tensors.load({name: target})
+        tensors.load([(name, target)])
     assert torch.equal(target, before)
 
 

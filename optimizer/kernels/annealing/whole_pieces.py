@@ -14,7 +14,8 @@ from placewire.optimizer.kernels.tables import Tables
 class PieceTables(NamedTuple):
     """piece, micro_batch (-1: shared by several), unit int64[n]. Of units: first int64[U], an
     operator of each; heavy, those of shared operators with weights, the most bytes first; held
-    float64[U] their bytes; able bool[U, D]. shared int64[...]: the shared operators, sorted. rate
+    float64[U] their bytes; read bool[U, micro-batches] which ones read them, or all; able bool[U,
+    D]. shared int64[...]: the shared operators, sorted. rate
     float64[D]: that of the NICs of the device's server; preferred int64[D]: devices in the order in
     which they are tried for what its own device cannot run.
     """
@@ -25,6 +26,7 @@ class PieceTables(NamedTuple):
     first: IntArray
     heavy: IntArray
     held: FloatArray
+    read: BoolArray
     able: BoolArray
     shared: IntArray
     rate: FloatArray
@@ -35,9 +37,9 @@ class PieceTables(NamedTuple):
 def expanded(tables: Tables, pieces: PieceTables, home: IntArray) -> IntArray:
     """int64[n]: operators of one micro-batch where home int64[pieces, micro-batches] says.
 
-    A shared weight goes, with its unit, to one of the devices that run its piece: the one that then
-    holds least of such weights for its rate. Other shared operators go to what reads them, or else
-    to what they read.
+    A shared weight goes, with its unit, to one of the devices that run its piece for micro-batches
+    that read it: the one that then holds least of such weights for its rate. Other shared
+    operators go to what reads them, or else to what they read.
     """
     units, devices = len(pieces.first), len(pieces.rate)
     of_unit = np.full(units, -1, dtype=np.int64)
@@ -47,7 +49,10 @@ def expanded(tables: Tables, pieces: PieceTables, home: IntArray) -> IntArray:
     load = np.zeros(devices)
     for u in pieces.heavy:
         best = -1
-        for d in home[pieces.piece[pieces.first[u]]]:
+        for m in range(home.shape[1]):
+            if not pieces.read[u, m]:
+                continue
+            d = home[pieces.piece[pieces.first[u]], m]
             if best < 0:
                 best = d
                 continue

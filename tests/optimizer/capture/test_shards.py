@@ -35,8 +35,9 @@ def trained(captured: CapturedStep) -> tuple[list[float], dict[str, torch.Tensor
     code = captured.code
     parts: dict[str, list[tuple[int, torch.Tensor]]] = {}
     for node, value in code.parameters.items():
-        start = code.shards[node].start if node in code.shards else 0
-        parts.setdefault(code.names[node][0], []).append((start, value))
+        for part in captured.names.of[node]:
+            start = part.shard.start if part.shard else 0
+            parts.setdefault(part.names[0].key, []).append((start, part.within(value)))
     ordered = {name: [value for _, value in sorted(some)] for name, some in parts.items()}
     return losses, {
         name: torch.cat(some) if len(some) > 1 else some[0] for name, some in ordered.items()

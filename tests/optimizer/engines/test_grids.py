@@ -116,6 +116,19 @@ def test_a_captured_step_has_a_copy_of_each_operator_in_every_micro_batch() -> N
     assert {"parameter", "update", "aten.add.Tensor"} <= shared and "input" not in shared
 
 
+def test_a_replica_is_where_a_micro_batch_reads_it() -> None:
+    model = "placewire.examples.models.transformer:training_step_small"
+    step = capture(model, 8, OptimizerChoice(), 0, accumulate=8, shards=4)
+    graph = step.operators
+    graph = replace(graph, device_types=("cpu",), seconds=np.full((graph.operator_count, 1), 1e-4))
+    for start in data_parallel(Problem(graph, servers(*["cpu"] * 4))):
+        for name in step.code.members:
+            i, number = graph.index_of[name], int(name.rpartition("_")[2])
+            parts = (graph.micro_batch >= 0) & (graph.micro_batch % 4 == number)
+            assert start.device[i] in start.device[parts]
+    assert len(step.code.members) >= 4 and set(start.device[parts].tolist()) == {start.device[i]}
+
+
 def test_micro_batches_that_read_each_other_s_running_averages_are_apart_nonetheless() -> None:
     model = "placewire.examples.models.resnet50:training_step_small"
     graph = capture(model, 4, OptimizerChoice(), 0, accumulate=2).operators

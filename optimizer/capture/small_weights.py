@@ -1,0 +1,170 @@
+"""Puts small trained weights into few tensors, of which a step with shards has replicas.
+
+A small weight on one device costs every other device that reads it two messages, for the weight and
+for its gradient, and a message takes time however small it is. So the small weights lie one after
+another in flat parameters, as those of FSDP's units do (Zhao et al. 2023, section 3.2), and these
+have replicas, as in DDP: micro-batch m reads replica m modulo their number. No weight is sent then,
+and of gradients one message for all weights of a flat parameter.
+
+Each replica adds the gradients of all micro-batches itself, in the same order, and has an update of
+its own. The replicas are thus equal to the last bit on devices of one type, and equal to the
+weights of a step without them: the fused optimizers treat all elements alike but those beyond the
+last whole vector of a tensor, and weights that have such elements stay by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from placewire.optimizer.capture.joint import JointGraph
+from placewire.optimizer.capture.nodes import MODULE, STORAGE, in_layout_of, storage_of
+from placewire.optimizer.capture.shards import VECTOR_ELEMENTS, is_plain
+from placewire.optimizer.capture.updates import OptimizerChoice
+
+aten = torch.ops.aten
+
+# Sending more bytes takes longer, on networks of 10 Gbit/s and more, than the two messages.
+MOST_WEIGHT_BYTES = 1 << 16
+# More bytes in one would wait for gradients longer than a further message takes.
+MOST_FLAT_BYTES = 1 << 18
+
+
+@dataclass(frozen=True)
+class Member:
+    """A weight from element `start` on in a flat parameter.
+
+    names: in the exported module, several where it is tied. value: before the first step."""
+
+    names: tuple[str, ...]
+    start: int
+    value: torch.Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.value.shape)
+
+    @property
+    def end(self) -> int:
+        return self.start + self.value.numel()
+
+
+def with_small_weights(
+    joint: JointGraph,
+    names: Mapping[str, tuple[str, ...]],
+    replicas: int,
+    choice: OptimizerChoice,
+) -> tuple[JointGraph, dict[str, tuple[Member, ...]]]:
+    """Rewrites the graph so that small trained weights are flat parameters. Returns also their
+    members. joint: of one micro-batch, without tied parameters. names: all those of parameters.
+    replicas: how many a flat parameter will have. No weight is put into one where that is 1, or
+    where gradients are clipped, as their norm would be another.
+    """
+    flats = _flats(joint, names) if replicas > 1 and choice.clip_norm is None else {}
+    if not flats:
+        return joint, {}
+    first_operator = next(node for node in joint.graph.nodes if node.op != "placeholder")
+    parameters, gradients = dict(joint.parameters), dict(joint.gradients)
+    values = dict(joint.values)
+    for flat, members in flats.items():
+        nodes = [parameters.pop(member.names[0]) for member in members]
+        parameters[flat] = _placeholder(nodes, members)
+        whole = [gradients.pop(member.names[0]) for member in members]
+        gradients[flat] = _joined(joint.graph, whole, [node.meta["val"] for node in nodes])
+        values[flat] = torch.cat([member.value.reshape(-1) for member in members])
+        for node, member in zip(nodes, members, strict=True):
+            _read_from(parameters[flat], node, member, first_operator)
+            joint.graph.erase_node(node)
+    return replace(joint, parameters=parameters, gradients=gradients, values=values), flats
+
+
+def replica_name(flat: str, number: int) -> str:
+    return f"{flat} of replica {number}"
+
+
+def _flats(
+    joint: JointGraph, names: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[Member, ...]]:
+    """By their names. Weights whose gradients come one after another lie together."""
+    place = {node: k for k, node in enumerate(joint.graph.nodes)}
+    small = [name for name, node in joint.parameters.items() if _is_small(joint, name, node)]
+    small.sort(key=lambda name: place[joint.gradients[name]])
+    found: list[list[Member]] = []
+    kinds: list[tuple[torch.dtype, torch.device]] = []
+    for name in small:
+        value = joint.values[name].detach()
+        kind = value.dtype, value.device
+        end = found[-1][-1].end if found else 0
+        if not found or kind != kinds[-1] or end * value.itemsize + value.nbytes > MOST_FLAT_BYTES:
+            found.append([])
+            kinds.append(kind)
+            end = 0
+        found[-1].append(Member(names[name], end, value))
+    return {f"small weights {k}": tuple(members) for k, members in enumerate(found)}
+
+
+def _is_small(joint: JointGraph, name: str, node: fx.Node) -> bool:
+    value = node.meta["val"]
+    return (
+        name in joint.gradients
+        and 0 < value.nbytes <= MOST_WEIGHT_BYTES
+        and value.numel() % VECTOR_ELEMENTS == 0
+        and value.is_floating_point()
+        and joint.gradients[name].meta["val"].dtype == value.dtype
+        and is_plain(value)
+    )
+
+
+def _placeholder(nodes: Sequence[fx.Node], members: Sequence[Member]) -> fx.Node:
+    with nodes[0].graph.inserting_before(nodes[0]):
+        flat = nodes[0].graph.placeholder("small_weights")
+    value = nodes[0].meta["val"]
+    with value.fake_mode:
+        flat.meta["val"] = torch.empty(members[-1].end, dtype=value.dtype, device=value.device)
+    return flat
+
+
+def _read_from(flat: fx.Node, node: fx.Node, member: Member, before: fx.Node) -> None:
+    """Whoever read the weight reads a view of the flat parameter instead."""
+    views: list[tuple[Callable[..., torch.Tensor], tuple[Any, ...]]] = [
+        (aten.slice.Tensor, (0, member.start, member.end))
+    ]
+    if len(member.shape) != 1:
+        views.append((aten.view.default, (list(member.shape),)))
+    found = flat
+    for view, arguments in views:
+        with node.graph.inserting_before(before):
+            made = node.graph.call_function(view, (found, *arguments))
+        value = found.meta["val"]
+        with value.fake_mode:
+            made.meta["val"] = view(value, *arguments)
+        made.meta[MODULE] = node.meta.get(MODULE, "")
+        found = made
+    memory = storage_of(node)
+    node.replace_all_uses_with(found)
+    for other in node.graph.nodes:
+        if other is not node and storage_of(other) == memory:
+            other.meta[STORAGE] = storage_of(flat)
+
+
+def _joined(
+    graph: fx.Graph, gradients: Sequence[fx.Node], weights: Sequence[torch.Tensor]
+) -> fx.Node:
+    """The gradient of a flat parameter, at the end of the graph."""
+    parts = []
+    for gradient, weight in zip(gradients, weights, strict=True):
+        part = in_layout_of(gradient, weight)
+        if weight.dim() != 1:
+            value = part.meta["val"]
+            part = graph.call_function(aten.view.default, (part, [-1]))
+            with value.fake_mode:
+                part.meta["val"] = aten.view.default(value, [-1])
+        parts.append(part)
+    joined = graph.call_function(aten.cat.default, (parts,))
+    with parts[0].meta["val"].fake_mode:
+        joined.meta["val"] = torch.cat([part.meta["val"] for part in parts])
+    return joined
