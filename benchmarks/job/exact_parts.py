@@ -30,7 +30,7 @@ CUT = ("mlp", "alexnet", "vgg16", "bert", "fnet", "gpt2", "mixture", "two_towers
 _CUTS_OF_A_MODEL = 2
 # Placements of each step on each number of ranks.
 _SEEDS = 2
-_LEAST_SHARD_BYTES = 256
+_LEAST_SHARD_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,9 @@ def tables(pictures: Path | None) -> Iterable[Table]:
         notes=(
             f"{count} of {every} random placements on {', '.join(map(str, RANKS))} ranks equal one "
             f"rank that runs the same program after {STEPS} steps of batch {BATCH}, to the last "
-            f"bit (AdamW). Weights from {_LEAST_SHARD_BYTES} bytes on are cut into shards. "
-            "Placements are drawn as in the first table, with bundles in two of three.",
+            f"bit (AdamW). Weights from {2 * _LEAST_SHARD_BYTES} bytes on are cut into shards, and "
+            "smaller ones of whole vectors have replicas. Placements are drawn as in the first "
+            "table, with bundles in two of three.",
         ),
     )
 

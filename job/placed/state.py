@@ -106,14 +106,20 @@ def _saved_tensors(captured: CapturedStep) -> Mapping[str, str]:
 
 
 def _param_groups(captured: CapturedStep) -> Mapping[str, tuple[Mapping[str, Any], ...]]:
-    trained: dict[str, dict[str, None]] = {}  # in order, and each weight once
-    for identifier in captured.code.writers.values():
-        if identifier in captured.code.parameters:
-            for part in captured.names.of[identifier]:
-                trained.setdefault(_optimizer_of(part.names[0]), {})[part.names[0].name] = None
+    """Each weight once, in the model's order, as optimizers of PyTorch have them."""
+    trained = {
+        part.names[0]: None
+        for identifier in captured.code.writers.values()
+        if identifier in captured.code.parameters
+        for part in captured.names.of[identifier]
+    }
+    place = {name: k for k, name in enumerate(captured.names.order)}
+    groups: dict[str, list[str]] = {}
+    for name in sorted(trained, key=lambda name: place.get(name, len(place))):
+        groups.setdefault(_optimizer_of(name), []).append(name.name)
     return {
-        optimizer: ({"params": [*names], **captured.optimizer.torch_options},)
-        for optimizer, names in trained.items()
+        optimizer: ({"params": names, **captured.optimizer.torch_options},)
+        for optimizer, names in groups.items()
     }
 
 

@@ -60,9 +60,9 @@ def with_small_weights(
     choice: OptimizerChoice,
 ) -> tuple[JointGraph, dict[str, tuple[Member, ...]]]:
     """Rewrites the graph so that small trained weights are flat parameters. Returns also their
-    members. joint: of one micro-batch, without tied parameters. names: all those of parameters.
-    replicas: how many a flat parameter will have. No weight is put into one where that is 1, or
-    where gradients are clipped, as their norm would be another.
+    members. joint: of one micro-batch, without tied parameters. names: all those of parameters, of
+    a shard those of its weight. replicas: how many a flat parameter will have. No weight is put
+    into one where that is 1, or where gradients are clipped, as their norm would be another.
     """
     flats = _flats(joint, names) if replicas > 1 and choice.clip_norm is None else {}
     if not flats:
@@ -91,7 +91,8 @@ def _flats(
 ) -> dict[str, tuple[Member, ...]]:
     """By their names. Weights whose gradients come one after another lie together."""
     place = {node: k for k, node in enumerate(joint.graph.nodes)}
-    small = [name for name, node in joint.parameters.items() if _is_small(joint, name, node)]
+    whole = [name for name in joint.parameters if names[name][0] == name]  # and no shard
+    small = [name for name in whole if _is_small(joint, name, joint.parameters[name])]
     small.sort(key=lambda name: place[joint.gradients[name]])
     found: list[list[Member]] = []
     kinds: list[tuple[torch.dtype, torch.device]] = []

@@ -57,11 +57,12 @@ class StatePart:
 class StateNames:
     """of: by operator id; several parts for a flat parameter. others: what model and loss save and
     no operator holds, which are constants of the step and parameters that it does not use; steps
-    never change them.
+    never change them. order: the names that model and loss save, in their order.
     """
 
     of: Mapping[str, tuple[StatePart, ...]]
     others: Mapping[StateName, torch.Tensor]
+    order: tuple[StateName, ...]
 
 
 def state_names(step: TrainingStep, code: PlaceableGraph) -> StateNames:
@@ -94,4 +95,4 @@ def state_names(step: TrainingStep, code: PlaceableGraph) -> StateNames:
     found = {identifier: tuple(parts_of(identifier)) for identifier in code.names}
     held = {name for parts in found.values() for part in parts for name in part.names}
     others = {name: value for name, value in saved.items() if name not in held}
-    return StateNames(of=found, others=others)
+    return StateNames(of=found, others=others, order=tuple(saved))

@@ -196,6 +196,7 @@ def one_replica_trained_for_all(patch: pytest.MonkeyPatch) -> None:
 def test_without_a_rule_of_small_weights(
     monkeypatch: pytest.MonkeyPatch, mutation: Mutation
 ) -> None:
+    monkeypatch.setattr(shards, "LEAST_SHARD_BYTES", 1 << 20)
     whole, right = captured(), captured(SHARDS)
     assert right.code.members
     expected = outcome(whole, on_one_device(whole))
