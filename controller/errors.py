@@ -210,6 +210,10 @@ class JobFailed(PlacewireError):
         self.rank = rank
 
 
+class Occupied(JobFailed):
+    """What is to be measured would not run alone, on any server that it could be measured on."""
+
+
 class LaunchFailed(JobFailed):
     """No program can be started on a server, or its programs cannot be listed. found: ranks
     (RunningProgram) on the servers that could be looked at."""

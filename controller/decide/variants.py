@@ -11,7 +11,7 @@ from pathlib import Path
 
 from placewire.controller.decide.measured.optimizer_process import Say
 from placewire.controller.decide.measured.profiles import profiled_graph
-from placewire.controller.errors import PlacewireError, PlanError
+from placewire.controller.errors import Occupied, PlacewireError, PlanError
 from placewire.controller.launch.launcher import Launcher
 from placewire.controller.plan.job import PlacedJob, ReplayJob
 from placewire.controller.plan.plan import Plan
@@ -44,7 +44,7 @@ async def variants_of(
     or captured, because an input is no batch, is told and left out, unless nothing else is left.
     Where micro-batches would change what is trained, and the plan asks for no number, `say` gets a
     line, and the step stays whole; compared: it is cut all the same. Raises what profiled_graph
-    raises."""
+    raises, Occupied for any variant."""
     cuts = job.cuts(len(plan.payload_cluster.devices))
     found: dict[str, Variant] = {}
     failed: PlacewireError | None = None
@@ -55,6 +55,8 @@ async def variants_of(
             say(f"variant: {cut_name(cut.accumulate, cut.shards)}")
         try:
             file = await profiled_graph(plan, one, plan_file, launcher, cache, say, quickly=quickly)
+        except Occupied:
+            raise  # Which variants there are must not depend on who else is measuring now.
         except PlacewireError as error:
             # No variant can be captured where the first one, which is cut least, cannot.
             if isinstance(error, PlanError) and cut == cuts[0]:

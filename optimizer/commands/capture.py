@@ -9,11 +9,12 @@ from pathlib import Path
 from placewire.optimizer.commands.arguments import EXIT_CODES
 from placewire.optimizer.commands.model_arguments import (
     add_model_arguments,
-    each_cut,
+    each_admitted,
     parse_optimizer,
 )
 from placewire.optimizer.commands.outcome import DONE, ended, say
 from placewire.optimizer.graph.graph_file import save_graph
+from placewire.optimizer.graph.operator_graph import OperatorGraph
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
@@ -32,12 +33,11 @@ def main(arguments: list[str] | None = None, prog: str = "optimizer capture") ->
 
 
 def _capture(options: argparse.Namespace) -> int:
-    for one in each_cut(options):
-        _capture_one(one)
+    each_admitted(options, _captured)
     return DONE
 
 
-def _capture_one(options: argparse.Namespace) -> None:
+def _captured(options: argparse.Namespace) -> OperatorGraph:
     choice = parse_optimizer(options.optimizer)
     say(f"capturing {options.model}, batch {options.batch}")
     from placewire.optimizer.capture.partial_values import capture_part
@@ -53,6 +53,7 @@ def _capture_one(options: argparse.Namespace) -> None:
     save_graph(graph, Path(options.out))
     counts = f"{graph.operator_count} operators, {graph.tensor_count} tensors"
     say(f"{options.out}: {counts}, structure {graph.structure_hash[:12]}")
+    return graph
 
 
 if __name__ == "__main__":

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.commands.arguments import positive, whole
+from placewire.optimizer.commands.outcome import say
 
 if TYPE_CHECKING:
     from placewire.optimizer.capture.updates import OptimizerChoice
+    from placewire.optimizer.graph.operator_graph import OperatorGraph
+
+AUTO = "auto"
+# More micro-batches make operators slower, and pipelines of this many lose little to their ends.
+_ADMITTED = (1, 2, 4, 8, 16)
 
 
 def add_model_arguments(
@@ -32,12 +38,14 @@ def add_model_arguments(
         help='JSON; default: {"name": "adamw", "lr": 0.001, "options": {}}',
     )
     each = "; of several numbers each gets a graph file" if several else ""
+    decided = "; auto: of 1, 2, 4, 8 and 16 those that the step can be cut into" if several else ""
     parser.add_argument(
         "--accumulate",
-        type=positive,
+        type=_count_or_auto if several else positive,
         metavar="N",
         help="how many micro-batches the batch is cut into; their gradients are added; default: 1"
-        + each,
+        + each
+        + decided,
         **numbers,
     )
     parser.add_argument(
@@ -57,16 +65,50 @@ def add_model_arguments(
     )
 
 
+def _count_or_auto(text: str) -> int | str:
+    return text if text == AUTO else positive(text)
+
+
 def each_cut(options: argparse.Namespace) -> Iterator[argparse.Namespace]:
     """The options of each number of micro-batches and shards, as single numbers. Where there are
-    several, the name of the file `out` ends in both, as in step.4x2.json.gz."""
-    both = [(count, shards) for count in options.accumulate for shards in options.shards]
+    several, the name of the file `out` ends in both, as in step.4x2.json.gz. Raises CaptureError
+    before the first where one of the numbers does not divide the batch."""
+    counts = options.accumulate
+    if AUTO in counts:
+        if len(set(counts)) > 1:
+            raise CaptureError("--accumulate takes numbers, or auto alone")
+        counts = [count for count in _ADMITTED if options.batch % count == 0]
+    for count in counts:
+        if options.batch is not None and options.batch % count:
+            raise CaptureError(
+                f"--batch {options.batch} cannot be cut into --accumulate {count} equal "
+                f"micro-batches; give a batch that {count} divides"
+            )
+    both = [(count, shards) for count in counts for shards in options.shards]
     found = list(dict.fromkeys(both))
     for count, shards in found:
         given = {**vars(options), "accumulate": count, "shards": shards}
-        if len(found) > 1 and options.out is not None:
+        if (len(found) > 1 or options.accumulate == [AUTO]) and options.out is not None:
             given["out"] = _marked(Path(options.out), f"{count}x{shards}")
         yield argparse.Namespace(**given)
+
+
+def each_admitted(
+    options: argparse.Namespace, graph_of: Callable[[argparse.Namespace], OperatorGraph]
+) -> None:
+    """Calls graph_of for each_cut. With --accumulate auto a step whose micro-batches would change
+    what is trained stays whole, and a line says why."""
+    whole: str | None = None
+    for one in each_cut(options):
+        if whole is None or one.accumulate == 1:
+            graph = graph_of(one)
+            reason = graph.notes.get("whole_batch")
+            if options.accumulate == [AUTO] and reason is not None and whole is None:
+                whole = str(reason)
+                say(
+                    "the step is not cut into micro-batches, which would change what is trained: "
+                    f"{whole}. Give --accumulate numbers, if you want that"
+                )
 
 
 def _marked(file: Path, mark: str) -> Path:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from placewire.optimizer.capture.allocator import prepare_allocator
 from placewire.optimizer.commands.arguments import EXIT_CODES, positive, seconds
 from placewire.optimizer.commands.model_arguments import (
+    AUTO,
     add_model_arguments,
+    each_admitted,
     each_cut,
     parse_optimizer,
 )
@@ -55,11 +57,19 @@ def _profile(options: argparse.Namespace) -> int:
         (one,) = each_cut(options)
         exchange(0, own_output(), lambda folder: profiled_graph(_with(one, cache=folder)))
         return DONE
-    for one in each_cut(options):
-        graph = _graph(one)
-        if one.out is not None:
-            save_graph(graph, Path(one.out))
+    if _is_graph_file(options):
+        (options,) = each_cut(options)
+        _saved_graph(options)
+    else:
+        each_admitted(options, _saved_graph)
     return DONE
+
+
+def _saved_graph(options: argparse.Namespace) -> OperatorGraph:
+    graph = _graph(options)
+    if options.out is not None:
+        save_graph(graph, Path(options.out))
+    return graph
 
 
 def _graph(options: argparse.Namespace) -> OperatorGraph:
@@ -176,7 +186,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
 def _refuse_mixed(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Ends the program with code 2 where options do not go together, or some are missing."""
     from_graph = _is_graph_file(options)
-    several = len(options.accumulate) * len(options.shards) > 1
+    several = len(options.accumulate) * len(options.shards) > 1 or AUTO in options.accumulate
     if options.exchange and (
         from_graph or options.out is not None or options.small_batches or several or options.device
     ):

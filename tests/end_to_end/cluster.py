@@ -161,7 +161,8 @@ class TestCluster:
         done = self._run(*arguments, on_line=on_line, timeout_seconds=timeout_seconds)
         until = time.monotonic() + OTHERS_SECONDS
         # The controller takes ranks of tests that run beside this one for a job's on these servers.
-        while "cannot be measured in isolation" in done.output and time.monotonic() < until:
+        occupied = "cannot be measured in isolation"
+        while done.code and occupied in done.output and time.monotonic() < until:
             done = self._run(*arguments, on_line=on_line, timeout_seconds=timeout_seconds)
         return done
 

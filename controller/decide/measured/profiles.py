@@ -22,7 +22,7 @@ from placewire.controller.abandonable import abandonable
 from placewire.controller.decide.cached_file import is_whole, written
 from placewire.controller.decide.measured.digests import digest, optimizer_digest
 from placewire.controller.decide.measured.optimizer_process import Say
-from placewire.controller.errors import JobFailed, PlacewireError, PlanError
+from placewire.controller.errors import Occupied, PlacewireError, PlanError
 from placewire.controller.launch.launcher import PROFILE_PROGRAM, Launcher, RunningProgram
 from placewire.controller.launch.programs import Ended
 from placewire.controller.plan.job import Job, PlacedJob
@@ -151,7 +151,7 @@ async def _of_type(
             await _measure(asked, launcher, server, cache, file, say)
             return file
     first, rank = next(iter(running.items()))
-    raise JobFailed(
+    raise Occupied(
         f"device type {asked.device_type} cannot be measured in isolation: on every server that "
         "has it a rank or a profile of Placewire runs already, on this one with pid "
         f"{rank.pid} for {rank.seconds:.0f} s",

@@ -14,7 +14,7 @@ from placewire.controller.compile.ranks import rank_specs
 from placewire.controller.decide.decide import PlacementDecision, decide
 from placewire.controller.decide.measured.profiles import STALENESS_PROGRAM
 from placewire.controller.decide.variants import Variant, variants_of
-from placewire.controller.errors import PlacewireError, PlanError
+from placewire.controller.errors import Occupied, PlacewireError, PlanError
 from placewire.controller.launch.launcher import NoLauncher
 from placewire.controller.launch.programs import Ended
 from placewire.controller.plan.job import PlacedJob
@@ -170,6 +170,17 @@ async def test_what_cannot_be_profiled_is_told_and_left_out(
     assert cuts_of(await asking()) == [one for one in [(1, 1), (2, 1), (4, 1)] if one != cut]
     (told,) = [line for line in asking.said if line.startswith("left out: ")]
     assert ended.tail[-1] in told
+
+
+async def test_a_number_is_not_left_out_because_others_measure_just_now(tmp_path: Path) -> None:
+    asking = Asking(tmp_path)
+    first = await asking()
+    asking.plan = Asking(tmp_path, batch=8).plan
+    asking.servers.occupied = {"s1", "s2"}
+    with pytest.raises(Occupied, match="cannot be measured in isolation"):
+        await asking()
+    asking.plan = Asking(tmp_path).plan
+    assert cuts_of(await asking()) == cuts_of(first), "what is known needs no measurement"
 
 
 async def test_nothing_that_can_be_profiled_is_an_error(tmp_path: Path) -> None:

@@ -63,13 +63,48 @@ def test_capture_writes_a_file_for_each_number_too(
     assert all(str(file) in capsys.readouterr().err for file in files[:1])
 
 
+def test_auto_writes_each_number_that_divides_the_batch(tmp_path: Path) -> None:
+    out = str(tmp_path / "step.json")
+    words = [MLP, "--batch", "4", "--accumulate", "auto", "--out", out]
+    assert main(["capture", *words]) == 0
+    names = ["step.1x1.json", "step.2x1.json", "step.4x1.json"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == names
+    assert main(["profile", *words, "--device", "rtx4080s", "--shards", "1", "2"]) == 0
+    more = [name.replace("x1", "x2") for name in names]
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(names + more)
+
+
+def test_auto_leaves_a_step_whole_that_needs_its_whole_batch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = "placewire.examples.models.resnet50:training_step_small"
+    out = str(tmp_path / "step.json")
+    words = ["capture", model, "--batch", "4", "--accumulate", "auto", "--shards", "1", "2"]
+    assert main([*words, "--out", out]) == 0
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["step.1x1.json", "step.1x2.json"]
+    assert capsys.readouterr().err.count("is not cut into micro-batches") == 1
+
+
+@pytest.mark.parametrize("command", ["capture", "profile"])
+def test_a_number_that_does_not_divide_the_batch_is_refused_before_the_first_graph(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    words = [command, MLP, "--batch", "6", "--out", str(tmp_path / "step.json")]
+    assert main([*words, "--accumulate", "1", "4"]) == 3
+    told = capsys.readouterr().err
+    assert "--batch 6 cannot be cut into --accumulate 4" in told and "capt" not in told
+    assert main([*words, "--accumulate", "auto", "2"]) == 3
+    assert "auto alone" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def taken(folder: Path, placement: Placement) -> Path:
-    (one,) = [
+    """The first of the files with the placement's graph."""
+    return next(
         file
-        for file in sorted(folder.glob("step.*x1.json.gz"))
+        for file in sorted(folder.glob("step.*.json.gz"))
         if load_graph(file).structure_hash == placement.structure_hash
-    ]
-    return one
+    )
 
 
 def test_solve_takes_one_shows_all_and_check_accepts_it(
@@ -79,14 +114,12 @@ def test_solve_takes_one_shows_all_and_check_accepts_it(
     assert solve(folder, out) == 0
     said = capsys.readouterr()
     placement = load_placement(out)
-    # The mlp's weights are too small to be cut.
-    for count in (1, 2):
-        assert f"{folder}/step.{count}x2.json.gz: left out, because it is the same step as" in (
-            said.err
-        )
-    assert [one.name for one in placement.variants] == ["1 micro-batch", "2 micro-batches"]
+    # The mlp's weights are too small to be cut, and have replicas for several micro-batches.
+    assert f"{folder}/step.1x2.json.gz: left out, because it is the same step as" in said.err
+    names = ["1 micro-batch", "2 micro-batches", "2 micro-batches, 2 shards"]
+    assert [one.name for one in placement.variants] == names
     rows = [line for line in said.out.splitlines() if "micro-batch" in line]
-    assert [row.endswith(", taken") for row in rows].count(True) == 1 and len(rows) == 2
+    assert [row.endswith(", taken") for row in rows].count(True) == 1 and len(rows) == 3
     (own,) = [v for v in placement.variants if v.structure_hash == placement.structure_hash]
     assert own.step_seconds == placement.step_seconds
     assert own.bound_seconds == placement.bound_seconds
@@ -94,7 +127,7 @@ def test_solve_takes_one_shows_all_and_check_accepts_it(
     assert "no placement of these variants can be below" in said.out
     graph_file = taken(folder, placement)
     assert main(["check", str(graph_file), str(out)]) == 0
-    (other,) = set(folder.glob("step.*x1.json.gz")) - {graph_file}
+    other = next(file for file in folder.glob("step.*x1.json.gz") if file != graph_file)
     assert main(["check", str(other), str(out)]) != 0
     capsys.readouterr()
     assert main(["show", str(out)]) == 0
@@ -109,7 +142,7 @@ def test_json_is_the_placement_and_nothing_else(
     said = json.loads(capsys.readouterr().out)
     assert said == json.loads(out.read_text())
     assert [one["operators"] for one in said["variants"]] == [
-        load_graph(folder / f"step.{count}x1.json.gz").operator_count for count in (1, 2)
+        load_graph(folder / f"step.{cut}.json.gz").operator_count for cut in ("1x1", "2x1", "2x2")
     ]
 
 
@@ -120,7 +153,7 @@ def test_all_sharings_have_the_placement_of_one_variant(folder: Path, tmp_path: 
     placements = [load_placement(file) for file in each.iterdir()]
     assert len(placements) == 5
     for one in placements:
-        assert one.structure_hash == best.structure_hash and len(one.variants) == 2
+        assert one.structure_hash == best.structure_hash and len(one.variants) == 3
         (own,) = [v for v in one.variants if v.structure_hash == one.structure_hash]
         assert own.step_seconds == one.step_seconds
     assert main(["check", str(taken(folder, best)), str(out)]) == 0
@@ -160,9 +193,9 @@ def test_a_search_begins_with_a_placement_that_is_there(
 
 def test_one_graph_has_no_variants(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "placement.json"
-    alone = [str(folder / "step.2x1.json.gz")]
+    alone = [str(folder / "step.1x1.json.gz")]
     # The same file again, and the same step in another, are no variants of it.
-    for files in (alone, alone * 2, [*alone, str(folder / "step.2x2.json.gz")]):
+    for files in (alone, alone * 2, [*alone, str(folder / "step.1x2.json.gz")]):
         assert main(["solve", *files, *SERVERS, "--engine", "heft", "--out", str(out)]) == 0
         assert load_placement(out).variants == ()
 
