@@ -1,7 +1,8 @@
 """Unrolls gradient accumulation: repeats the graph of one micro-batch for each micro-batch.
 
 What depends on parameters and constants alone stays single, but for weights that are joined from
-shards, and what is computed from these. A micro-batch reads the buffers that the one before wrote.
+shards, what is computed from these, and views: a device that reads a weight and its transpose gets
+the weight alone (common_views.py). A micro-batch reads the buffers that the one before wrote.
 Gradients are added in the order of the micro-batches, as in `.grad`; the loss is the mean of the
 micro-batches' losses. Micro-batches can thus overlap on different devices.
 """
@@ -14,6 +15,7 @@ from dataclasses import replace
 import torch
 from torch import fx
 
+from placewire.optimizer.capture.common_views import views_to_repeat
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.joint import JointGraph
 from placewire.optimizer.capture.nodes import (
@@ -70,6 +72,10 @@ class _Unrolling:
         self.graph = fx.Graph()
         self.once = self._copy_what_is_common()
         self.once_in_memory = {storage_of(node) for node in self.once}
+        # What is computed once still reads the views that are made once. rewrite.py erases those
+        # that nothing reads any more.
+        views = views_to_repeat(self.once.keys())
+        self.shared = {node: copy for node, copy in self.once.items() if node not in views}
         self.inputs = {
             m * batch_tensors + k: self._copied(node, f"input_{k}_m{m}", {}, m)
             for m in range(count)
@@ -88,7 +94,7 @@ class _Unrolling:
         buffers = {name: self._copied(node, node.name, {}) for name, node in written.items()}
         carried, losses = dict(buffers), []
         for m in range(self.count):
-            here = {**self.once, **{node: carried[name] for name, node in written.items()}}
+            here = {**self.shared, **{node: carried[name] for name, node in written.items()}}
             self._add_micro_batch(m, here)
             carried = {
                 name: in_layout_of(here[joint.new_buffers[name]], node.meta["val"])
@@ -138,7 +144,7 @@ class _Unrolling:
             for node, copy in here.items()
             if node.op == "placeholder"
         }
-        for node, copy in self.once.items():
+        for node, copy in self.shared.items():
             for name in self.gradient_names.get(node, ()):
                 self._add_gradient(m, name, copy)
         for node in self.joint.graph.nodes:

@@ -20,8 +20,8 @@ from placewire.optimizer.names import WITHOUT_SHAPING
 from placewire.optimizer.peers.beside_devices import PeerGraph
 from placewire.optimizer.peers.collectives import all_gather, reduce_scatter
 from placewire.optimizer.peers.peer import PeerStep, peer_step
-from placewire.optimizer.peers.replicas import PARAMETER, name_on, replicas, sum_seconds
-from placewire.optimizer.peers.step_parts import Gradient, StepParts
+from placewire.optimizer.peers.replicas import name_on, replicas, sum_seconds
+from placewire.optimizer.peers.step_parts import PARAMETER, Gradient, StepParts
 
 # How many units are gathered ahead of the one that runs.
 _AHEAD = 2
@@ -76,29 +76,23 @@ def _first(parts: StepParts, operators: Sequence[int]) -> int:
 def _units(parts: StepParts) -> tuple[_Unit | None, list[_Unit]]:
     """(the unit of what is in no repeated block, the blocks)"""
     graph = parts.graph
-    unit_of: dict[int, set[str]] = {}
     size: dict[str, int] = defaultdict(int)
     for i in parts.before.tolist():
         if graph.types[i] == PARAMETER:
-            unit_of[i] = {block_of(graph.modules[i])}
             size[block_of(graph.modules[i])] += max(
                 (int(graph.tensor_bytes[e]) for e in graph.output_tensors(i)), default=0
             )
-        else:  # a view of a weight, for example
-            made = graph.tensor_producer[graph.input_tensors(i)].tolist()
-            unit_of[i] = set().union(*(unit_of.get(j, set()) for j in made))
     halves: dict[tuple[str, bool], list[list[int]]] = {}
     for i in graph.topological_order.tolist():
         if (m := int(graph.micro_batch[i])) < 0:
             continue
-        made = graph.tensor_producer[graph.input_tensors(i)].tolist()
-        for name in set().union(*(unit_of.get(j, set()) for j in made)):
+        for name in {block_of(graph.modules[w]) for w in parts.parameters_read(i)}:
             empty = [list[int]() for _ in range(parts.micro_batches)]
             halves.setdefault((name, bool(parts.forward[i])), empty)[m].append(i)
     gradients: dict[str, list[Gradient]] = defaultdict(list)
     for gradient in parts.gradients:
-        read = {j for c in gradient.readers for j in graph.tensor_producer[graph.input_tensors(c)]}
-        names = set().union(*(unit_of.get(int(j), set()) for j in read))
+        read = {w for c in gradient.readers for w in parts.parameters_read(c)}
+        names = {block_of(graph.modules[w]) for w in read}
         gradients[min(names, default="")].append(gradient)
     nothing: list[list[int]] = [[] for _ in range(parts.micro_batches)]
     units = {

@@ -9,10 +9,8 @@ import numpy as np
 from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.peers.beside_devices import PeerGraph
-from placewire.optimizer.peers.step_parts import UPDATE, Gradient, StepParts
+from placewire.optimizer.peers.step_parts import PARAMETER, UPDATE, Gradient, StepParts
 from placewire.optimizer.problem import Problem
-
-PARAMETER = "parameter"
 
 
 def replicas(parts: StepParts, cluster: Cluster, held: float = 1.0) -> PeerGraph:
