@@ -1,8 +1,9 @@
 """Unrolls gradient accumulation: repeats the graph of one micro-batch for each micro-batch.
 
 What depends on parameters and constants alone stays single, but for weights that are joined from
-shards, and what is computed from these. Of a parameter with replicas each micro-batch reads one.
-A micro-batch reads the buffers that the one before wrote.
+shards, what is computed from these, and views: a device that reads a weight and its transpose gets
+the weight alone (common_views.py). Of a parameter with replicas each micro-batch reads one. A
+micro-batch reads the buffers that the one before wrote.
 Gradients are added in the order of the micro-batches, as in `.grad`; the loss is the mean of the
 micro-batches' losses. Micro-batches can thus overlap on different devices.
 """
@@ -15,6 +16,7 @@ from dataclasses import replace
 import torch
 from torch import fx
 
+from placewire.optimizer.capture.common_views import views_to_repeat
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.joint import JointGraph
 from placewire.optimizer.capture.nodes import (
@@ -85,6 +87,10 @@ class _Unrolling:
         }
         self.once = self._copy_what_is_common()
         self.once_in_memory = {storage_of(node) for node in self.once}
+        # What is computed once still reads the views that are made once. rewrite.py erases those
+        # that nothing reads any more.
+        views = views_to_repeat(self.once.keys())
+        self.shared = {node: copy for node, copy in self.once.items() if node not in views}
         self.inputs = {
             m * batch_tensors + k: self._copied(node, f"input_{k}_m{m}", {}, m)
             for m in range(count)
@@ -103,7 +109,7 @@ class _Unrolling:
         buffers = {name: self._copied(node, node.name, {}) for name, node in written.items()}
         carried, losses = dict(buffers), []
         for m in range(self.count):
-            here = {**self.once, **{node: carried[name] for name, node in written.items()}}
+            here = {**self.shared, **{node: carried[name] for name, node in written.items()}}
             here |= {node: [*some.values()][m % len(some)] for node, some in self.replicas.items()}
             self._add_micro_batch(m, here)
             carried = {
@@ -178,7 +184,7 @@ class _Unrolling:
             for node, copy in here.items()
             if node.op == "placeholder"
         }
-        for node, copy in self.once.items():
+        for node, copy in self.shared.items():
             for name in self.gradient_names.get(node, ()):
                 self._add_gradient(m, name, copy)
         for node in self.joint.graph.nodes:

@@ -84,6 +84,10 @@ class PeerGraph:
         each_byte = cluster.message_seconds_per_byte
         self.longer[operator] += cluster.message_seconds + each_byte * moved_bytes + sum_seconds
 
+    def occupy(self, operator: str, seconds: float) -> None:
+        """The operator's device does more once the operator's turn comes, such as a copy."""
+        self.longer[operator] += seconds
+
     def hold(self, on: int, size: int, since: str | None = None, until: Iterable[str] = ()) -> None:
         """A collective's memory, from when an operator begins, or the step does, until all of
         others have run, or to the end of the step."""

@@ -6,6 +6,14 @@ model, and one for all others, which is gathered once. A unit is gathered before
 and again before its backward half, at most two units ahead; its gradients are summed and scattered
 as soon as they are there; updates begin when all of them are. A block that runs several times in a
 step stays gathered from its first run to its last one.
+
+As `fully_shard` does it (torch 2.13, distributed/fsdp/_fully_shard/_fsdp_collectives.py), a device
+copies a whole gathered unit out of the collective's memory into its weights, before it runs the
+unit (foreach_all_gather_copy_out, split_with_sizes_copy), and all gradients of a unit into the
+collective's memory, before they leave (foreach_reduce_scatter_copy_in, chunk_cat), each by one
+kernel on the stream that computes. Weights are cut by their first dimension, where more would be
+copied for others. A device copies its own part in for a gather as well, on a stream beside
+(all_gather_copy_in); that takes none of its time here.
 """
 
 from __future__ import annotations
@@ -20,8 +28,13 @@ from placewire.optimizer.names import WITHOUT_SHAPING
 from placewire.optimizer.peers.beside_devices import PeerGraph
 from placewire.optimizer.peers.collectives import all_gather, reduce_scatter
 from placewire.optimizer.peers.peer import PeerStep, peer_step
-from placewire.optimizer.peers.replicas import PARAMETER, name_on, replicas, sum_seconds
-from placewire.optimizer.peers.step_parts import Gradient, StepParts
+from placewire.optimizer.peers.replicas import (
+    copy_seconds_per_byte,
+    name_on,
+    replicas,
+    sum_seconds,
+)
+from placewire.optimizer.peers.step_parts import PARAMETER, Gradient, StepParts
 
 # How many units are gathered ahead of the one that runs.
 _AHEAD = 2
@@ -76,29 +89,23 @@ def _first(parts: StepParts, operators: Sequence[int]) -> int:
 def _units(parts: StepParts) -> tuple[_Unit | None, list[_Unit]]:
     """(the unit of what is in no repeated block, the blocks)"""
     graph = parts.graph
-    unit_of: dict[int, set[str]] = {}
     size: dict[str, int] = defaultdict(int)
     for i in parts.before.tolist():
         if graph.types[i] == PARAMETER:
-            unit_of[i] = {block_of(graph.modules[i])}
             size[block_of(graph.modules[i])] += max(
                 (int(graph.tensor_bytes[e]) for e in graph.output_tensors(i)), default=0
             )
-        else:  # a view of a weight, for example
-            made = graph.tensor_producer[graph.input_tensors(i)].tolist()
-            unit_of[i] = set().union(*(unit_of.get(j, set()) for j in made))
     halves: dict[tuple[str, bool], list[list[int]]] = {}
     for i in graph.topological_order.tolist():
         if (m := int(graph.micro_batch[i])) < 0:
             continue
-        made = graph.tensor_producer[graph.input_tensors(i)].tolist()
-        for name in set().union(*(unit_of.get(j, set()) for j in made)):
+        for name in {block_of(graph.modules[w]) for w in parts.parameters_read(i)}:
             empty = [list[int]() for _ in range(parts.micro_batches)]
             halves.setdefault((name, bool(parts.forward[i])), empty)[m].append(i)
     gradients: dict[str, list[Gradient]] = defaultdict(list)
     for gradient in parts.gradients:
-        read = {j for c in gradient.readers for j in graph.tensor_producer[graph.input_tensors(c)]}
-        names = set().union(*(unit_of.get(int(j), set()) for j in read))
+        read = {w for c in gradient.readers for w in parts.parameters_read(c)}
+        names = {block_of(graph.modules[w]) for w in read}
         gradients[min(names, default="")].append(gradient)
     nothing: list[list[int]] = [[] for _ in range(parts.micro_batches)]
     units = {
@@ -158,6 +165,7 @@ def _gather(
     """readers: by device, the operators that wait for the whole unit. gates: by device, what must
     have run before it sends its part."""
     count, ids = len(readers), parts.graph.ids
+    copied = unit.bytes * copy_seconds_per_byte(parts, made.cluster)
     sent = {d: made.collective(f"{unit.name} {what}, part {d}@{d}", d) for d in range(count)}
     whole = {d: made.collective(f"{unit.name} {what}@{d}", d) for d in range(count)}
     for d in range(count):
@@ -168,6 +176,7 @@ def _gather(
         if waiting:
             moved = 2 * unit.bytes * (1 - 1 / count)
             made.call(ids[parts.earliest(readers[d])], moved)
+            made.occupy(ids[parts.earliest(readers[d])], float(copied[d]))
         made.hold(d, unit.bytes, sent[d], [whole[d], *waiting])
     all_gather(made, f"{unit.name} {what}", sent, unit.bytes, whole, ring=ring)
 
@@ -178,6 +187,7 @@ def _scatter(
     graph, count = parts.graph, len(unit.forward)
     size = sum(gradient.bytes for gradient in unit.gradients)
     moved, sums = 2 * size * (1 - 1 / count), sum_seconds(parts, made.cluster, unit.gradients)
+    copied = size * copy_seconds_per_byte(parts, made.cluster)
     own = {d: made.collective(f"{unit.name} gradient, part {d}@{d}", d) for d in range(count)}
     ready = {d: made.collective(f"{unit.name} gradient@{d}", d) for d in range(count)}
     for d in range(count):
@@ -186,6 +196,7 @@ def _scatter(
             made.then(graph.ids[i], [ready[d]])
         made.then(own[d], [done[d]])
         made.call(graph.ids[parts.latest(leaves)], moved, float(sums[d]))
+        made.occupy(graph.ids[parts.latest(leaves)], float(copied[d]))
         made.hold(d, size, graph.ids[parts.earliest(leaves)], own.values())
         made.hold(d, size // count, own[d])
     reduce_scatter(made, f"{unit.name} gradient", ready, size, own, ring=ring)

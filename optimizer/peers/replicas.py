@@ -9,10 +9,11 @@ import numpy as np
 from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.peers.beside_devices import PeerGraph
-from placewire.optimizer.peers.step_parts import UPDATE, Gradient, StepParts
+from placewire.optimizer.peers.step_parts import PARAMETER, UPDATE, Gradient, StepParts
 from placewire.optimizer.problem import Problem
 
-PARAMETER = "parameter"
+# The bytes of memory that a copy and an addition move for each byte of their results.
+_COPIED, _ADDED_UP = 2, 3
 
 
 def replicas(parts: StepParts, cluster: Cluster, held: float = 1.0) -> PeerGraph:
@@ -51,10 +52,30 @@ def replicas(parts: StepParts, cluster: Cluster, held: float = 1.0) -> PeerGraph
 def sum_seconds(parts: StepParts, cluster: Cluster, gradients: Sequence[Gradient]) -> FloatArray:
     """float64[D]: for how long each device adds, where each sums its equal part of the gradients
     over all devices."""
+    return _added(parts, cluster, gradients) / parts.micro_batches
+
+
+def copy_seconds(parts: StepParts, cluster: Cluster, gradient: Gradient) -> FloatArray:
+    """float64[D]: for how long each device copies the gradient by a kernel of its own, which moves
+    two bytes where an addition moves three. Of what starting a kernel takes, two thirds count, too,
+    as the graph does not tell it from the rest of an addition."""
+    return _COPIED / _ADDED_UP * _added(parts, cluster, [gradient]) / len(gradient.additions)
+
+
+def copy_seconds_per_byte(parts: StepParts, cluster: Cluster) -> FloatArray:
+    """float64[D]: for how long each device copies a byte where one kernel copies many tensors: as
+    in the largest gradient, in which starting a kernel takes least of the time."""
+    largest = max(parts.gradients, key=lambda one: one.bytes)
+    return copy_seconds(parts, cluster, largest) / max(largest.bytes, 1)
+
+
+def _added(parts: StepParts, cluster: Cluster, gradients: Sequence[Gradient]) -> FloatArray:
+    """float64[D]: the seconds of all additions of the gradients on each device, 0 for those that it
+    cannot run."""
     added = [i for gradient in gradients for i in gradient.additions]
     seconds = Problem(parts.graph, cluster).seconds[added]
     total: FloatArray = np.where(np.isfinite(seconds), seconds, 0.0).sum(axis=0)
-    return total / parts.micro_batches
+    return total
 
 
 def name_on(parts: StepParts, i: int, d: int) -> str:

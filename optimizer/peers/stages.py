@@ -10,7 +10,6 @@ import numpy as np
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines import units
 from placewire.optimizer.graph.operator_graph import OperatorGraph
-from placewire.optimizer.peers.replicas import PARAMETER
 from placewire.optimizer.peers.step_parts import UPDATE, StepParts
 from placewire.optimizer.problem import Problem
 
@@ -44,49 +43,48 @@ def _set_forward(
     order = graph.topological_order
     for m in range(parts.micro_batches):
         inside = order[(part[order] == m) & parts.forward[order]]
-        stage[inside] = _cut(graph, inside, work[inside], ranges, off_equal)
+        stage[inside] = _cut(parts, inside, work[inside], ranges, off_equal)
     for i in order[(part[order] >= 0) & parts.forward[order]][::-1].tolist():
         same = [c for c in _readers(graph, i) if part[c] == part[i] and parts.forward[c]]
-        stage[i] = min([stage[i], *(stage[c] for c in same)])
+        # A view of a weight is made where it is read, wherever it was recorded.
+        own = [] if i in parts.shown and same else [int(stage[i])]
+        stage[i] = min([*own, *(int(stage[c]) for c in same)])
 
 
 def _set_backward(parts: StepParts, stage: IntArray, ranges: int) -> None:
     graph, part = parts.graph, parts.graph.micro_batch
     order = graph.topological_order
     inside = order[(part[order] >= 0) & ~parts.forward[order]].tolist()
-    shown = _parameters_shown(parts)
-    home = _homes(parts, stage, shown)
-    of_gradient = _gradient_stages(parts, inside, shown, home)
+    home = _homes(parts, stage)
+    of_gradient = _gradient_stages(parts, inside, home)
     for i in inside:
         made = graph.tensor_producer[graph.input_tensors(i)]
         made = made[part[made] == part[i]]
         forth, back = made[parts.forward[made]], made[~parts.forward[made]]
-        known = [home[w] for w in _parameters_read(graph, shown, i) if w in home]
+        known = [home[w] for w in parts.parameters_read(i) if w in home]
         if not known:
             known = stage[forth].tolist() + ([of_gradient[i]] if i in of_gradient else [])
         most = int(stage[back].min(initial=ranges - 1))
         stage[i] = min(max(known), most) if known else most
 
 
-def _homes(parts: StepParts, stage: IntArray, shown: dict[int, set[int]]) -> dict[int, int]:
+def _homes(parts: StepParts, stage: IntArray) -> dict[int, int]:
     """By parameter the stage whose forward half reads it, where there is only one."""
     graph = parts.graph
     found: dict[int, set[int]] = defaultdict(set)
     for i in np.flatnonzero((graph.micro_batch >= 0) & parts.forward).tolist():
-        for w in _parameters_read(graph, shown, i):
+        for w in parts.parameters_read(i):
             found[w].add(int(stage[i]))
     return {w: min(stages) for w, stages in found.items() if len(stages) == 1}
 
 
-def _gradient_stages(
-    parts: StepParts, inside: list[int], shown: dict[int, set[int]], home: dict[int, int]
-) -> dict[int, int]:
+def _gradient_stages(parts: StepParts, inside: list[int], home: dict[int, int]) -> dict[int, int]:
     """The parameter's stage of each gradient, and of what is made for such gradients alone; inside:
     the backward halves, in the recorded order."""
     graph, found = parts.graph, dict[int, int]()
     for gradient in parts.gradients:
         for c in gradient.readers:
-            read = _parameters_read(graph, shown, c) if graph.types[c] == UPDATE else set()
+            read = parts.parameters_read(c) if graph.types[c] == UPDATE else set()
             found |= {i: home[w] for w in read if w in home for i in gradient.leaves}
     for i in reversed(inside):
         stages = {found.get(c, -1) for c in _readers(graph, i)}
@@ -95,29 +93,16 @@ def _gradient_stages(
     return found
 
 
-def _parameters_shown(parts: StepParts) -> dict[int, set[int]]:
-    """By shared operator the parameters that it is, or is made of, as a transposed one."""
-    graph, shown = parts.graph, dict[int, set[int]]()
-    for i in parts.before.tolist():
-        own = {i} if graph.types[i] == PARAMETER else set[int]()
-        shown[i] = own | _parameters_read(graph, shown, i)
-    return shown
-
-
-def _parameters_read(graph: OperatorGraph, shown: dict[int, set[int]], i: int) -> set[int]:
-    made = graph.tensor_producer[graph.input_tensors(i)].tolist()
-    return set().union(*(shown.get(j, set()) for j in made))
-
-
 def _cut(
-    graph: OperatorGraph, inside: IntArray, work: FloatArray, ranges: int, off_equal: float
+    parts: StepParts, inside: IntArray, work: FloatArray, ranges: int, off_equal: float
 ) -> IntArray:
     """int64[...]: the stage of each operator of a forward half, in the recorded order: near equal
-    work, where the fewest bytes cross, as between two layers."""
+    work, where the fewest bytes of results cross, as between two layers."""
+    graph = parts.graph
     place = {i: k for k, i in enumerate(inside.tolist())}
     change = np.zeros(len(inside) + 1)
     for i, k in place.items():
-        for e in graph.output_tensors(i).tolist():
+        for e in [] if i in parts.shown else graph.output_tensors(i).tolist():
             last = max((place.get(c, k) for c in graph.tensor_consumers(e).tolist()), default=k)
             change[k] += graph.tensor_bytes[e] if last > k else 0
             change[last] -= graph.tensor_bytes[e] if last > k else 0

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from placewire.optimizer.arrays import BoolArray, IntArray
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 
-UPDATE, ADDITION = "update", "aten.add.Tensor"
+PARAMETER, UPDATE, ADDITION = "parameter", "update", "aten.add.Tensor"
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,27 @@ class StepParts:
     def earliest(self, operators: Iterable[int]) -> int:
         """The one of at least one operator that was recorded first."""
         return min(operators, key=lambda i: int(self.graph.position[i]))
+
+    @cached_property
+    def shown(self) -> Mapping[int, frozenset[int]]:
+        """By operator the parameters that it is or, where it is shared, is made of; or, where it
+        only views such a tensor in a micro-batch, as a transposed weight does, those that it shows.
+        """
+        graph, shown = self.graph, dict[int, frozenset[int]]()
+        before = set(self.before.tolist())
+        for i in graph.topological_order.tolist():
+            made = graph.tensor_producer[graph.input_tensors(i)].tolist()
+            read = frozenset[int]().union(*(shown.get(j, ()) for j in made))
+            views = graph.micro_batch[i] >= 0 and graph.activation_bytes[i] == 0 and bool(made)
+            if i in before or (views and all(j in shown for j in made)):
+                shown[i] = read | {i} if graph.types[i] == PARAMETER else read
+        return shown
+
+    def parameters_read(self, i: int) -> frozenset[int]:
+        """The parameters that operator i reads, or something shared that is made of them."""
+        graph = self.graph
+        made = graph.tensor_producer[graph.input_tensors(i)].tolist()
+        return frozenset[int]().union(*(self.shown.get(j, ()) for j in made))
 
     def latest(self, operators: Iterable[int]) -> int:
         return max(operators, key=lambda i: int(self.graph.position[i]))

@@ -144,7 +144,7 @@ def test_micro_batches_run_side_by_side() -> None:
     assert len(sums) == 10 and sums <= below
     assert not [name for name in below - sums if name.endswith("_m1")]
     views = [n.name for n in captured.analysis.nodes if n.target is torch.ops.aten.t.default]
-    assert sum(not name.endswith(("_m0", "_m1")) for name in views) == 5, "of weights, made once"
+    assert views and all(name.endswith(("_m0", "_m1")) for name in views), "of weights, too"
 
 
 def test_copies_of_a_node_have_memory_and_dropout_of_their_own() -> None:

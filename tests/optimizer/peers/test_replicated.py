@@ -30,6 +30,10 @@ PEERS = {"ddp": ddp_step, "fsdp": fsdp_step}
 MICRO_BATCH = (4 * (FORWARD + BACKWARD) + LOSS) / 1e3
 # Each of 4 devices adds a quarter of 4 gradients three times.
 SUMS = 4 * 3 / 4 * SUM / 1e3
+# A copy moves two bytes of memory where an addition moves three. DDP copies 4 gradients, and FSDP
+# 4 units that are gathered twice, and their gradients.
+COPY = 2 / 3 * SUM / 1e3
+COPIES = {"ddp": 4 * COPY, "fsdp": (2 * 4 + 4) * COPY}
 AT_ONCE = 1e17
 
 
@@ -71,15 +75,31 @@ def test_models_send_what_their_parameters_say(model: str, devices: int) -> None
     assert fsdp_step(parts, gpus(devices)).sent_bytes == pytest.approx(sent, abs=off)
 
 
-def test_with_an_infinitely_fast_network_ddp_is_one_micro_batch_sums_and_the_whole_update() -> None:
+def test_with_an_infinitely_fast_network_ddp_computes_sums_copies_and_updates_all() -> None:
     step = ddp_step(step_parts(chain(4)), cluster(4, (AT_ONCE,)))
-    assert step.step_seconds == pytest.approx(MICRO_BATCH + SUMS + 4 * UPDATE / 1e3, rel=1e-6)
+    expected = MICRO_BATCH + SUMS + COPIES["ddp"] + 4 * UPDATE / 1e3
+    assert step.step_seconds == pytest.approx(expected, rel=1e-6)
     assert step.limit == "compute, 100%"
 
 
 def test_with_an_infinitely_fast_network_fsdp_updates_only_its_part() -> None:
     step = fsdp_step(step_parts(chain(4)), cluster(4, (AT_ONCE,)))
-    assert step.step_seconds == pytest.approx(MICRO_BATCH + SUMS + UPDATE / 1e3, rel=1e-6)
+    expected = MICRO_BATCH + SUMS + COPIES["fsdp"] + UPDATE / 1e3
+    assert step.step_seconds == pytest.approx(expected, rel=1e-6)
+
+
+def test_fsdp_copies_as_many_bytes_as_fast_as_its_largest_gradient() -> None:
+    """The addition of a small gradient takes as long as that of a large one, but as one kernel
+    copies both, only bytes count."""
+    graph = chain(4)
+    small = [e for e in range(graph.tensor_count) if graph.tensor_bytes[e] == WEIGHT]
+    of_layer = {"w0", "sum1.0", "sum2.0", "sum3.0", *(f"g0_m{m}" for m in range(4))}
+    for e in small:
+        if graph.ids[int(graph.tensor_producer[e])] in of_layer:
+            graph.tensor_bytes[e] = WEIGHT // 100
+    step = fsdp_step(step_parts(graph), cluster(4, (AT_ONCE,)))
+    expected = MICRO_BATCH + SUMS + 3.01 / 4 * COPIES["fsdp"] + UPDATE / 1e3
+    assert step.step_seconds == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(("name", "calls"), [("ddp", 1), ("fsdp", 4 + 4 + 4)])
@@ -112,7 +132,7 @@ def test_ddp_sends_while_the_backward_half_runs() -> None:
     rate = 8 * big / 0.005
     step = ddp_step(step_parts(graph), cluster(2, (rate,)))
     # Each of 2 devices adds a half of 4 gradients once.
-    alone = MICRO_BATCH + 4 / 2 * SUM / 1e3 + 4 * UPDATE / 1e3
+    alone = MICRO_BATCH + 4 / 2 * SUM / 1e3 + COPIES["ddp"] + 4 * UPDATE / 1e3
     sent = 4 * big / (rate / 8)
     assert step.sent_bytes == 4 * big and sent == pytest.approx(0.02)
     # The bucket of layer 3 is ready three layers before the end of the backward half.
@@ -189,7 +209,8 @@ def test_of_several_devices_in_a_server_only_what_leaves_it_passes_its_nic() -> 
 def test_in_one_server_no_nic_sends(name: str) -> None:
     step = PEERS[name](step_parts(chain(4)), cluster(1, devices=4, intra=AT_ONCE))
     assert step.sent_bytes == 0
-    assert MICRO_BATCH < step.step_seconds < MICRO_BATCH + SUMS + 4.01 * UPDATE / 1e3
+    work = MICRO_BATCH + SUMS + COPIES[name]
+    assert MICRO_BATCH < step.step_seconds < work + 4.01 * UPDATE / 1e3
 
 
 @pytest.mark.parametrize("name", PEERS)
@@ -204,7 +225,8 @@ def test_a_block_that_runs_again_is_gathered_without_a_deadlock() -> None:
     graph = chain(4, again=True)
     step = fsdp_step(step_parts(graph), cluster(4, (AT_ONCE,)))
     once = (FORWARD + BACKWARD) / 1e3
-    assert step.step_seconds == pytest.approx(MICRO_BATCH + once + SUMS + UPDATE / 1e3, rel=1e-6)
+    expected = MICRO_BATCH + once + SUMS + COPIES["fsdp"] + UPDATE / 1e3
+    assert step.step_seconds == pytest.approx(expected, rel=1e-6)
 
 
 def test_ddp_holds_the_weights_the_gradients_and_one_micro_batch() -> None:

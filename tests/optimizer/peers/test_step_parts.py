@@ -61,3 +61,16 @@ def test_an_update_that_reads_more_than_a_sum_is_refused() -> None:
     odd = step_parts(replace(graph, types=tuple(types)))
     with pytest.raises(ValueError, match="update1 needs more of several micro-batches"):
         ddp_step(odd, cluster(2))
+
+
+def test_what_reads_a_view_of_a_weight_reads_the_weight() -> None:
+    """Each micro-batch transposes weights for itself, and peers gather weights for what they do."""
+    parts = step_parts(captured("bert", 2))
+    graph = parts.graph
+    views = [i for i in parts.shown if graph.micro_batch[i] >= 0]
+    assert {int(graph.micro_batch[i]) for i in views} == {0, 1}
+    for i in views:
+        (weight,) = parts.shown[i]
+        assert graph.types[i] == "aten.t.default" and graph.types[weight] == "parameter"
+        for e in graph.output_tensors(i):
+            assert all(weight in parts.parameters_read(int(c)) for c in graph.tensor_consumers(e))
