@@ -28,7 +28,8 @@ ARRIVED_SECONDS = 0.00005
 
 @dataclass(frozen=True)
 class Compute:
-    """Operators (id, seconds) without a message between them. seconds: of all together."""
+    """Operators (id, seconds) without a message between them. seconds: of all together, or, without
+    operators, of a bundle's copies."""
 
     seconds: float
     operators: tuple[tuple[str, float], ...] = ()
@@ -92,7 +93,11 @@ def replay_actions(
             actions[-1] = Compute(earlier.seconds + seconds, together)
         else:
             actions.append(Compute(seconds, ((identifier, seconds),)))
-        actions.extend(SendAction(message) for message in messages.sends.get(identifier, ()))
+        for message in messages.sends.get(identifier, ()):
+            if message.bundled:
+                copied = message.bytes * float(graph.copy_seconds_per_byte[column])
+                actions.append(Compute(copied * time_scale))
+            actions.append(SendAction(message))
     if arriving:
         raise JobError(f"message of {min(arriving)[0]!r} comes to {device}, where nothing needs it")
     return tuple(actions)

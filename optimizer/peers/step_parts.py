@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from placewire.optimizer.arrays import BoolArray, IntArray
-from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.graph.operator_graph import ADDITION, OperatorGraph
 
-PARAMETER, UPDATE, ADDITION = "parameter", "update", "aten.add.Tensor"
+PARAMETER, UPDATE = "parameter", "update"
 
 
 @dataclass(frozen=True)

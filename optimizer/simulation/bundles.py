@@ -1,7 +1,7 @@
 """Bundles: small tensors that one device sends another in one message.
 
-To the simulator a bundle is an operator of the sender that takes no time: it reads the tensors, and
-what it makes is what is sent. So a step with bundles is a graph like any other.
+To the simulator a bundle is an operator of the sender that copies the tensors into one, which is
+what is sent. So a step with bundles is a graph like any other.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def with_bundles(step: PlacedStep, bundles: Sequence[Bundle]) -> PlacedStep:
         types=(*graph.types, *[BUNDLE] * count),
         signatures=(*graph.signatures, *[""] * count),
         modules=(*graph.modules, *[""] * count),
-        seconds=np.concatenate([graph.seconds, np.zeros((count, graph.seconds.shape[1]))]),
+        seconds=np.concatenate([graph.seconds, np.outer(sizes, graph.copy_seconds_per_byte)]),
         weight_bytes=more(graph.weight_bytes, zeros),
         activation_bytes=more(graph.activation_bytes, sizes),
         workspace_bytes=more(graph.workspace_bytes, zeros),

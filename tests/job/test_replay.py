@@ -24,6 +24,9 @@ from placewire.job.transport.transport import Alone
 from placewire.optimizer.graph.graph_file import save_graph
 from placewire.optimizer.graph.operator_graph import (
     OperatorGraph,
+    OperatorRow,
+    TensorRow,
+    build_graph,
 )
 from placewire.optimizer.placement import Placement
 from tests.job.graphs import BYTES, fork_and_join
@@ -48,6 +51,25 @@ def test_actions_merge_operators_between_messages() -> None:
     assert [a.seconds for a in actions if isinstance(a, Compute)] == pytest.approx(
         [0.04, 0.06, 0.04]
     )
+
+
+def test_a_bundle_is_copied_before_it_is_sent() -> None:
+    rows = [
+        OperatorRow(name, "aten.add.Tensor", {"cpu": 0.3 if name == "x" else 0.1})
+        for name in ("x", "a", "b", "c")
+    ]
+    size = 1 << 20
+    tensors = [TensorRow("x", ("a",), 3 * size), TensorRow("a", ("c",), size)]
+    graph = build_graph(rows, [*tensors, TensorRow("b", ("c",), size)], device_types=("cpu",))
+    on = dict.fromkeys("xab", "s1/0") | {"c": "s2/0"}
+    found = placement_of(graph, cluster_of(2), on, bundle_seed=1)
+    (message,) = found.messages
+    assert message.bundled and message.bytes == 2 * size
+    actions = replay_actions(graph, found, "s1/0", rank_messages(found, "s1/0", ("a",)), 2.0)
+    assert [type(action) for action in actions] == [Compute, Compute, SendAction]
+    copying = actions[1]
+    assert isinstance(copying, Compute) and not copying.operators
+    assert copying.seconds == pytest.approx(2.0 * 2 * 0.1 * 2 / 3)
 
 
 @pytest.mark.timed

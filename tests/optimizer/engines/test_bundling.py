@@ -66,6 +66,39 @@ def test_a_bundle_that_does_not_fit_the_memory_is_left_out():
         assert len(placed(tight, ON).messages) == messages
 
 
+def test_a_bundle_takes_the_time_of_its_copies_on_its_sender():
+    """A copy moves two bytes where the additions, of 3, 6 and 30 ms for 1 MiB, move three. One that
+    is small or cannot run counts for nothing."""
+    problem = two_small(size=1000)
+    more = {"X": 3 * MS, "Y": 60 * MS, "Z": 6 * MS, "tiny": MS, "never": np.inf, "end": 0.0}
+    work = graph(
+        {**dict(zip(problem.graph.ids, problem.graph.seconds[:, 0], strict=True)), **more},
+        [
+            ("A", ["R"], 1000), ("B", ["S"], 1000), ("W", ["R"], 0), ("X", ["end"], 1 << 20),
+            ("Y", ["end"], 2 << 20), ("Z", ["end"], 1 << 20), ("tiny", ["end"], 1000),
+            ("never", ["end"], 1 << 20),
+        ],
+    )  # fmt: skip
+    added = {"X", "Y", "Z", "tiny", "never"}
+    work = replace(work, types=tuple("aten.add.Tensor" if i in added else "op" for i in work.ids))
+    each_byte = 6 * MS / (1 << 20) * 2 / 3
+    assert work.copy_seconds_per_byte == pytest.approx([each_byte])
+    runs = replace(work, seconds=np.where(np.isfinite(work.seconds), work.seconds, 0.0))
+    runs = replace(
+        runs,
+        types=tuple("op" if i == "never" else t for i, t in zip(work.ids, work.types, strict=True)),
+    )
+    placement = placed(Problem(runs, two_servers(), "job"), [*ON, *[1] * 6])
+    assert len(placement.messages) == 1
+    again, timeline = timeline_of(runs, placement)
+    took = timeline.finish[-1] - timeline.start[-1]
+    assert again.graph.types[-1] == "bundle"
+    assert took == pytest.approx(2000 * each_byte + 1e-5), "and of the message"
+    assert check(runs, placement) == ()
+    lie = placement.model_copy(update={"step_seconds": placement.step_seconds * 0.999})
+    assert check(runs, lie) != ()
+
+
 def test_bundles_that_would_wait_for_each_other_are_left_out(monkeypatch):
     """Of A B on the first device and C D on the second, B reads C's tensor and D reads A's."""
     work = graph(
