@@ -16,8 +16,12 @@ def differences_between(saved: Manifest, job: Manifest) -> tuple[str, ...]:
         before, now = getattr(saved, what), getattr(job, what)
         if before != now and None not in (before, now):
             found.append(f"{what} was {before} and is {now}")
-    # A step that is cut otherwise has other operators.
-    same_cut = (saved.accumulate, saved.shards) in ((None, None), (job.accumulate, job.shards))
+    # A step that is cut otherwise has other operators. A former release did not note the cut, and
+    # made other operators of several micro-batches.
+    own = job.accumulate, job.shards
+    same_cut = (saved.accumulate, saved.shards) == own or (
+        saved.accumulate is None and own == (1, 1)
+    )
     if not found and same_cut and saved.structure_hash != job.structure_hash:
         found.append(
             "the parameters are the same and the computation is not (its structure was "
@@ -26,8 +30,10 @@ def differences_between(saved: Manifest, job: Manifest) -> tuple[str, ...]:
         if saved.accumulate is None:
             found[-1] += (
                 ", or the step was cut otherwise, which a former release did not note: then give "
-                "job.accumulate and job.shards the numbers that it had, 1 and 1 where it had none"
+                "job.accumulate and job.shards the numbers that it had"
             )
+    if saved.structure_hash == job.structure_hash:
+        same_cut = True
     if not found and not same_cut and saved.model != job.model:
         found.append(
             f"model was {saved.model} and is {job.model}; under another name a job goes on only in "

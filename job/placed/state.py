@@ -43,8 +43,8 @@ class RankState:
     others: Tensors
 
     def to_load(self, steps_done: int) -> Iterator[tuple[str, torch.Tensor]]:
-        """The rank's own tensors, to be overwritten in place. Of replicas that it has several of,
-        each has the same names."""
+        """The rank's own tensors, to be overwritten in place. Several replicas of a weight have the
+        same name."""
         for identifier, value in self.held.items():
             update = self.updates.get(identifier)
             state = update.state(value, steps_done) if update else {}

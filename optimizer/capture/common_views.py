@@ -42,7 +42,9 @@ def views_to_repeat(common: Collection[fx.Node]) -> frozenset[fx.Node]:
     return frozenset(
         view
         for whole, found in views.items()
-        if _sent_bytes(whole) <= read[whole] and all(one.target is not _OF_PLACES for one in found)
+        if isinstance(whole.meta["val"], torch.Tensor)  # and no tuple that an operator computes
+        and _sent_bytes(whole) <= read[whole]
+        and all(one.target is not _OF_PLACES for one in found)
         for view in found
     )
 

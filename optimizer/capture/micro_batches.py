@@ -1,9 +1,9 @@
 """Unrolls gradient accumulation: repeats the graph of one micro-batch for each micro-batch.
 
 What depends on parameters and constants alone stays single, but for weights that are joined from
-shards, what is computed from these, and views: a device that reads a weight and its transpose gets
-the weight alone (common_views.py). Of a parameter with replicas each micro-batch reads one. A
-micro-batch reads the buffers that the one before wrote.
+shards or have replicas, what is computed from these, and views: a device that reads a weight and
+its transpose gets the weight alone (common_views.py). A micro-batch reads one replica, and the
+buffers that the one before wrote.
 Gradients are added in the order of the micro-batches, as in `.grad`; the loss is the mean of the
 micro-batches' losses. Micro-batches can thus overlap on different devices.
 """

@@ -136,7 +136,9 @@ def _identical_ancestor(node: fx.Node) -> fx.Node | None:
         if (
             Layout.of(a) == Layout.of(b)
             and a.storage_offset() == b.storage_offset()
-            and not a.is_complex()  # a conjugate is a view too
+            # A conjugate and a negative are views, too.
+            and not a.is_complex()
+            and a.is_neg() == b.is_neg()
         ):
             found = above
     return found

@@ -14,7 +14,7 @@ last whole vector of a tensor, and weights that have such elements stay by thems
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,13 @@ import torch
 from torch import fx
 
 from placewire.optimizer.capture.joint import JointGraph
-from placewire.optimizer.capture.nodes import MODULE, STORAGE, in_layout_of, storage_of
+from placewire.optimizer.capture.nodes import (
+    MODULE,
+    STORAGE,
+    in_layout_of,
+    storage_of,
+    target_name,
+)
 from placewire.optimizer.capture.shards import VECTOR_ELEMENTS, is_plain
 from placewire.optimizer.capture.updates import OptimizerChoice
 
@@ -93,19 +99,35 @@ def _flats(
     place = {node: k for k, node in enumerate(joint.graph.nodes)}
     whole = [name for name in joint.parameters if names[name][0] == name]  # and no shard
     small = [name for name in whole if _is_small(joint, name, joint.parameters[name])]
+    by_place = _viewed_by_place(joint.graph)
+    small = [name for name in small if storage_of(joint.parameters[name]) not in by_place]
     small.sort(key=lambda name: place[joint.gradients[name]])
     found: list[list[Member]] = []
-    kinds: list[tuple[torch.dtype, torch.device]] = []
+    open_of: dict[tuple[torch.dtype, torch.device], list[Member]] = {}
     for name in small:
         value = joint.values[name].detach()
-        kind = value.dtype, value.device
-        end = found[-1][-1].end if found else 0
-        if not found or kind != kinds[-1] or end * value.itemsize + value.nbytes > MOST_FLAT_BYTES:
-            found.append([])
-            kinds.append(kind)
-            end = 0
-        found[-1].append(Member(names[name], end, value))
-    return {f"small weights {k}": tuple(members) for k, members in enumerate(found)}
+        flat = open_of.setdefault((value.dtype, value.device), [])
+        end = flat[-1].end if flat else 0
+        if not flat or end * value.itemsize + value.nbytes > MOST_FLAT_BYTES:
+            flat, end = [], 0
+            found.append(flat)
+            open_of[value.dtype, value.device] = flat
+        flat.append(Member(names[name], end, value))
+    taken = "small weights"
+    while any(name.startswith(taken) for name in joint.values):
+        taken = f"more {taken}"
+    return {f"{taken} {k}": tuple(members) for k, members in enumerate(found)}
+
+
+def _viewed_by_place(graph: fx.Graph) -> set[Hashable]:
+    """The memories of which operators name places from the memory's beginning on, where in a flat
+    parameter another weight lies."""
+    return {
+        storage_of(one)
+        for node in graph.nodes
+        if node.op == "call_function" and "as_strided" in target_name(node)
+        for one in (node, *node.all_input_nodes)
+    }
 
 
 def _is_small(joint: JointGraph, name: str, node: fx.Node) -> bool:

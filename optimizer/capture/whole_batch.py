@@ -65,7 +65,7 @@ def what_the_loss_needs(step: TrainingStep, batch: int) -> str | None:
             torch.cuda.empty_cache()  # The profile counts what the process has reserved.
     rounding = max(_ROUNDING, _LAST_BITS * last_bit) * max(abs(whole), abs(cut))
     if abs(whole - again) > rounding:
-        return "the loss draws at random in evaluation mode, too"
+        return "the loss of the same batch is another one each time, in evaluation mode, too"
     if abs(whole - cut) <= rounding:
         return None
     return f"the loss of a batch, {whole:.6g}, is not the mean of its parts' losses, {cut:.6g}"

@@ -38,7 +38,12 @@ def add_model_arguments(
         help='JSON; default: {"name": "adamw", "lr": 0.001, "options": {}}',
     )
     each = "; of several numbers each gets a graph file" if several else ""
-    decided = "; auto: of 1, 2, 4, 8 and 16 those that the step can be cut into" if several else ""
+    decided = (
+        "; auto: of 1, 2, 4, 8 and 16 those that the step can be cut into without training "
+        "otherwise (that its loss is a mean over samples shows only where it is measured)"
+        if several
+        else ""
+    )
     parser.add_argument(
         "--accumulate",
         type=_count_or_auto if several else positive,
@@ -66,7 +71,10 @@ def add_model_arguments(
 
 
 def _count_or_auto(text: str) -> int | str:
-    return text if text == AUTO else positive(text)
+    try:
+        return text if text == AUTO else positive(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, nor auto") from error
 
 
 def each_cut(options: argparse.Namespace) -> Iterator[argparse.Namespace]:
@@ -74,21 +82,24 @@ def each_cut(options: argparse.Namespace) -> Iterator[argparse.Namespace]:
     several, the name of the file `out` ends in both, as in step.4x2.json.gz. Raises CaptureError
     before the first where one of the numbers does not divide the batch."""
     counts = options.accumulate
+    batches = [("--batch", options.batch)] if options.batch is not None else []
+    batches += [("--small-batches", batch) for batch in getattr(options, "small_batches", ()) or ()]
     if AUTO in counts:
         if len(set(counts)) > 1:
             raise CaptureError("--accumulate takes numbers, or auto alone")
-        counts = [count for count in _ADMITTED if options.batch % count == 0]
+        counts = [n for n in _ADMITTED if all(batch % n == 0 for _, batch in batches)]
     for count in counts:
-        if options.batch is not None and options.batch % count:
-            raise CaptureError(
-                f"--batch {options.batch} cannot be cut into --accumulate {count} equal "
-                f"micro-batches; give a batch that {count} divides"
-            )
+        for option, batch in batches:
+            if batch % count:
+                raise CaptureError(
+                    f"{option} {batch} cannot be cut into --accumulate {count} equal "
+                    f"micro-batches; give a batch that {count} divides"
+                )
     both = [(count, shards) for count in counts for shards in options.shards]
     found = list(dict.fromkeys(both))
     for count, shards in found:
         given = {**vars(options), "accumulate": count, "shards": shards}
-        if (len(found) > 1 or options.accumulate == [AUTO]) and options.out is not None:
+        if (len(found) > 1 or AUTO in options.accumulate) and options.out is not None:
             given["out"] = _marked(Path(options.out), f"{count}x{shards}")
         yield argparse.Namespace(**given)
 
@@ -96,19 +107,27 @@ def each_cut(options: argparse.Namespace) -> Iterator[argparse.Namespace]:
 def each_admitted(
     options: argparse.Namespace, graph_of: Callable[[argparse.Namespace], OperatorGraph]
 ) -> None:
-    """Calls graph_of for each_cut. With --accumulate auto a step whose micro-batches would change
-    what is trained stays whole, and a line says why."""
-    whole: str | None = None
+    """Calls graph_of for each_cut. With --accumulate auto a number is left out that the step cannot
+    be cut into; and a step whose micro-batches would change what is trained stays whole, as far as
+    graph_of can tell. A line says why."""
+    decided, whole = AUTO in options.accumulate, False
     for one in each_cut(options):
-        if whole is None or one.accumulate == 1:
+        if whole and one.accumulate > 1:
+            continue
+        try:
             graph = graph_of(one)
-            reason = graph.notes.get("whole_batch")
-            if options.accumulate == [AUTO] and reason is not None and whole is None:
-                whole = str(reason)
-                say(
-                    "the step is not cut into micro-batches, which would change what is trained: "
-                    f"{whole}. Give --accumulate numbers, if you want that"
-                )
+        except CaptureError as error:
+            if not decided or one.accumulate == 1:
+                raise
+            say(f"left out: {error}")
+            continue
+        reason = graph.notes.get("whole_batch")
+        if decided and reason is not None and not whole:
+            whole = True
+            say(
+                "the step is not cut into micro-batches, which would change what is trained: "
+                f"{reason}. Give --accumulate numbers to have it cut all the same"
+            )
 
 
 def _marked(file: Path, mark: str) -> Path:

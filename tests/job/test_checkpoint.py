@@ -333,13 +333,16 @@ def test_a_job_may_be_cut_otherwise_than_it_was_and_is_told_so() -> None:
         assert all(note.startswith(word) for note, word in zip(notes, words, strict=True))
         (renamed,) = differences_between(saved, job.model_copy(update={"model": "moved:f"}))
         assert renamed.startswith("model was m:f and is moved:f; ")
-    for known in (saved, manifest()):
-        (other,) = differences_between(
-            known, manifest(structure_hash="b" * 64, accumulate=2, shards=3)
-        )
+    for known, count, shards in [(saved, 2, 3), (manifest(), 1, 1)]:
+        job = manifest(structure_hash="b" * 64, accumulate=count, shards=shards)
+        (other,) = differences_between(known, job)
         assert "the computation is not" in other
         # A former release did not note how the step was cut.
         assert ("give job.accumulate" in other) == (known.accumulate is None)
+    job = manifest(structure_hash="b" * 64, accumulate=2, shards=1)
+    assert differences_between(manifest(), job) == (), "it made other operators of micro-batches"
+    (uncompared,) = changes(manifest(), job)
+    assert uncompared == "whether the computation is otherwise the same cannot be compared"
     same = manifest(accumulate=2, shards=3)
     assert changes(saved, same) == changes(manifest(), same) == ()
 

@@ -65,6 +65,53 @@ def test_one_micro_batch_or_one_shard_leaves_small_weights_alone(
     assert not captured_weights(micro_batches, shards).code.members
 
 
+class Places(nn.Module):
+    """Reads every second element of its weight, by where they lie in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = nn.Parameter(torch.randn(64))
+        self.strided = nn.Parameter(torch.randn(128))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return ((x * self.before + self.strided.as_strided((64,), (2,), 0)) ** 2).mean()
+
+
+def test_a_weight_whose_places_in_memory_are_named_stays_by_itself() -> None:
+    losses = []
+    for shards in (1, 2):
+        torch.manual_seed(0)
+        model, inputs = Places(), (torch.randn(8, 64),)
+        step = TrainingStep(model, inputs, lambda number, given=inputs: given)
+        captured = captured_from(step, "here:step", 8, ADAMW, 0, 2, None, shards)
+        run = StraightStep(captured)
+        losses.append(float(run.run(run.load(0))))
+    assert losses[0] == losses[1]
+    assert {m.names for some in captured.code.members.values() for m in some} == {("before",)}
+
+
+def test_types_that_alternate_lie_together_by_their_type_all_the_same() -> None:
+    torch.manual_seed(0)
+    layers = [nn.Linear(64, 64, dtype=(torch.float32, torch.float64)[k % 2]) for k in range(6)]
+
+    class Alternating(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(layers)
+            self.register_parameter("small weights 0", nn.Parameter(torch.randn(64)))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x * self.get_parameter("small weights 0")
+            for layer in self.layers:
+                x = layer(x.to(layer.weight.dtype))
+            return (x**2).mean()
+
+    inputs = (torch.randn(8, 64),)
+    step = TrainingStep(Alternating(), inputs, lambda number: inputs)
+    code = captured_from(step, "here:step", 8, ADAMW, 0, 2, None, 2).code
+    assert sorted(len(some) for some in code.members.values()) == [6, 6, 7, 7]
+
+
 def test_a_norm_of_gradients_leaves_small_weights_alone() -> None:
     assert not captured_weights(2, 2, OptimizerChoice(clip_norm=1.0)).code.members
 

@@ -163,7 +163,10 @@ def test_what_is_no_reason_is_not_told(kind: str) -> None:
 
 
 def test_a_loss_that_draws_in_evaluation_mode_is_told() -> None:
-    assert said_of("random") == "the loss draws at random in evaluation mode, too"
+    assert (
+        said_of("random")
+        == "the loss of the same batch is another one each time, in evaluation mode, too"
+    )
 
 
 def test_a_batch_without_parts_has_no_other_loss() -> None:

@@ -85,6 +85,43 @@ def test_auto_leaves_a_step_whole_that_needs_its_whole_batch(
     assert capsys.readouterr().err.count("is not cut into micro-batches") == 1
 
 
+TABLE = """
+import torch
+from torch import nn
+from placewire.optimizer.capture.protocol import TrainingStep
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x, table):
+        return ((self.layer(x) + table[:8]) ** 2).mean()
+
+def training_step(batch, seed):
+    inputs = torch.randn(batch, 8), torch.randn(64)
+    return TrainingStep(Model(), inputs, lambda number: inputs)
+"""
+
+
+def test_auto_leaves_out_what_the_step_cannot_be_cut_into(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model_with_a_table.py").write_text(TABLE)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["model_with_a_table:training_step", "--batch", "4", "--out", str(tmp_path / "s.json")]
+    assert main(["capture", *words, "--accumulate", "auto", "auto"]) == 0
+    assert [file.name for file in tmp_path.glob("*.json")] == ["s.1x1.json"]
+    assert capsys.readouterr().err.count("left out: ") == 2
+    assert main(["capture", *words, "--accumulate", "2"]) == 3
+
+
+def test_small_batches_are_cut_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["profile", MLP, "--batch", "16", "--small-batches", "2", "4", "--accumulate", "4"]
+    assert main([*words, "--out", str(tmp_path / "step.json")]) == 3
+    assert "--small-batches 2 cannot be cut into --accumulate 4" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["capture", "profile"])
 def test_a_number_that_does_not_divide_the_batch_is_refused_before_the_first_graph(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
