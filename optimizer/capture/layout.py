@@ -111,13 +111,25 @@ class Layout:
         if self._dense:
             return flat.as_strided(self.size, self.stride)
         if self._overlapping:
+            # torch copies nothing into memory that elements share. They all have the same value.
             order = [*self._core, *self._rest]
             back = [order.index(d) for d in range(len(order))]
-            value = torch.empty(self.size, dtype=self.dtype, device=flat.device)
-            return value.copy_(self._sent_shape(flat).permute(*back).expand(self.size))
+            every = self._sent_shape(flat).permute(*back).expand(self.size)
+            places = self._places(flat.device)
+            memory = torch.empty(int(places.max()) + 1, dtype=self.dtype, device=flat.device)
+            memory[places.reshape(-1)] = every.reshape(-1)
+            return memory.as_strided(self.size, self.stride)
         value = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=flat.device)
         self._compact(value).copy_(self._sent_shape(flat))
         return value
+
+    def _places(self, device: torch.device) -> torch.Tensor:
+        """int64[size]: where each element lies in memory."""
+        places = torch.zeros(self.size, dtype=torch.int64, device=device)
+        for d, (n, s) in enumerate(zip(self.size, self.stride, strict=True)):
+            along = torch.arange(n, device=device) * s
+            places += along.view(*(-1 if k == d else 1 for k in range(len(self.size))))
+        return places
 
     def _sent_shape(self, flat: torch.Tensor) -> torch.Tensor:
         return flat.view(*(self.size[d] for d in self._core), *(1 for _ in self._rest))
