@@ -27,6 +27,7 @@ from placewire.optimizer.capture.errors import (
 )
 from placewire.optimizer.capture.nodes import MODULE
 from placewire.optimizer.capture.protocol import Autocast, Tensors, UnderAutocast
+from placewire.optimizer.capture.statistics_types import correct_statistics
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ def joint_graph(
     except Exception as error:
         raise CaptureError(_explained(error, where)) from error
     with_conditionals(joint.graph_module)
+    correct_statistics(joint.graph_module.graph)
     prefix = "" if whole is module else f"{UnderAutocast.PREFIX}."
     _note_modules(joint.graph_module.graph, prefix)
     values = {
