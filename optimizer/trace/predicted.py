@@ -55,7 +55,7 @@ def predicted_trace(graph: OperatorGraph, placement: Placement, steps: Sequence[
 def _computed(graph: OperatorGraph, timeline: Timeline, order: Sequence[int]) -> Iterator[Span]:
     for i in order:
         if i >= graph.operator_count:
-            continue  # a bundle, which takes no time, and which ranks do not count as an operator
+            continue  # a bundle: ranks do not count its copies as an operator
         start, finish = float(timeline.start[i]), float(timeline.finish[i])
         yield Span(0, COMPUTE, graph.ids[i], start, finish, {"type": graph.types[i]})
 
