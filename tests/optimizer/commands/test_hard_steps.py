@@ -33,7 +33,7 @@ LAYERS = 4
 @pytest.mark.parametrize(
     ("model", "batch", "words"),
     [
-        (MLP, "6", "job.batch 6 cannot be cut into job.accumulate 4 equal micro-batches; give a"),
+        (MLP, "6", "--batch 6 cannot be cut into --accumulate 4 equal micro-batches; give a"),
         ("tests.models.features:with_a_mask", "4", "make what is the same for all samples a buff"),
     ],
     ids=["a batch that does not divide", "an input that is no batch"],
