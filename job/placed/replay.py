@@ -94,8 +94,8 @@ def replay_actions(
         else:
             actions.append(Compute(seconds, ((identifier, seconds),)))
         for message in messages.sends.get(identifier, ()):
-            if message.bundled:
-                copied = message.bytes * float(graph.copy_seconds_per_byte[column])
+            copied = message.bytes * float(graph.copy_seconds_per_byte[column])
+            if message.bundled and copied:
                 actions.append(Compute(copied * time_scale))
             actions.append(SendAction(message))
     if arriving:
