@@ -14,16 +14,20 @@ Parallel DNN Training", section 3.2), or forwards first, as in GPipe (Huang et a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise, product
 
 import numpy as np
 
-from placewire.optimizer.arrays import IntArray
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.pieces import Layout, Pieces
 
 # How many ranges of pieces a column has.
 _TURNS = (1, 2)
 # With much lateness an earlier micro-batch's backward half comes before a later one's forward.
 _LATENESS = (1.0, 1 / 8, 1 / 32)
+# By what part of a stage's work its end may be off, to lie where the fewest bytes cross.
+_OFF_EQUAL = (0.0, 0.1, 0.25)
 
 
 def grid_layouts(pieces: Pieces) -> Iterator[Layout]:
@@ -32,13 +36,17 @@ def grid_layouts(pieces: Pieces) -> Iterator[Layout]:
     for used in sorted({min(pieces.micro_batches, devices), *_powers_of_two(devices)}):
         if used <= pieces.micro_batches:
             yield _layout(pieces, pieces.devices[:used].reshape(used, 1), 1, 0.0)
+    seen = set[bytes]()
     for columns in range(2, min(devices, pieces.count) + 1):
         rows = devices // columns
         if rows <= pieces.micro_batches and (devices % columns == 0 or rows == 1):
             grid = pieces.devices[: rows * columns].reshape(columns, rows).T
-            for turns in _TURNS:
-                for lateness in _LATENESS:
-                    yield _layout(pieces, grid, turns, lateness)
+            for turns, off_equal in product(_TURNS, _OFF_EQUAL):
+                layout = _layout(pieces, grid, turns, off_equal)
+                key = layout.home.tobytes()
+                if key not in seen:
+                    seen.add(key)
+                    yield from (replace(layout, lateness=late) for late in _LATENESS)
 
 
 def _powers_of_two(below: int) -> Iterator[int]:
@@ -48,12 +56,13 @@ def _powers_of_two(below: int) -> Iterator[int]:
         power *= 2
 
 
-def _layout(pieces: Pieces, grid: IntArray, turns: int, lateness: float) -> Layout:
+def _layout(pieces: Pieces, grid: IntArray, turns: int, off_equal: float) -> Layout:
     """grid int64[rows, columns]: devices."""
     rows, columns = grid.shape
     speed = (1.0 / np.maximum(pieces.work.sum(axis=0), 1e-300))[grid].sum(axis=0)
-    cuts = np.cumsum(np.tile(speed, turns)[:-1]) / (speed.sum() * turns)
-    stage = np.searchsorted(cuts, pieces.middle, side="right") % columns
+    shares = np.cumsum(np.tile(speed, turns)) / (speed.sum() * turns)
+    last = _stage_ends(pieces, shares, off_equal)
+    stage = np.searchsorted(last, np.arange(pieces.count), side="left") % columns
     # A micro-batch takes so long in each row, at the row's slowest stage.
     seconds = [
         max(pieces.work[stage == c, grid[r, c]].sum() for c in range(columns)) for r in range(rows)
@@ -65,4 +74,16 @@ def _layout(pieces: Pieces, grid: IntArray, turns: int, lateness: float) -> Layo
         row[m], turn[m] = first, taken[first]
         ends[first] += seconds[first]
         taken[first] += 1
-    return Layout(grid[row].T[stage], turn, lateness)
+    return Layout(np.ascontiguousarray(grid[row].T[stage]), turn, 0.0)
+
+
+def _stage_ends(pieces: Pieces, shares: FloatArray, off_equal: float) -> IntArray:
+    """int64[stages - 1]: the last piece of each stage but the last one. shares float64[stages]: the
+    part of the work up to each stage's end."""
+    found = []
+    for before, share in pairwise([0.0, *shares[:-1]]):
+        off = np.abs(pieces.ends - share)
+        near = off <= off_equal * (share - before)
+        near[off.argmin()] = True
+        found.append(int(np.lexsort((off, np.where(near, pieces.crossing, np.inf)))[0]))
+    return np.array(found, dtype=np.int64)

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from placewire.optimizer.engines import units
-from placewire.optimizer.engines.layering import layers_of, ranges_of
+from placewire.optimizer.engines.layers import layers_of, ranges_of
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.bundles import Bundle, PlacedStep
 from placewire.optimizer.simulation.timeline import Timeline, TimelineMessage
@@ -37,7 +37,7 @@ class LayeredBundles:
         if self._layer is None:
             return
         graph = self._graph
-        at = ranges_of(self._layer, self._work, graph.weight_bytes, count)
+        at = ranges_of(graph, self._layer, self._work, count)
         alike: dict[_Alike, dict[int, int]] = defaultdict(dict)
         for message in self._timeline.messages:
             made = int(graph.tensor_producer[message.tensor])

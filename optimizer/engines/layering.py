@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
-from placewire.optimizer.engines.units import unit_sums
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.kernels.graphs.heads import joined_units
 
@@ -77,44 +76,6 @@ def _sparse_second(size: int, u: IntArray, v: IntArray, pull: FloatArray) -> Flo
     return vector
 
 
-def layers_of(graph: OperatorGraph, unit: IntArray, work: FloatArray) -> FloatArray | None:
-    """float64[n]: the part of the model's work that lies before the middle of each operator's
-    layer, the same for its copies in all micro-batches; None where micro-batches are no copies.
-
-    unit int64[n]: operators with the same number stay together. work float64[n].
-    """
-    copies = _copies(graph)
-    if copies is None:
-        return None
-    count = int(copies.max(initial=-1)) + 1
-    first = np.full(int(unit.max(initial=-1)) + 1, -1, dtype=np.int64)
-    first[unit[::-1]] = copies[::-1]
-    joined = joined_units(np.arange(count), first[unit], copies, count)
-    _, group = np.unique(joined[copies], return_inverse=True)
-    order = spectral_order(graph, group.astype(np.int64))
-    sums = unit_sums(group, work)[order]
-    middle = np.empty(len(order))
-    middle[order] = (np.cumsum(sums) - sums / 2) / max(float(sums.sum()), 1e-300)
-    layers: FloatArray = middle[group]
-    return layers
-
-
-def _copies(graph: OperatorGraph) -> IntArray | None:
-    """int64[n]: the same number for the copies of one operator in all micro-batches, another for
-    each operator of none; None where micro-batches differ in the order of the recorded sort."""
-    order, part = graph.topological_order, graph.micro_batch
-    members = [order[part[order] == k] for k in range(int(part.max(initial=-1)) + 1)]
-    _, kind = np.unique(graph.types, return_inverse=True)
-    number = np.empty(graph.operator_count, dtype=np.int64)
-    for inside in members:
-        if len(inside) != len(members[0]) or (kind[inside] != kind[members[0]]).any():
-            return None
-        number[inside] = np.arange(len(inside))
-    shared = np.flatnonzero(part < 0)
-    number[shared] = np.arange(len(shared)) + (len(members[0]) if members else 0)
-    return number
-
-
 def tail_groups(graph: OperatorGraph) -> list[list[int]]:
     """The tail of each co-location group that ends in an operator without readers, and the group's
     other operators. A tail is that operator, and every operator whose readers are all in the tail:
@@ -142,17 +103,3 @@ def tail_groups(graph: OperatorGraph) -> list[list[int]]:
         if k in groups and home[i] != k:
             groups[k].append(i)
     return list(groups.values())
-
-
-def ranges_of(layer: FloatArray, work: FloatArray, weight_bytes: IntArray, most: int) -> IntArray:
-    """int64[n]: which of at most so many ranges of layers, numbered along the model, each operator
-    is in. layer float64[n], as layers_of() gives it. Work and weights count alike, so that an
-    embedding, which has weights and no work, is a range of its own."""
-    share = work / max(float(work.sum()), 1e-300)
-    share = share + weight_bytes / max(float(weight_bytes.sum()), 1.0)
-    level, at = np.unique(layer, return_inverse=True)
-    of_level = np.bincount(at, share, len(level))
-    middle = (np.cumsum(of_level) - of_level / 2) / max(float(of_level.sum()), 1e-300)
-    number = np.minimum((middle * most).astype(np.int64), most - 1)
-    _, found = np.unique(number[at], return_inverse=True)
-    return found.astype(np.int64)

@@ -14,7 +14,7 @@ import numpy as np
 from placewire.optimizer.arrays import BoolArray, IntArray
 from placewire.optimizer.engines import units
 from placewire.optimizer.engines.costing import Costing, Found
-from placewire.optimizer.engines.layering import layers_of, ranges_of
+from placewire.optimizer.engines.layers import crossing_bytes, layers_of, ranges_of
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.kernels.annealing.whole_pieces import PieceTables, expanded
 from placewire.optimizer.problem import Problem
@@ -35,8 +35,9 @@ class Layout:
 
 class Pieces:
     """The pieces of a problem whose graph has several micro-batches. work float64[pieces, D]: mean
-    seconds of a piece in one micro-batch, by device; middle float64[pieces]: the part of the step's
-    work up to each piece's middle."""
+    seconds of a piece in one micro-batch, by device; ends float64[pieces]: the part of the step's
+    work up to each piece's end; crossing float64[pieces]: the bytes that cross each piece's end in
+    one micro-batch."""
 
     def __init__(self, problem: Problem) -> None:
         graph = problem.graph
@@ -48,15 +49,16 @@ class Pieces:
         layer = layers_of(graph, unit, mean)
         piece = np.zeros(len(unit), dtype=np.int64)
         if layer is not None:
-            piece = ranges_of(layer, mean, graph.weight_bytes, _MOST_PIECES)
+            piece = ranges_of(graph, layer, mean, _MOST_PIECES)
         self.count = int(piece.max(initial=-1)) + 1
+        self.crossing = crossing_bytes(graph, piece, self.count)
         known = np.where(np.isfinite(problem.seconds), problem.seconds, mean[:, None])
         inside = self.micro_batch >= 0
         self.work = np.stack(
             [np.bincount(piece[inside], column[inside], self.count) for column in known.T], axis=1
         ) / max(self.micro_batches, 1)  # fmt: skip
         total = np.bincount(piece, mean, self.count)
-        self.middle = (np.cumsum(total) - total / 2) / max(float(total.sum()), 1e-300)
+        self.ends = np.cumsum(total) / max(float(total.sum()), 1e-300)
         self.devices = _fastest(problem)
         self.rank = units.upward_rank(problem, units.typical_transfer_seconds(problem))
         self.longest = float(self.rank.max(initial=0.0))

@@ -8,8 +8,9 @@ import numpy as np
 
 from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.cluster import Cluster
+from placewire.optimizer.graph.operator_graph import PARAMETER, UPDATE
 from placewire.optimizer.peers.beside_devices import PeerGraph
-from placewire.optimizer.peers.step_parts import PARAMETER, UPDATE, Gradient, StepParts
+from placewire.optimizer.peers.step_parts import Gradient, StepParts
 from placewire.optimizer.problem import Problem
 
 # The bytes of memory that a copy and an addition move for each byte of their results.

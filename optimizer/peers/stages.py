@@ -9,8 +9,8 @@ import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines import units
-from placewire.optimizer.graph.operator_graph import OperatorGraph
-from placewire.optimizer.peers.step_parts import UPDATE, StepParts
+from placewire.optimizer.graph.operator_graph import UPDATE, OperatorGraph
+from placewire.optimizer.peers.step_parts import StepParts
 from placewire.optimizer.problem import Problem
 
 

@@ -9,9 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from placewire.optimizer.arrays import BoolArray, IntArray
-from placewire.optimizer.graph.operator_graph import ADDITION, OperatorGraph
-
-PARAMETER, UPDATE = "parameter", "update"
+from placewire.optimizer.graph.halves import forward_half
+from placewire.optimizer.graph.operator_graph import ADDITION, PARAMETER, OperatorGraph
 
 
 @dataclass(frozen=True)
@@ -76,6 +75,9 @@ def step_parts(graph: OperatorGraph) -> StepParts:
     count = int(part.max(initial=-1)) + 1
     if count < 2:
         raise ValueError("the step has only one micro-batch")
+    forward = forward_half(graph)
+    if forward is None:
+        raise ValueError("the graph does not say which operator makes the loss")
     needs = _needs_micro_batches(graph)
     additions = _additions(graph, needs)
     gradients = []
@@ -90,7 +92,7 @@ def step_parts(graph: OperatorGraph) -> StepParts:
         raise ValueError("the step adds no gradients of its micro-batches")
     shared = graph.topological_order[part[graph.topological_order] < 0]
     return StepParts(
-        graph, count, _forward(graph), tuple(gradients), shared[~needs[shared]],
+        graph, count, forward, tuple(gradients), shared[~needs[shared]],
         shared[needs[shared] & ~additions[shared]],
     )  # fmt: skip
 
@@ -130,16 +132,3 @@ def _leaves(
                 added[i] = None
     known = next(iter(by_part.values()))
     return tuple(by_part.get(m, known) for m in range(count)), tuple(added)
-
-
-def _forward(graph: OperatorGraph) -> BoolArray:
-    """bool[n]: ancestors of the loss, which the graph's notes name."""
-    loss = graph.index_of.get(str(graph.notes.get("loss")))
-    if loss is None:
-        raise ValueError("the graph does not say which operator makes the loss")
-    found = np.zeros(graph.operator_count, dtype=np.bool_)
-    found[loss] = True
-    for i in graph.topological_order[::-1].tolist():
-        if found[i]:
-            found[graph.tensor_producer[graph.input_tensors(i)]] = True
-    return found
