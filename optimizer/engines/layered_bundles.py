@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from placewire.optimizer.engines import units
-from placewire.optimizer.engines.layers import layers_of, ranges_of
+from placewire.optimizer.engines.layers import layers_of, ranges_of, work_and_weights
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.bundles import Bundle, PlacedStep
 from placewire.optimizer.simulation.timeline import Timeline, TimelineMessage
@@ -27,9 +27,10 @@ class LayeredBundles:
     def __init__(self, problem: Problem, step: PlacedStep, timeline: Timeline) -> None:
         graph = self._graph = problem.graph
         self._timeline, self._device = timeline, step.device
-        self._work, self._layer = units.mean_seconds(problem), None
+        work, self._layer = units.mean_seconds(problem), None
+        self._share = work_and_weights(graph, work)
         if graph.micro_batch.max(initial=-1) > 0:
-            self._layer = layers_of(graph, units.unit_of_operator(problem), self._work)
+            self._layer = layers_of(graph, units.unit_of_operator(problem), work)
         self._turn = step.turns
 
     def of(self, count: int) -> Iterator[Bundle]:
@@ -37,7 +38,7 @@ class LayeredBundles:
         if self._layer is None:
             return
         graph = self._graph
-        at = ranges_of(graph, self._layer, self._work, count)
+        at = ranges_of(graph, self._layer, self._share, count)
         alike: dict[_Alike, dict[int, int]] = defaultdict(dict)
         for message in self._timeline.messages:
             made = int(graph.tensor_producer[message.tensor])

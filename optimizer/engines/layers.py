@@ -149,10 +149,11 @@ class _Places:
             if self.graph.types[i] == UPDATE:
                 layers = self._weights(i)
             else:
-                layers = [found[c] for c in self.readers[i] if c in found]
-                # Norms of all gradients read a gradient, too.
-                if any(self.part[c] == 0 and c not in found for c in self.readers[i]):
-                    continue
+                # A gradient is one of its weight, whatever else reads it.
+                readers = self.readers[i]
+                layers = [found[c] for c in readers if self.part[c] < 0 and c in found]
+                if not layers and all(c in found for c in readers):
+                    layers = [found[c] for c in readers]
             if layers and max(layers) - min(layers) <= self.end * _ONE_LAYER:
                 found[i] = max(layers)
         return found
@@ -192,13 +193,25 @@ def _copies(graph: OperatorGraph) -> IntArray | None:
     return number
 
 
-def ranges_of(graph: OperatorGraph, layer: FloatArray, work: FloatArray, most: int) -> IntArray:
-    """int64[n]: which of at most so many ranges of layers, numbered along the model, each operator
-    is in. layer float64[n], as layers_of() gives it. Work and weights count alike, so that an
-    embedding, which has weights and no work, is a range of its own. A range ends where the fewest
-    bytes of a micro-batch cross, near an equal share."""
+def work_and_weights(graph: OperatorGraph, work: FloatArray) -> FloatArray:
+    """float64[n]: each operator's part of both, which count alike, so that an embedding, which has
+    weights and no work, can be a range of its own."""
     weight = graph.weight_bytes
-    share = work / max(float(work.sum()), 1e-300) + weight / max(float(weight.sum()), 1.0)
+    share: FloatArray = work / max(float(work.sum()), 1e-300)
+    return share + weight / max(float(weight.sum()), 1.0)
+
+
+def ranges_of(
+    graph: OperatorGraph,
+    layer: FloatArray,
+    share: FloatArray,
+    most: int,
+    off_equal: float = _OFF_EQUAL,
+) -> IntArray:
+    """int64[n]: which of at most so many ranges of layers, numbered along the model, each operator
+    is in. layer float64[n], as layers_of() gives it. The ranges have about equal sums of share
+    float64[n]; each ends where the fewest bytes of a micro-batch cross, at most off_equal of an
+    equal sum away."""
     level, at = np.unique(layer, return_inverse=True)
     of_level = np.bincount(at, share, len(level))
     done = np.cumsum(of_level)[:-1] / max(float(of_level.sum()), 1e-300)
@@ -206,7 +219,7 @@ def ranges_of(graph: OperatorGraph, layer: FloatArray, work: FloatArray, most: i
     cuts = set[int]()
     for k in range(1, most if len(done) else 0):
         off = np.abs(done - k / most)
-        near = off <= _OFF_EQUAL / most
+        near = off <= off_equal / most
         near[off.argmin()] = True
         cuts.add(int(np.lexsort((off, np.where(near, crossing, np.inf)))[0]))
     found: IntArray = np.searchsorted(np.array(sorted(cuts)), at, side="left")

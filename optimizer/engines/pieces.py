@@ -14,7 +14,12 @@ import numpy as np
 from placewire.optimizer.arrays import BoolArray, IntArray
 from placewire.optimizer.engines import units
 from placewire.optimizer.engines.costing import Costing, Found
-from placewire.optimizer.engines.layers import crossing_bytes, layers_of, ranges_of
+from placewire.optimizer.engines.layers import (
+    crossing_bytes,
+    layers_of,
+    ranges_of,
+    work_and_weights,
+)
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.kernels.annealing.whole_pieces import PieceTables, expanded
 from placewire.optimizer.problem import Problem
@@ -49,7 +54,7 @@ class Pieces:
         layer = layers_of(graph, unit, mean)
         piece = np.zeros(len(unit), dtype=np.int64)
         if layer is not None:
-            piece = ranges_of(graph, layer, mean, _MOST_PIECES)
+            piece = ranges_of(graph, layer, work_and_weights(graph, mean), _MOST_PIECES)
         self.count = int(piece.max(initial=-1)) + 1
         self.crossing = crossing_bytes(graph, piece, self.count)
         known = np.where(np.isfinite(problem.seconds), problem.seconds, mean[:, None])

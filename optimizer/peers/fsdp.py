@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.graph.blocks import block_of
+from placewire.optimizer.graph.operator_graph import PARAMETER
 from placewire.optimizer.names import WITHOUT_SHAPING
 from placewire.optimizer.peers.beside_devices import PeerGraph
 from placewire.optimizer.peers.collectives import all_gather, reduce_scatter
@@ -34,7 +35,7 @@ from placewire.optimizer.peers.replicas import (
     replicas,
     sum_seconds,
 )
-from placewire.optimizer.peers.step_parts import PARAMETER, Gradient, StepParts
+from placewire.optimizer.peers.step_parts import Gradient, StepParts
 
 # How many units are gathered ahead of the one that runs.
 _AHEAD = 2

@@ -20,15 +20,12 @@ from placewire.optimizer.engines.pieces import Pieces
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.names import WITHOUT_SHAPING
 from placewire.optimizer.peers.peer import PeerStep, peer_step
-from placewire.optimizer.peers.stages import stages_of
+from placewire.optimizer.peers.stages import Stages
 from placewire.optimizer.peers.step_parts import StepParts, step_parts
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.simulate import simulate
 
 _PIECES_OF_A_DEVICE = (2, 3, 4)
-# A cut is at most this part of a stage's work from where stages would be of equal work; both are
-# tried.
-_OFF_EQUAL = (0.0, 0.3)
 # (forward?, piece of the device's own, micro-batch)
 Slot = tuple[bool, int, int]
 
@@ -46,13 +43,13 @@ class Schedule:
 
 def pipeline_steps(graph: OperatorGraph, cluster: Cluster) -> list[PeerStep]:
     """Of every schedule that the step's micro-batches can use; graph: with at least two. Raises
-    ValueError as step_parts() does."""
+    ValueError as step_parts() and Stages() do."""
     problem = Problem(graph, cluster, sharing=WITHOUT_SHAPING)
     pieces, parts = Pieces(problem), step_parts(graph)
-    found = []
+    stages, found = Stages(problem, parts), []
     for schedule in schedules(len(cluster.devices), pieces.micro_batches):
-        for off_equal in _OFF_EQUAL:
-            step = _step(problem, pieces, parts, schedule, off_equal)
+        for stage in stages.of(schedule.stages * schedule.pieces):
+            step = _step(problem, pieces, parts, schedule, stage)
             if step is not None:
                 found.append(step)
     return found
@@ -99,12 +96,10 @@ def _alternating(devices: int, k: int, micro_batches: int, pieces: int) -> tuple
 
 
 def _step(
-    problem: Problem, pieces: Pieces, parts: StepParts, schedule: Schedule, off_equal: float
+    problem: Problem, pieces: Pieces, parts: StepParts, schedule: Schedule, stage: IntArray
 ) -> PeerStep | None:
     """None where the schedule cannot run, because layers are not in one order."""
-    ranges = schedule.stages * schedule.pieces
-    stage = stages_of(problem, parts, ranges, off_equal)
-    device = _devices(pieces, pieces.devices[np.arange(ranges) % schedule.stages][stage])
+    device = _devices(pieces, pieces.devices[stage % schedule.stages])
     order = _orders(problem, pieces, parts, schedule, stage, device)
     try:
         timeline = simulate(problem, device, None, order)

@@ -16,7 +16,7 @@ from placewire.optimizer.cluster import Cluster, Device, Nic, Server
 from placewire.optimizer.engines import auto
 from placewire.optimizer.engines.costing import Costing
 from placewire.optimizer.engines.grids import grid_layouts
-from placewire.optimizer.engines.layering import layers_of
+from placewire.optimizer.engines.layers import layers_of
 from placewire.optimizer.engines.pieces import Pieces
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.engines.structured import structured_starts
@@ -69,6 +69,7 @@ def accumulated(parts: int, weights: int = 4, shared: bool = True) -> OperatorGr
         loss = operator(f"loss_m{m}", "loss", 1)
         sends(below, [loss], 1000)
         sends(target, [loss], 1000)
+        sends(loss, ["loss"], 4)
         above = loss
         for k in reversed(range(weights)):
             gradient = operator(f"b{k}_m{m}", "mm", 10)
@@ -82,10 +83,11 @@ def accumulated(parts: int, weights: int = 4, shared: bool = True) -> OperatorGr
             added[k] = gradient
     for k in range(weights):
         sends(added[k], [operator(f"update{k}", "update", 1, 0, f"w{k}")], WEIGHT)
-        sends(w[k], readers[w[k]], WEIGHT)
+        sends(w[k], [*readers[w[k]], f"update{k}"], WEIGHT)
     if positions:
         sends(positions, readers[positions], 8)
-    return build_graph(rows, tensors, device_types=("cpu", "fast"))
+    operator("loss", "mean", 0)
+    return build_graph(rows, tensors, device_types=("cpu", "fast"), notes={"loss": "loss"})
 
 
 def servers(*kinds: str, gigabits: Sequence[float] = ()) -> Cluster:
@@ -276,10 +278,13 @@ def test_a_large_step_of_micro_batches_costs_few_simulations_of_cuts() -> None:
 
 @st.composite
 def with_micro_batches(draw: st.DrawFn) -> Problem:
-    """Some operators are said to work for one of three micro-batches."""
+    """Some operators are said to work for one of three micro-batches, and one to make the loss."""
     problem = draw(problems())
     numbers = [draw(st.integers(-1, 2)) for _ in problem.graph.ids]
-    graph = replace(problem.graph, micro_batch=np.array(numbers, dtype=np.int64))
+    loss = draw(st.sampled_from(problem.graph.ids))
+    graph = replace(
+        problem.graph, micro_batch=np.array(numbers, dtype=np.int64), notes={"loss": loss}
+    )
     return replace(problem, graph=graph)
 
 

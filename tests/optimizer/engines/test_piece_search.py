@@ -29,7 +29,7 @@ MOVES = 1_000
 
 
 def uneven() -> Problem:
-    return Problem(accumulated(8, weights=6), servers("cpu", "fast", "cpu"), sharing="even")
+    return Problem(accumulated(5, weights=7), servers("cpu", "fast", "cpu"), sharing="even")
 
 
 def best_grid(problem: Problem) -> tuple[float, float]:
@@ -104,7 +104,7 @@ def test_a_memory_that_binds_is_kept_to(weights: int) -> None:
     assert costing.cost(free.solution(shortest)).excess > 0.0, "else the memory does not bind"
     first = piece_solutions(problem, moves=10 * MOVES, seed=1, on_best=said.append)[0]
     found = costing.cost(first)
-    assert found.excess == 0.0 and found.key < best_grid(problem)
+    assert found.excess == 0.0 and found.key <= best_grid(problem)
     assert said[-1] == found.cost > free.cost(shortest).cost
     timeline = simulate(problem, first.device, first.priority)
     assert (timeline.peak_memory_bytes <= problem.cluster.memory_bytes).all()
