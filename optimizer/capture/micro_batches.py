@@ -96,6 +96,7 @@ class _Unrolling:
             for m in range(count)
             for k, node in joint.inputs.items()
         }
+        self.counters = self._counters()
         self.input_at = {node: k for k, node in joint.inputs.items()}
         self.batch_tensors = batch_tensors
         self.totals: dict[str, fx.Node] = {}
@@ -116,8 +117,9 @@ class _Unrolling:
                 name: in_layout_of(here[joint.new_buffers[name]], node.meta["val"])
                 for name, node in written.items()
             }
-            for node in carried.values():
-                node.meta.setdefault(MICRO_BATCH, m)
+            for name, node in carried.items():
+                if joint.new_buffers[name] not in self.counters:
+                    node.meta.setdefault(MICRO_BATCH, m)
             share = self.graph.call_function(aten.div.Tensor, (here[joint.loss], self.count))
             with joint.loss.meta["val"].fake_mode:
                 share.meta["val"] = joint.loss.meta["val"] / self.count
@@ -177,6 +179,24 @@ class _Unrolling:
                 once[node] = self._copied(node, node.name, once)
         return once
 
+    def _counters(self) -> set[fx.Node]:
+        """What changes from micro-batch to micro-batch, but depends on none, and is read by nothing
+        else: as the number of batches that a batch norm has seen. All of a counter belongs on one
+        device, which need not be told that a micro-batch begins."""
+        joint = self.joint
+        changing = {joint.buffers[name] for name in joint.new_buffers}
+        found = list[fx.Node]()
+        for node in joint.graph.nodes:
+            known = all(i in changing or i in self.once or i in found for i in node.all_input_nodes)
+            if node.all_input_nodes and known and node.op == "call_function":
+                if node not in self.once and not is_random(node) and PER_MICRO_BATCH not in node.meta:
+                    found.append(node)
+        counters = set(found)
+        for node in reversed(found):
+            if any(user not in counters and user.op != "output" for user in node.users):
+                counters.remove(node)
+        return counters
+
     def _add_micro_batch(self, m: int, here: dict[fx.Node, fx.Node]) -> None:
         """here: by node of the captured graph its copy; it gets the copies of all nodes."""
         memory: dict[Hashable, Hashable] = {
@@ -193,7 +213,8 @@ class _Unrolling:
             if node in self.input_at:
                 here[node] = self.inputs[m * self.batch_tensors + self.input_at[node]]
             else:
-                here[node] = self._copied(node, f"{node.name}_m{m}", here, m)
+                part = None if node in self.counters else m
+                here[node] = self._copied(node, f"{node.name}_m{m}", here, part)
             if (place := storage_of(node)) is not None and place not in self.once_in_memory:
                 here[node].meta[STORAGE] = memory.setdefault(place, (place, m))
             for name in self.gradient_names.get(node, ()):

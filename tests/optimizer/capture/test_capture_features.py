@@ -147,6 +147,21 @@ def test_micro_batches_run_side_by_side() -> None:
     assert views and all(name.endswith(("_m0", "_m1")) for name in views), "of weights, too"
 
 
+def test_a_count_of_batches_is_of_no_micro_batch_and_averages_are() -> None:
+    model = "placewire.examples.models.resnet50:training_step_small"
+    graph = capture(model, 4, ADAMW, 0, accumulate=2).operators
+    source, target, tensor = graph.edges
+    part = graph.micro_batch
+    between = (part[source] >= 0) & (part[target] >= 0) & (part[source] != part[target])
+    assert {graph.types[i] for i in target[between].tolist()} == {
+        "aten._native_batch_norm_legit_functional.default"
+    }
+    counts = [i for i, name in enumerate(graph.ids) if name.startswith("copy_") and "num_b" in name]
+    assert len(counts) > 5
+    made = graph.tensor_producer[np.concatenate([graph.input_tensors(i) for i in counts])]
+    assert (part[made] == -1).all()
+
+
 def test_copies_of_a_node_have_memory_and_dropout_of_their_own() -> None:
     path = "placewire.examples.models.mlp:training_step"
     one, two = (capture(path, 8 * n, ADAMW, 0, accumulate=n) for n in (1, 2))
