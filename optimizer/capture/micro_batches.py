@@ -186,11 +186,14 @@ class _Unrolling:
         joint = self.joint
         changing = {joint.buffers[name] for name in joint.new_buffers}
         found = list[fx.Node]()
+        known = {*changing, *self.once}
         for node in joint.graph.nodes:
-            known = all(i in changing or i in self.once or i in found for i in node.all_input_nodes)
-            if node.all_input_nodes and known and node.op == "call_function":
-                if node not in self.once and not is_random(node) and PER_MICRO_BATCH not in node.meta:
-                    found.append(node)
+            repeated = is_random(node) or PER_MICRO_BATCH in node.meta
+            if node.op != "call_function" or node in known or repeated:
+                continue
+            if node.all_input_nodes and known.issuperset(node.all_input_nodes):
+                found.append(node)
+                known.add(node)
         counters = set(found)
         for node in reversed(found):
             if any(user not in counters and user.op != "output" for user in node.users):

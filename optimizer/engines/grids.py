@@ -20,6 +20,7 @@ from itertools import pairwise, product
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.engines.layers import narrow_end
 from placewire.optimizer.engines.pieces import Layout, Pieces
 
 # How many ranges of pieces a column has.
@@ -80,10 +81,8 @@ def _layout(pieces: Pieces, grid: IntArray, turns: int, off_equal: float) -> Lay
 def _stage_ends(pieces: Pieces, shares: FloatArray, off_equal: float) -> IntArray:
     """int64[stages - 1]: the last piece of each stage but the last one. shares float64[stages]: the
     part of the work up to each stage's end."""
-    found = []
-    for before, share in pairwise([0.0, *shares[:-1]]):
-        off = np.abs(pieces.ends - share)
-        near = off <= off_equal * (share - before)
-        near[off.argmin()] = True
-        found.append(int(np.lexsort((off, np.where(near, pieces.crossing, np.inf)))[0]))
+    found = [
+        narrow_end(pieces.ends, pieces.crossing, share, off_equal * (share - before))
+        for before, share in pairwise([0.0, *shares[:-1]])
+    ]
     return np.array(found, dtype=np.int64)

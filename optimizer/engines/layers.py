@@ -18,16 +18,21 @@ from placewire.optimizer.kernels.graphs.heads import joined_units
 
 # A weight whose readers are further apart, as a part of the forward half, is of no one layer.
 _ONE_LAYER = 1 / 32
+# An operator with at most this part of the step's work can leave its place for a weight.
+_LIGHT = 1 / 100
 # By what part of a range's share its ends may be off, to lie where the fewest bytes cross.
 _OFF_EQUAL = 0.5
 
 
-def layers_of(graph: OperatorGraph, unit: IntArray, work: FloatArray) -> FloatArray | None:
+def layers_of(
+    graph: OperatorGraph, unit: IntArray, work: FloatArray, *, ties: bool = True
+) -> FloatArray | None:
     """float64[n]: the part of the model's work that lies before the middle of each operator's
     layer, the same for its copies in all micro-batches; None where micro-batches are no copies, or
     the graph does not say which operator makes the loss.
 
-    unit int64[n]: operators with the same number stay together. work float64[n].
+    unit int64[n]: operators with the same number stay together. work float64[n]. ties: whether what
+    little the first layers do with a weight of the last ones belongs to these.
     """
     copies, forward = _copies(graph), forward_half(graph)
     if copies is None or forward is None:
@@ -39,7 +44,9 @@ def layers_of(graph: OperatorGraph, unit: IntArray, work: FloatArray) -> FloatAr
     _, group = np.unique(joined[copies], return_inverse=True)
     known = graph.micro_batch <= 0
     place = np.full(int(group.max(initial=-1)) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(place, group[known], _Places(graph, forward).of_operators()[known])
+    np.minimum.at(
+        place, group[known], _Places(graph, forward, work, ties=ties).of_operators()[known]
+    )
     level, at = np.unique(place, return_inverse=True)
     sums = np.bincount(at, unit_sums(group, work), len(level))
     middle = (np.cumsum(sums) - sums / 2) / max(float(sums.sum()), 1e-300)
@@ -52,10 +59,18 @@ class _Places:
 
     Common is what depends on no micro-batch, such as a weight, or is made in the micro-batch of
     nothing else, such as the weight's transpose, or a weight that is joined from shards.
+
+    A weight that both ends of a model read, as an embedding that is the head, too, belongs to the
+    later end, and so does what the other end does with it, if that is little: its results are less
+    to send than the weight and its gradients.
     """
 
-    def __init__(self, graph: OperatorGraph, forward: BoolArray) -> None:
+    def __init__(
+        self, graph: OperatorGraph, forward: BoolArray, work: FloatArray, *, ties: bool
+    ) -> None:
+        self.ties = ties
         self.graph, self.forward = graph, forward.tolist()
+        self.work, self.light = work, _LIGHT * float(work[graph.micro_batch <= 0].sum())
         self.part = graph.micro_batch.tolist()
         order = graph.topological_order
         self.order = order[graph.micro_batch[order] <= 0].tolist()
@@ -70,6 +85,8 @@ class _Places:
         self.place = dict[int, int]()
         # Of what is common: the last place that reads it.
         self.last = dict[int, int]()
+        # Places of weights that belong to the later end.
+        self.tied = set[int]()
 
     def _makers(self, i: int) -> list[int]:
         made = self.graph.tensor_producer[self.graph.input_tensors(i)].tolist()
@@ -121,6 +138,20 @@ class _Places:
             if read:
                 self.place[i] = min(self.place[c] for c in read)
                 self.last[i] = max(self.last.get(c, self.place[c]) for c in read)
+                if self.ties and i in self.common and self._layer_of(i) is None:
+                    self._tie(i, read)
+
+    def _tie(self, weight: int, read: Iterable[int]) -> None:
+        late = self.last[weight]
+        early = [c for c in read if late - self.place[c] > self.end * _ONE_LAYER]
+        sent = 2 * sum(self._bytes(c) for c in early)
+        little = sum(float(self.work[c]) for c in early) <= self.light
+        if little and sent < self._bytes(weight) and not self.common.intersection(early):
+            self.tied.add(late)
+            self.place |= dict.fromkeys((weight, *early), late)
+
+    def _bytes(self, i: int) -> int:
+        return int(self.graph.tensor_bytes[self.graph.output_tensors(i)].max(initial=0))
 
     def _as_made(self, i: int) -> None:
         """What only the backward half reads, like another transpose of a weight."""
@@ -159,6 +190,8 @@ class _Places:
         return found
 
     def _backward(self, i: int, gradient: dict[int, int]) -> int:
+        if gradient.get(i) in self.tied:
+            return gradient[i]
         made = [j for j in self.makers[i] if self.part[j] == 0 and j not in self.common]
         known = self._weights(i)
         if not known:
@@ -216,14 +249,23 @@ def ranges_of(
     of_level = np.bincount(at, share, len(level))
     done = np.cumsum(of_level)[:-1] / max(float(of_level.sum()), 1e-300)
     crossing = crossing_bytes(graph, at, len(level))[:-1]
-    cuts = set[int]()
-    for k in range(1, most if len(done) else 0):
-        off = np.abs(done - k / most)
-        near = off <= off_equal / most
-        near[off.argmin()] = True
-        cuts.add(int(np.lexsort((off, np.where(near, crossing, np.inf)))[0]))
+    targets = range(1, most if len(done) else 0)
+    cuts = {narrow_end(done, crossing, k / most, off_equal / most) for k in targets}
     found: IntArray = np.searchsorted(np.array(sorted(cuts)), at, side="left")
     return found.astype(np.int64)
+
+
+def narrow_end(ends: FloatArray, crossing: FloatArray, share: float, off: float) -> int:
+    """The index of that end which the fewest bytes cross, of those at most `off` from the share,
+    the last one before it, and the first one after it; the nearest one where off is 0. ends, which
+    rise, and crossing: float64[k] each, k > 0."""
+    away = np.abs(ends - share)
+    near = away <= off
+    near[away.argmin()] = True
+    if off > 0.0:
+        after = min(int(np.searchsorted(ends, share)), len(ends) - 1)
+        near[max(after - 1, 0) : after + 1] = True
+    return int(np.lexsort((away, np.where(near, crossing, np.inf)))[0])
 
 
 def crossing_bytes(graph: OperatorGraph, level: IntArray, count: int) -> FloatArray:

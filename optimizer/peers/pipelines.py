@@ -10,7 +10,7 @@ Model Training on GPU Clusters", section 2.2.2). Pieces are of about equal work.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.engines.pieces import Pieces
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.names import WITHOUT_SHAPING
+from placewire.optimizer.peers.local_sums import Staged, with_local_sums
 from placewire.optimizer.peers.peer import PeerStep, peer_step
 from placewire.optimizer.peers.stages import Stages
 from placewire.optimizer.peers.step_parts import StepParts, step_parts
@@ -100,9 +101,12 @@ def _step(
 ) -> PeerStep | None:
     """None where the schedule cannot run, because layers are not in one order."""
     device = _devices(pieces, pieces.devices[stage % schedule.stages])
-    order = _orders(problem, pieces, parts, schedule, stage, device)
+    step = with_local_sums(Staged(problem.graph, stage, device, pieces.micro_batch), parts)
+    problem = replace(problem, graph=step.graph)
     try:
-        timeline = simulate(problem, device, None, order)
+        timeline = simulate(
+            problem, step.device, None, _orders(problem, pieces, parts, schedule, step)
+        )
     except ValueError:
         return None
     stages = f"{schedule.stages} stages"
@@ -124,12 +128,7 @@ def _devices(pieces: Pieces, wanted: IntArray) -> IntArray:
 
 
 def _orders(
-    problem: Problem,
-    pieces: Pieces,
-    parts: StepParts,
-    schedule: Schedule,
-    stage: IntArray,
-    device: IntArray,
+    problem: Problem, pieces: Pieces, parts: StepParts, schedule: Schedule, step: Staged
 ) -> list[list[int]]:
     """Shared operators that need no micro-batch run first, sums of gradients with the backward half
     of the latest micro-batch in them, all others at the end."""
@@ -137,12 +136,12 @@ def _orders(
     number = {int(d): k for k, d in enumerate(pieces.devices[: schedule.stages])}
     slots = [{slot: n for n, slot in enumerate(row)} for row in schedule.order]
     at = np.full(graph.operator_count, -1.0)
-    latest = np.where(graph.micro_batch >= 0, pieces.micro_batch, -1)
+    latest = np.where(graph.micro_batch >= 0, step.micro_batch, -1)
     after = set(parts.after.tolist())
     for i in graph.topological_order.tolist():
-        row, m = slots[number[int(device[i])]], int(pieces.micro_batch[i])
+        row, m = slots[number[int(step.device[i])]], int(step.micro_batch[i])
         if m >= 0:
-            own = int(stage[i]) // schedule.stages
+            own = int(step.stage[i]) // schedule.stages
             at[i] = row.get((bool(parts.forward[i]), own, m), len(row))
         elif i in after:
             at[i] = len(row)
@@ -152,6 +151,6 @@ def _orders(
             last = (row.get((False, own, int(latest[i])), -1) for own in range(schedule.pieces))
             at[i] = max(last)
     return [
-        sorted(np.flatnonzero(device == d).tolist(), key=lambda i: (at[i], graph.position[i]))
+        sorted(np.flatnonzero(step.device == d).tolist(), key=lambda i: (at[i], graph.position[i]))
         for d in range(len(problem.cluster.devices))
     ]

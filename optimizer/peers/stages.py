@@ -22,7 +22,7 @@ class Stages:
     def __init__(self, problem: Problem, parts: StepParts) -> None:
         self._graph = problem.graph
         work = units.mean_seconds(problem)
-        layer = layers_of(self._graph, units.unit_of_operator(problem), work)
+        layer = layers_of(self._graph, units.unit_of_operator(problem), work, ties=False)
         if layer is None:
             raise ValueError("its micro-batches are not cut alike")
         self._layer = layer

@@ -150,7 +150,7 @@ def test_micro_batches_run_side_by_side() -> None:
 def test_a_count_of_batches_is_of_no_micro_batch_and_averages_are() -> None:
     model = "placewire.examples.models.resnet50:training_step_small"
     graph = capture(model, 4, ADAMW, 0, accumulate=2).operators
-    source, target, tensor = graph.edges
+    source, target, _ = graph.edges
     part = graph.micro_batch
     between = (part[source] >= 0) & (part[target] >= 0) & (part[source] != part[target])
     assert {graph.types[i] for i in target[between].tolist()} == {
