@@ -140,17 +140,20 @@ class _Lowering:
     stepped: list[Stepped] = field(default_factory=list)
     held: dict[str, torch.Tensor] = field(default_factory=dict)
     updates: dict[str, AdamW | Sgd] = field(default_factory=dict)
-    wires: dict[int, fx.Node] = field(default_factory=dict)  # by message
+    wires: dict[tuple[Sent, ...], fx.Node] = field(default_factory=dict)  # by tensors
 
     def __post_init__(self) -> None:
         self.arriving = {
             one.producer: message for message in self.messages.receives for one in message.tensors
         }
         # The tensors of bundles that this rank sends, by producer: message, start in it, tensor.
+        # What goes to several ranks is copied once, for the first of the messages.
         self.packed: dict[str, list[tuple[RankMessage, int, Sent]]] = {}
+        packed = set[tuple[Sent, ...]]()
         for messages in self.messages.sends.values():
             for message in messages:
-                if message.bundled:
+                if message.bundled and message.tensors not in packed:
+                    packed.add(message.tensors)
                     for start, one in _with_starts(message):
                         self.packed.setdefault(one.producer, []).append((message, start, one))
 
@@ -238,14 +241,14 @@ class _Lowering:
         # A bundled tensor is copied at once: a later operator may overwrite its memory before the
         # bundle leaves.
         for message, start, one in self.packed.get(identifier, ()):
-            wire = self.wires.get(message.index)
+            wire = self.wires.get(message.tensors)
             pack = Pack(message, start, self._layout(message, one))
             given = (value,) if wire is None else (value, wire)
             name = f"pack_{message.index}_{one.producer}"
-            self.wires[message.index] = self._call(name, pack, *given)
+            self.wires[message.tensors] = self._call(name, pack, *given)
         for message in self.messages.sends.get(identifier, ()):
             if message.bundled:
-                layout, sent = _wire_layout(message), self.wires[message.index]
+                layout, sent = _wire_layout(message), self.wires[message.tensors]
             else:
                 layout, sent = self._layout(message, message.tensors[0]), value
             send = Send(self.transport, message, layout)

@@ -18,7 +18,7 @@ from placewire.job.messages.rank_messages import RankMessage, RankMessages
 from placewire.job.placed.recorder import Recorder
 from placewire.job.transport.transport import Transport
 from placewire.optimizer.graph.operator_graph import OperatorGraph
-from placewire.optimizer.placement import Placement
+from placewire.optimizer.placement import Placement, Sent
 
 # time.sleep wakes up late by about this much; the end of a wait is therefore a busy loop.
 SPIN_SECONDS = 0.0002
@@ -93,9 +93,11 @@ def replay_actions(
             actions[-1] = Compute(earlier.seconds + seconds, together)
         else:
             actions.append(Compute(seconds, ((identifier, seconds),)))
+        packed = set[tuple[Sent, ...]]()
         for message in messages.sends.get(identifier, ()):
             copied = message.bytes * float(graph.copy_seconds_per_byte[column])
-            if message.bundled and copied:
+            if message.bundled and copied and message.tensors not in packed:
+                packed.add(message.tensors)
                 actions.append(Compute(copied * time_scale))
             actions.append(SendAction(message))
     if arriving:

@@ -22,7 +22,7 @@ from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
 from placewire.optimizer.kernels.tables import tables_of
 from placewire.optimizer.problem import Problem
-from placewire.optimizer.simulation.bundles import Bundle, PlacedStep, with_bundles
+from placewire.optimizer.simulation.bundles import Bundle, PlacedStep, joined, with_bundles
 from placewire.optimizer.simulation.simulate import recorded_priority, simulate
 from placewire.optimizer.simulation.timeline import Timeline, TimelineMessage
 
@@ -118,8 +118,8 @@ def bundled(problem: Problem, solution: Solution) -> Bundled:
         (_chosen(problem, given, timeline, *how) for how in (_FEW_ATTEMPTS if many else _ATTEMPTS)),
         (layered.of(count) for count in (_FEW_RANGES if many else _RANGES)),
     )
-    for joined in attempts:
-        bundles = tuple(sorted(joined, key=lambda one: one.turn))
+    for attempt in attempts:
+        bundles = tuple(sorted(joined(attempt), key=lambda one: one.turn))
         try:
             made = with_bundles(given, bundles)
         except GraphError:
@@ -195,7 +195,7 @@ def _chosen(
 
 def _several(source: int, destination: int, found: _Open) -> Iterator[Bundle]:
     if len(found.tensors) > 1:
-        yield Bundle(source, destination, tuple(found.tensors))
+        yield Bundle(source, (destination,), tuple(found.tensors))
 
 
 def _first_reads(

@@ -51,7 +51,7 @@ class LayeredBundles:
         for (source, destination, *_), tensors in alike.items():
             if len(tensors) > 1:
                 in_turn = sorted(tensors, key=lambda i: int(self._turn[i]))
-                yield Bundle(source, destination, tuple(tensors[i] for i in in_turn))
+                yield Bundle(source, (destination,), tuple(tensors[i] for i in in_turn))
 
     def _is_gradient(self, message: TimelineMessage) -> bool:
         """Whether what reads it there serves all micro-batches. An activation is waited for."""

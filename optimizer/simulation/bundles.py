@@ -1,13 +1,14 @@
-"""Bundles: small tensors that one device sends another in one message.
+"""Bundles: small tensors that one device sends others in one message each.
 
 To the simulator a bundle is an operator of the sender that copies the tensors into one, which is
-what is sent. So a step with bundles is a graph like any other.
+what is sent. So a step with bundles is a graph like any other. What goes to several devices is
+copied once.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,17 +22,28 @@ BUNDLE = "bundle"
 
 @dataclass(frozen=True)
 class Bundle:
-    """tensors: at least two that the device `source` sends the device `destination` at once, in the
-    order in which the source makes them."""
+    """tensors: at least two that the device `source` sends each of the devices `destinations`,
+    which rise, at once, in the order in which the source makes them."""
 
     source: int
-    destination: int
+    destinations: tuple[int, ...]
     tensors: tuple[int, ...]
 
     @property
-    def turn(self) -> tuple[list[int], int]:
+    def turn(self) -> tuple[list[int], tuple[int, ...]]:
         """Bundles that could leave at the same time leave in this order."""
-        return sorted(self.tensors), self.destination
+        return sorted(self.tensors), self.destinations
+
+
+def joined(bundles: Iterable[Bundle]) -> list[Bundle]:
+    """One bundle for those of one device that have the same tensors in the same order."""
+    found: dict[tuple[int, tuple[int, ...]], set[int]] = defaultdict(set)
+    for one in bundles:
+        found[one.source, one.tensors].update(one.destinations)
+    return [
+        Bundle(source, tuple(sorted(destinations)), tensors)
+        for (source, tensors), destinations in found.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -55,10 +67,10 @@ class PlacedStep:
 def bundles_of(graph: OperatorGraph, placement: Placement) -> list[Bundle]:
     """The bundles of a placement, whose names must exist."""
     number = {name: d for d, name in enumerate(placement.cluster.device_names)}
-    return [
+    return joined(
         Bundle(
             number[message.source],
-            number[message.destination],
+            (number[message.destination],),
             tuple(
                 int(graph.output_tensors(graph.index_of[sent.producer])[sent.output])
                 for sent in message.tensors
@@ -66,7 +78,7 @@ def bundles_of(graph: OperatorGraph, placement: Placement) -> list[Bundle]:
         )
         for message in placement.messages
         if message.bundled
-    ]
+    )
 
 
 def with_bundles(step: PlacedStep, bundles: Sequence[Bundle]) -> PlacedStep:
@@ -76,7 +88,10 @@ def with_bundles(step: PlacedStep, bundles: Sequence[Bundle]) -> PlacedStep:
         return step
     graph, n, m = step.graph, step.graph.operator_count, step.graph.tensor_count
     travels = {
-        (e, bundle.destination): k for k, bundle in enumerate(bundles) for e in bundle.tensors
+        (e, destination): k
+        for k, bundle in enumerate(bundles)
+        for destination in bundle.destinations
+        for e in bundle.tensors
     }
     starts, readers = graph.consumers_start.tolist(), graph.consumers.tolist()
     device = step.device.tolist()

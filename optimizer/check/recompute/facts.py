@@ -1,7 +1,8 @@
 """A placement file read against its graph: the lists that all recomputations start from.
 
-A bundle is an operator of its source that copies the tensors into one, which is what is sent;
-several after one operator run by their tensors and then by destination. A byte is copied in two
+A bundle is an operator of its source that copies the tensors into one, which is what is sent, to
+several devices where several messages have these tensors in this order; several bundles after one
+operator run by their tensors and then by destinations. A byte is copied in two
 thirds of the time in which the device adds one, by the median of its additions of at least 1 MiB.
 The time that a message takes of its two devices is added to the operator that sends it, and to that
 reader of it which has the lowest number.
@@ -73,9 +74,8 @@ class GraphLists:
             self._copied[column] = median(took) * 2 / 3 if took else 0.0
         return self._copied[column]
 
-    def add_bundle(self, tensors: Sequence[int], readers: Sequence[int]) -> tuple[int, int]:
-        """Adds an operator that copies the tensors into one, which these readers read in their
-        place. Returns (operator, tensor)."""
+    def add_bundle(self, tensors: Sequence[int]) -> tuple[int, int]:
+        """Adds an operator that copies the tensors into one. Returns (operator, tensor)."""
         operator, whole = len(self.ids), len(self.size)
         total = sum(self.size[e] for e in tensors)
         copying = [total * self._copying(k) for k in range(len(self.seconds[0]))]
@@ -87,15 +87,21 @@ class GraphLists:
         self.workspace.append(0)
         self.size.append(total)
         self.maker.append(operator)
-        self.readers.append(list(readers))
+        self.readers.append([])
         self.outputs.append([whole])
         self.inputs.append(list(tensors))
+        for e in tensors:
+            self.readers[e].append(operator)
+        return operator, whole
+
+    def read_from_bundle(self, tensors: Sequence[int], whole: int, readers: Sequence[int]) -> None:
+        """These readers read the bundle's tensor in the place of those in it."""
         inside, away = set(tensors), set(readers)
         for e in tensors:
-            self.readers[e] = [*(c for c in self.readers[e] if c not in away), operator]
+            self.readers[e] = [c for c in self.readers[e] if c not in away]
         for c in readers:
             self.inputs[c] = [*(e for e in self.inputs[c] if e not in inside), whole]
-        return operator, whole
+        self.readers[whole] += readers
 
     def allocator(self, operator: int) -> int:
         """The operator whose start allocates this one's storage; for a tuple's item, the tuple."""
@@ -138,8 +144,10 @@ class Facts:
             for row, device in zip(self.lists.seconds, self.device_of, strict=True)
         ]
         self.message: dict[tuple[int, str], Message] = {}
-        after: dict[int, list[tuple[list[int], int, int]]] = defaultdict(list)
+        after: dict[int, list[tuple[list[int], list[int], int]]] = defaultdict(list)
         number = {name: d for d, name in enumerate(cluster.device_names)}
+        packed: dict[tuple[str, tuple[int, ...]], tuple[int, int]] = {}
+        goes_to: dict[int, list[int]] = defaultdict(list)
         for message in placement.messages:
             tensors = [
                 self.lists.outputs[graph.index_of[sent.producer]][sent.output]
@@ -147,12 +155,19 @@ class Facts:
             ]
             tensor = tensors[-1]
             if message.bundled:
-                operator, tensor = self._bundle(tensors, message)
-                after[graph.index_of[message.producer]].append(
-                    (sorted(tensors), number[message.destination], operator)
-                )
+                key = message.source, tuple(tensors)
+                if key not in packed:
+                    packed[key] = self._bundle(tensors, message)
+                    operator, _ = packed[key]
+                    to = goes_to[operator]
+                    after[graph.index_of[message.producer]].append((sorted(tensors), to, operator))
+                operator, tensor = packed[key]
+                goes_to[operator].append(number[message.destination])
+                self.lists.read_from_bundle(tensors, tensor, self._readers_of(tensors, message))
             self.message[tensor, message.destination] = message
         if after:
+            for to in goes_to.values():
+                to.sort()
             then = {i: [operator for *_, operator in sorted(some)] for i, some in after.items()}
             self.order = {
                 device: [j for i in order for j in (i, *then.get(i, ()))]
@@ -170,12 +185,15 @@ class Facts:
 
     def _bundle(self, tensors: Sequence[int], message: Message) -> tuple[int, int]:
         """Counts a bundle as an operator of its source."""
-        readers = [c for e in tensors for c in self.readers_on(e, message.destination)]
-        added = self.lists.add_bundle(tensors, list(dict.fromkeys(readers)))
+        added = self.lists.add_bundle(tensors)
         self.device_of.append(message.source)
         column = self.graph.device_types.index(self.type_of[message.source])
         self.seconds.append(self.lists.seconds[-1][column])
         return added
+
+    def _readers_of(self, tensors: Sequence[int], message: Message) -> list[int]:
+        readers = [c for e in tensors for c in self.readers_on(e, message.destination)]
+        return list(dict.fromkeys(readers))
 
     @cached_property
     def messages_of(self) -> Mapping[int, list[tuple[int, str]]]:

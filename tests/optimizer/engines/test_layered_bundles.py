@@ -61,7 +61,7 @@ def test_neighbouring_layers_share_a_message(ranges: int) -> None:
         # An owner has every third layer.
         assert max(layers) - min(layers) <= LAYERS / ranges
         assert all(int(solution.device[graph.index_of[name]]) == bundle.source for name in names)
-        brought = {(e, bundle.destination) for e in bundle.tensors}
+        brought = {(e, d) for d in bundle.destinations for e in bundle.tensors}
         assert not brought & seen, "each tensor comes once"
         seen |= brought
     # To each of the others, the weights of a range, and its gradients.
