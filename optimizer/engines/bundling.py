@@ -12,12 +12,12 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from functools import cached_property
 
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
-from placewire.optimizer.engines.layered_bundles import LayeredBundles
+from placewire.optimizer.engines.layered_bundles import Cuts, LayeredBundles
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
 from placewire.optimizer.kernels.tables import tables_of
@@ -35,8 +35,9 @@ _MOST_OPEN = 8
 _ATTEMPTS = (
     (0.05, 4.0), (0.02, 2.0), (0.005, 2.0), (0.002, 1.0), (0.0, 1.0), (0.0, 0.25), (-0.03, 0.25),
 )  # fmt: skip
-# Into how many ranges the layers are cut whose weights, and gradients, travel together.
-_RANGES = (4, 6, 8, 12)
+# Into how many ranges the layers are cut whose weights, and gradients, travel together, and how
+# often one of their ends is moved to see what becomes of the step.
+_RANGES, _MOST_MOVES = (1, 2, 4, 6, 8, 10, 12), 200
 # On graphs of so many operators only these are tried, because each takes a simulation.
 _FEW_FROM, _FEW_ATTEMPTS, _FEW_RANGES = 10_000, ((0.005, 2.0), (0.0, 1.0)), (4, 8)
 # A search that knows no bundles counts this part of what a message costs: about so many messages
@@ -88,53 +89,90 @@ def best_bundled(
     problem: Problem, solution: Solution, others: Iterable[Solution], until: float
 ) -> Bundled:
     """The solution, or one of the others, with bundles, whichever is then shortest and within the
-    memories. The others are tried one after the other until time.monotonic() is `until`."""
+    memories. The others are tried one after the other, and then other ends of layers' ranges, until
+    time.monotonic() is `until`."""
     began = time.monotonic()
-    best = bundled(problem, solution)
+    first = _Bundling(problem, solution)
+    best = first.best()
     took = time.monotonic() - began
     if problem.message_seconds == 0.0:
         return best
+    of_best = first
     for other in others:
         if time.monotonic() + took > until:
             break
-        tried = bundled(problem, other)
+        bundling = _Bundling(problem, other)
+        tried = bundling.best()
         shorter = tried.timeline.step_seconds < best.timeline.step_seconds
         if shorter and _fits(tried.problem, tried.timeline):
-            best = tried
-    return best
+            best, of_best = tried, bundling
+    return of_best.with_other_ends(until)
 
 
 def bundled(problem: Problem, solution: Solution) -> Bundled:
     """The solution with the bundles that are best; its order may change."""
-    best = unbundled(problem, solution)
-    graph, timeline = problem.graph, best.timeline
-    never = not math.isfinite(timeline.step_seconds)
-    if problem.message_seconds == 0.0 or not timeline.messages or never:
-        return best
-    given, fits = best.step, _fits(problem, timeline)
-    many = graph.operator_count >= _FEW_FROM
-    layered = LayeredBundles(problem, given, timeline)
-    attempts = chain(
-        (_chosen(problem, given, timeline, *how) for how in (_FEW_ATTEMPTS if many else _ATTEMPTS)),
-        (layered.of(count) for count in (_FEW_RANGES if many else _RANGES)),
-    )
-    for attempt in attempts:
+    return _Bundling(problem, solution).best()
+
+
+class _Bundling:
+    """The ways to join the tensors of one solution."""
+
+    def __init__(self, problem: Problem, solution: Solution) -> None:
+        self.problem, self.solution = problem, solution
+        self.found = self.plain = unbundled(problem, solution)
+        self.fits = _fits(problem, self.plain.timeline)
+        # The best of the ways that follow layers.
+        self.cuts, self.of_cuts = Cuts.equal(1), math.inf
+
+    def best(self) -> Bundled:
+        problem, timeline = self.problem, self.plain.timeline
+        never = not math.isfinite(timeline.step_seconds)
+        if problem.message_seconds == 0.0 or not timeline.messages or never:
+            return self.plain
+        many = problem.graph.operator_count >= _FEW_FROM
+        for how in _FEW_ATTEMPTS if many else _ATTEMPTS:
+            self._try(_chosen(problem, self.plain.step, timeline, *how))
+        for count in (_FEW_RANGES if many else _RANGES) if self.layered.known else ():
+            self._try_cuts(Cuts.equal(count))
+        return self.found
+
+    def with_other_ends(self, until: float) -> Bundled:
+        """The best after best(), where ranges of layers may end elsewhere."""
+        chance = np.random.default_rng(0)
+        for _ in range(_MOST_MOVES if math.isfinite(self.of_cuts) else 0):
+            if time.monotonic() > until:
+                break
+            self._try_cuts(self.cuts.moved(chance))
+        return self.found
+
+    @cached_property
+    def layered(self) -> LayeredBundles:
+        return LayeredBundles(self.problem, self.plain.step, self.plain.timeline)
+
+    def _try_cuts(self, cuts: Cuts) -> None:
+        step_seconds = self._try(self.layered.of(cuts))
+        if step_seconds < self.of_cuts:
+            self.cuts, self.of_cuts = cuts, step_seconds
+
+    def _try(self, attempt: Iterable[Bundle]) -> float:
+        """Returns the step, inf where it is impossible, and keeps what is best."""
+        problem, given = self.problem, self.plain.step
         bundles = tuple(sorted(joined(attempt), key=lambda one: one.turn))
         try:
             made = with_bundles(given, bundles)
         except GraphError:
-            continue  # two bundles would wait for each other
+            return math.inf  # two bundles would wait for each other
         again = replace(problem, graph=made.graph)
         # A bundle leaves as soon as the last of its tensors is made.
         first = np.full(len(bundles), np.inf)
-        priority = np.concatenate([_priority(problem, solution), first])
-        found = simulate(again, made.device, priority, None, solution.rates)
+        priority = np.concatenate([_priority(problem, self.solution), first])
+        found = simulate(again, made.device, priority, None, self.solution.rates)
         step = PlacedStep(made.graph, made.device, found.order)
-        if fits and not _fits(again, found):
-            continue
-        if found.step_seconds < best.timeline.step_seconds:
-            best = Bundled(solution, again, step, found, _as_made(bundles, step))
-    return best
+        if self.fits and not _fits(again, found):
+            return math.inf
+        if found.step_seconds < self.found.timeline.step_seconds:
+            self.found = Bundled(self.solution, again, step, found, _as_made(bundles, step))
+        return found.step_seconds
 
 
 def _as_made(bundles: Sequence[Bundle], step: PlacedStep) -> tuple[Bundle, ...]:

@@ -38,7 +38,7 @@ _BOUND_UP_TO = 6_000
 _CLOSING_SECONDS, _CLOSING_SECONDS_OF_MANY, _CLOSING_PART = 8e-5, 2.5e-4, 0.3
 # A start of the search is tried with bundles where its step is at most so many times as long as the
 # shortest; so many starts are, in this part of the time limit.
-_NEAR, _MOST_NEAR, _BUNDLE_PART = 1.1, 3, 0.05
+_NEAR, _MOST_NEAR, _BUNDLE_PART = 1.1, 3, 0.1
 # The part of the time limit that the allocator of rates may take after an engine.
 _RATES_PART = 0.15
 

@@ -129,6 +129,37 @@ def test_a_bundle_is_one_wire_that_is_released_once_it_was_handed_over(
     assert f"self.unpack_addmm(receive_{number});  receive_{number} = None" in code("s2/0")
 
 
+def test_what_goes_to_two_ranks_is_copied_once() -> None:
+    path = "placewire.examples.models.mlp:training_step"
+    captured = capture(path, 6, OptimizerChoice(), 0, accumulate=3)
+    work = captured.operators
+    devices = {
+        name: f"s{max(part, 0) + 1}/0"
+        for name, part in zip(work.ids, work.micro_batch.tolist(), strict=True)
+    }
+    placement = placement_of(work, cluster_of(3), devices)
+    weights = [name for name in work.ids if name.startswith("parameter_")]
+    for there in ("s2/0", "s3/0"):
+        joined = [m for m in placement.messages if m.producer in weights and m.destination == there]
+        *others, last = joined
+        assert len(others) > 3
+        more = {
+            "bundled": tuple(sent for one in others for sent in one.tensors),
+            "bytes": sum(one.bytes for one in joined),
+        }
+        messages = [m for m in placement.messages if m not in joined]
+        messages.append(last.model_copy(update=more))
+        placement = placement.model_copy(update={"messages": tuple(messages)})
+    program = program_of(with_own_values(captured), placement, "s1/0", MailboxTransport(Mailbox()))
+    names = [name for name, _ in program.module.named_modules()]
+    assert sum(name.startswith("pack_") for name in names) == len(joined)
+    assert program.module.code.count(f"_{last.producer})") >= 2, "one wire for two sends"
+    expected_losses, expected = train(captured, on_one_device(captured))
+    losses, values = train(captured, placement)
+    assert losses == expected_losses
+    assert all(torch.equal(values[name], value) for name, value in expected.items())
+
+
 def test_wrong_bytes_of_one_tensor_are_refused(counting: CapturedStep) -> None:
     placement = buffer_overwritten_before_its_bundle_leaves(counting)
     *others, message = placement.messages

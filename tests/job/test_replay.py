@@ -70,6 +70,12 @@ def test_a_bundle_is_copied_before_it_is_sent() -> None:
     copying = actions[1]
     assert isinstance(copying, Compute) and not copying.operators
     assert copying.seconds == pytest.approx(2.0 * 2 * 0.1 * 2 / 3)
+    (first, *_) = found.messages
+    cluster = cluster_of(3)
+    second = first.model_copy(update={"destination": "s3/0", "send_order": 1})
+    both = found.model_copy(update={"messages": (first, second), "cluster": cluster})
+    actions = replay_actions(graph, both, "s1/0", rank_messages(both, "s1/0", ("a",)), 2.0)
+    assert [type(action) for action in actions] == [Compute, Compute, SendAction, SendAction]
 
 
 @pytest.mark.timed

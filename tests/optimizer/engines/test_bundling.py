@@ -99,6 +99,31 @@ def test_a_bundle_takes_the_time_of_its_copies_on_its_sender():
     assert check(runs, lie) != ()
 
 
+def to_two_others() -> tuple[Problem, list[int]]:
+    """A and B on the first server make what R reads on the second one and S on the third one."""
+    work = graph(
+        {"A": MS, "B": MS, "R": MS, "S": MS, "X": 6 * MS, "end": 0.0},
+        [("A", ["R", "S"], 1000), ("B", ["R", "S"], 1000), ("X", ["end"], 1 << 20)],
+    )
+    types = tuple("aten.add.Tensor" if name == "X" else "op" for name in work.ids)
+    on = cluster(3).model_copy(update={"message_seconds": 1e-5})
+    return Problem(replace(work, types=types), on, "job"), [0, 0, 1, 2, 0, 0]
+
+
+def test_what_goes_to_two_devices_is_copied_once():
+    problem, device = to_two_others()
+    work = problem.graph
+    placement = placed(problem, device)
+    assert [len(message.bundled) for message in placement.messages] == [1, 1]
+    again, timeline = timeline_of(work, placement)
+    assert again.graph.types.count("bundle") == 1
+    copied = 2000 * 6 * MS / (1 << 20) * 2 / 3
+    assert timeline.finish[-1] - timeline.start[-1] == pytest.approx(copied + 2 * 1e-5)
+    assert check(work, placement) == ()
+    lie = placement.model_copy(update={"step_seconds": placement.step_seconds + copied})
+    assert check(work, lie) != ()
+
+
 def test_bundles_that_would_wait_for_each_other_are_left_out(monkeypatch):
     """Of A B on the first device and C D on the second, B reads C's tensor and D reads A's."""
     work = graph(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from placewire.optimizer.engines.bundling import best_bundled, bundled, unbundled
-from placewire.optimizer.engines.layered_bundles import LayeredBundles
+from placewire.optimizer.engines.layered_bundles import Cuts, LayeredBundles
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.problem import Problem
@@ -41,7 +41,7 @@ def layer_of(name: str) -> int:
 
 def layered(problem: Problem, solution: Solution, ranges: int) -> list[Bundle]:
     plain = unbundled(problem, solution)
-    return list(LayeredBundles(problem, plain.step, plain.timeline).of(ranges))
+    return list(LayeredBundles(problem, plain.step, plain.timeline).of(Cuts.equal(ranges)))
 
 
 def producers(graph: OperatorGraph, bundle: Bundle) -> list[str]:
@@ -80,6 +80,26 @@ def test_they_are_taken_where_messages_take_long() -> None:
     plain, made = unbundled(problem, solution), bundled(problem, solution)
     assert made.timeline.step_seconds < 0.9 * plain.timeline.step_seconds
     assert any(len(bundle.tensors) == LAYERS / DEVICES for bundle in made.bundles)
+
+
+def test_ends_that_move_make_no_step_longer_and_some_shorter() -> None:
+    problem, spread = data_parallel(message_seconds=2e-3)
+    plain = bundled(problem, spread).timeline.step_seconds
+    found = best_bundled(problem, spread, [], NEVER)
+    assert found.timeline.step_seconds < plain
+    again = best_bundled(problem, spread, [], NEVER)
+    assert again.bundles == found.bundles, "the same seed finds the same"
+    assert best_bundled(problem, spread, [], 0.0).timeline.step_seconds == plain
+
+
+def test_ends_rise_and_stay_within_the_model() -> None:
+    chance, cuts, seen = np.random.default_rng(1), Cuts.equal(3), set[tuple[int, int]]()
+    for _ in range(300):
+        cuts = cuts.moved(chance)
+        seen.add((len(cuts.weights), len(cuts.gradients)))
+        for ends in (cuts.weights, cuts.gradients):
+            assert list(ends) == sorted(ends) and all(0.0 <= end <= 1.0 for end in ends)
+    assert len(seen) > 5
 
 
 def test_a_solution_that_is_better_with_bundles_is_taken() -> None:
