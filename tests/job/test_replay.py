@@ -70,11 +70,22 @@ def test_a_bundle_is_copied_before_it_is_sent() -> None:
     copying = actions[1]
     assert isinstance(copying, Compute) and not copying.operators
     assert copying.seconds == pytest.approx(2.0 * 2 * 0.1 * 2 / 3)
-    (first, *_) = found.messages
-    cluster = cluster_of(3)
-    second = first.model_copy(update={"destination": "s3/0", "send_order": 1})
-    both = found.model_copy(update={"messages": (first, second), "cluster": cluster})
-    actions = replay_actions(graph, both, "s1/0", rank_messages(both, "s1/0", ("a",)), 2.0)
+
+
+def test_what_goes_to_two_ranks_is_copied_once() -> None:
+    size = 1 << 20
+    rows = [OperatorRow(name, "aten.add.Tensor", {"cpu": 0.1}) for name in "abcd"]
+    tensors = [TensorRow(name, ("c", "d"), size) for name in "ab"]
+    graph = build_graph(rows, tensors, device_types=("cpu",))
+    on = dict.fromkeys("ab", "s1/0") | {"c": "s2/0", "d": "s3/0"}
+    plain = placement_of(graph, cluster_of(3), on)
+    joined = [
+        last.model_copy(update={"bundled": first.tensors, "bytes": 2 * size, "send_order": k})
+        for k, there in enumerate(("s2/0", "s3/0"))
+        for first, last in [[m for m in plain.messages if m.destination == there]]
+    ]
+    found = plain.model_copy(update={"messages": tuple(joined)})
+    actions = replay_actions(graph, found, "s1/0", rank_messages(found, "s1/0", ("a",)), 1.0)
     assert [type(action) for action in actions] == [Compute, Compute, SendAction, SendAction]
 
 
