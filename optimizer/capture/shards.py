@@ -27,8 +27,9 @@ from placewire.optimizer.capture.updates import OptimizerChoice
 
 aten = torch.ops.aten
 
-# A smaller shard would cost more messages than it saves bytes.
-LEAST_SHARD_BYTES = 1 << 20
+# A smaller shard would cost more messages and copies than it saves bytes: weights of up to this
+# part of all are spread well enough if each is whole.
+LEAST_SHARD_BYTES, LEAST_SHARD_PART = 1 << 20, 1 / 64
 # The widest vectors of today's processors have 16 float32, and loops over them are unrolled by 4.
 VECTOR_ELEMENTS = 64
 
@@ -56,11 +57,10 @@ def with_shards(
     these would be small. Returns also the shard by the new parameters' names. joint: without tied
     parameters. Raises CaptureError where gradients are clipped, as their norm would be another.
     """
-    cuts = {
-        name: rows
-        for name, node in joint.parameters.items()
-        if name in joint.gradients and len(rows := _cuts(node.meta["val"], count)) > 2
-    }
+    trained = {k: node.meta["val"] for k, node in joint.parameters.items() if k in joint.gradients}
+    total = sum(value.nbytes for value in trained.values())
+    least = max(LEAST_SHARD_BYTES, int(LEAST_SHARD_PART * total))
+    cuts = {k: rows for k, value in trained.items() if len(rows := _cuts(value, count, least)) > 2}
     for name in [*cuts]:
         # What a checkpoint calls a shard must be no other value's name.
         if any(f"{name}{shard.suffix}" in joint.values for shard in _shards(name, cuts[name])):
@@ -92,14 +92,15 @@ def with_shards(
     return found, shards
 
 
-def _cuts(value: torch.Tensor, count: int) -> list[int]:
-    """The rows where shards begin, then the number of rows; [0, rows] for one that stays whole."""
+def _cuts(value: torch.Tensor, count: int, least: int) -> list[int]:
+    """The rows where shards of at least `least` bytes begin, then the number of rows; [0, rows] for
+    one that stays whole."""
     rows = value.shape[0] if value.dim() else 1
     whole = [0, rows]
     if not value.is_floating_point() or not value.numel() or not is_plain(value):
         return whole
     step = VECTOR_ELEMENTS // math.gcd(VECTOR_ELEMENTS, value.numel() // rows)
-    count = min(count, value.nbytes // LEAST_SHARD_BYTES, rows // step)
+    count = min(count, value.nbytes // least, rows // step)
     if count < 2:
         return whole
     return [round(k * rows / count / step) * step for k in range(count)] + [rows]

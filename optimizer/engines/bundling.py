@@ -39,7 +39,8 @@ _ATTEMPTS = (
 # often one of their ends is moved to see what becomes of the step.
 _RANGES, _MOST_MOVES = (1, 2, 4, 6, 8, 10, 12), 200
 # On graphs of so many operators only these are tried, because each takes a simulation.
-_FEW_FROM, _FEW_ATTEMPTS, _FEW_RANGES = 10_000, ((0.005, 2.0), (0.0, 1.0)), (4, 8)
+_FEW_FROM, _FEW_RANGES = 20_000, (4, 8)
+_FEW_ATTEMPTS = (0.02, 2.0), (0.005, 2.0), (0.0, 1.0)
 # A search that knows no bundles counts this part of what a message costs: about so many messages
 # are left where tensors travel together. With many weights for each device they are fewer.
 _MOST_LEFT, _LEAST_LEFT, _WEIGHTS_OF_A_DEVICE = 0.25, 0.1, 8

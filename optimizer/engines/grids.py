@@ -29,6 +29,8 @@ _TURNS = (1, 2)
 _LATENESS = (1.0, 1 / 8, 1 / 32)
 # By what part of a stage's work its end may be off, to lie where the fewest bytes cross.
 _OFF_EQUAL = (0.0, 0.1, 0.25)
+# On graphs of so many operators only this, because each grid takes a simulation.
+_FEW_FROM, _FEW_OFF_EQUAL = 20_000, (0.1,)
 
 
 def grid_layouts(pieces: Pieces) -> Iterator[Layout]:
@@ -38,11 +40,12 @@ def grid_layouts(pieces: Pieces) -> Iterator[Layout]:
         if used <= pieces.micro_batches:
             yield _layout(pieces, pieces.devices[:used].reshape(used, 1), 1, 0.0)
     seen = set[bytes]()
+    off = _FEW_OFF_EQUAL if len(pieces.micro_batch) >= _FEW_FROM else _OFF_EQUAL
     for columns in range(2, min(devices, pieces.count) + 1):
         rows = devices // columns
         if rows <= pieces.micro_batches and (devices % columns == 0 or rows == 1):
             grid = pieces.devices[: rows * columns].reshape(columns, rows).T
-            for turns, off_equal in product(_TURNS, _OFF_EQUAL):
+            for turns, off_equal in product(_TURNS, off):
                 layout = _layout(pieces, grid, turns, off_equal)
                 key = layout.home.tobytes()
                 if key not in seen:

@@ -76,7 +76,7 @@ class LayeredBundles:
         for message in timeline.messages:
             made = int(graph.tensor_producer[message.tensor])
             is_weight = not len(graph.input_tensors(made))
-            if is_weight or self._is_gradient(message):
+            if is_weight or self._is_gradient(message, made):
                 yield message, is_weight, made
 
     def of(self, cuts: Cuts) -> Iterator[Bundle]:
@@ -95,11 +95,13 @@ class LayeredBundles:
                 in_turn = sorted(tensors, key=lambda i: int(self._turn[i]))
                 yield Bundle(source, (destination,), tuple(tensors[i] for i in in_turn))
 
-    def _is_gradient(self, message: TimelineMessage) -> bool:
-        """Whether what reads it there serves all micro-batches. An activation is waited for."""
+    def _is_gradient(self, message: TimelineMessage, made: int) -> bool:
+        """Whether a micro-batch makes it, and what reads it there serves all of them. An activation
+        is waited for, and so is a sum that goes from device to device."""
+        part = self._graph.micro_batch
         readers = self._graph.tensor_consumers(message.tensor)
         there = readers[self._device[readers] == message.destination]
-        return bool((self._graph.micro_batch[there] < 0).all())
+        return bool(part[made] >= 0 and (part[there] < 0).all())
 
 
 def _parts_before(layer: FloatArray, share: FloatArray) -> FloatArray:

@@ -14,6 +14,8 @@ from placewire.optimizer.problem import Problem
 
 # By what part of a stage's work its end may be off, to lie where the fewest bytes cross.
 _OFF_EQUAL = (0.0, 0.1, 0.3)
+# On graphs of so many operators only this is tried, with equal work, as each takes a simulation.
+_FEW_FROM, _FEW_OFF_EQUAL = 20_000, (0.1,)
 
 
 class Stages:
@@ -27,7 +29,9 @@ class Stages:
             raise ValueError("its micro-batches are not cut alike")
         self._layer = layer
         forward = parts.forward & (self._graph.micro_batch >= 0)
-        self._shares = (work, np.where(forward, work, 0.0))
+        many = self._graph.operator_count >= _FEW_FROM
+        self._shares = (work,) if many else (work, np.where(forward, work, 0.0))
+        self._off_equal = _FEW_OFF_EQUAL if many else _OFF_EQUAL
 
     def of(self, count: int) -> Iterator[IntArray]:
         """int64[n]: the stage of each operator, in several ways: so that all of a stage's work is
@@ -35,7 +39,7 @@ class Stages:
         is, with its weights and their updates."""
         seen = set[bytes]()
         for share in self._shares:
-            for off_equal in _OFF_EQUAL:
+            for off_equal in self._off_equal:
                 stage = ranges_of(self._graph, self._layer, share, count, off_equal)
                 if stage.tobytes() not in seen:
                     seen.add(stage.tobytes())

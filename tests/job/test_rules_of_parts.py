@@ -35,6 +35,7 @@ def one_thread_and_small_shards(monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     monkeypatch.setattr(shards, "LEAST_SHARD_BYTES", 256)
+    monkeypatch.setattr(shards, "LEAST_SHARD_PART", 0.0)
     yield
     torch.set_num_threads(before)
 

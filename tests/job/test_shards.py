@@ -75,6 +75,7 @@ def test_shards_anywhere_train_as_whole_weights_on_one_rank(
     monkeypatch: pytest.MonkeyPatch, model: str, accumulate: int, count: int, devices: int
 ) -> None:
     monkeypatch.setattr(shards, "LEAST_SHARD_BYTES", 256)
+    monkeypatch.setattr(shards, "LEAST_SHARD_PART", 0.0)
     choice = OptimizerChoice(lr=1e-2)
     whole = capture(model, 4, choice, 3, accumulate)
     cut = capture(model, 4, choice, 3, accumulate, shards=count)
@@ -87,6 +88,7 @@ def test_with_the_rows_of_another_shard_it_trains_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(shards, "LEAST_SHARD_BYTES", 256)
+    monkeypatch.setattr(shards, "LEAST_SHARD_PART", 0.0)
     model, choice = "tests.models.small:mlp", OptimizerChoice(lr=1e-2)
     whole, right = capture(model, 4, choice, 3), shards._rows_of
 

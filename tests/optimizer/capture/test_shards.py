@@ -26,6 +26,7 @@ STEPS = 3
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "LEAST_SHARD_BYTES", 256)
+    monkeypatch.setattr(shards, "LEAST_SHARD_PART", 0.0)
 
 
 def trained(captured: CapturedStep) -> tuple[list[float], dict[str, torch.Tensor]]:
@@ -117,6 +118,16 @@ def test_what_is_smaller_than_two_shards_stays_whole(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(shards, "LEAST_SHARD_BYTES", 3000)
     names = [shard.name for shard in captured_weights(9).code.shards.values()]
     assert names == ["large", "large", "even", "even"]
+
+
+def test_only_weights_that_are_a_large_part_of_all_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trained ones have 33,440 bytes, of which large has 7,680, even 6,144 and odd 2,976."""
+    monkeypatch.setattr(shards, "LEAST_SHARD_PART", 1 / 12)
+    names = [shard.name for shard in captured_weights(9).code.shards.values()]
+    assert names == ["large", "large", "even", "even"]
+    monkeypatch.setattr(shards, "LEAST_SHARD_PART", 1 / 9)
+    names = [shard.name for shard in captured_weights(9).code.shards.values()]
+    assert names == ["large", "large"]
 
 
 def test_a_rank_makes_its_shards_alone() -> None:
