@@ -85,7 +85,7 @@ def _stage_ends(pieces: Pieces, shares: FloatArray, off_equal: float) -> IntArra
     """int64[stages - 1]: the last piece of each stage but the last one. shares float64[stages]: the
     part of the work up to each stage's end."""
     found = [
-        narrow_end(pieces.ends, pieces.crossing, share, off_equal * (share - before))
+        narrow_end(pieces.ends[:-1], pieces.crossing[:-1], share, off_equal * (share - before))
         for before, share in pairwise([0.0, *shares[:-1]])
     ]
     return np.array(found, dtype=np.int64)
