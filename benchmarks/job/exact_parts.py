@@ -109,4 +109,4 @@ def differences(
 
 def small_shards() -> None:
     """Lets small models have shards, too."""
-    shards.LEAST_SHARD_BYTES = _LEAST_SHARD_BYTES
+    shards.LEAST_SHARD_BYTES, shards.LEAST_SHARD_PART = _LEAST_SHARD_BYTES, 0.0
