@@ -211,6 +211,14 @@ class _Lowering:
             self.values[source.name] = self.graph.get_attr(name)
         elif (message := self.arriving.get(source.name)) is not None:
             self._receive(message)
+        elif source.name not in self.order and self._is_empty(source):
+            # It is never sent: a reader elsewhere makes it.
+            layout = self.captured.layouts[source.name]
+            nothing = torch.empty_strided(
+                layout.size, layout.stride, dtype=layout.dtype, device=source.meta["val"].device
+            )
+            self.root.register_buffer(f"empty_{source.name}", nothing)
+            self.values[source.name] = self.graph.get_attr(f"empty_{source.name}")
         elif source.name in self.order:
             raise JobError(
                 f"on {self.device} {consumer!r} comes before its operand {source.name!r}",
@@ -222,6 +230,10 @@ class _Lowering:
                 "check the placement file with `optimizer check`",
             )
         return self.values[source.name]
+
+    def _is_empty(self, source: fx.Node) -> bool:
+        layout = self.captured.layouts.get(source.name)
+        return layout is not None and 0 in layout.size
 
     def _receive(self, message: RankMessage) -> None:
         """Makes values of all tensors of the message."""
