@@ -8,8 +8,10 @@ builds the same parameters; the function must not depend on anything else (time,
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -131,6 +133,15 @@ def _is_tensors(inputs: object) -> bool:
     return isinstance(inputs, tuple) and all(isinstance(x, torch.Tensor) for x in inputs)
 
 
+def _look_here_for(package: str) -> None:
+    """Puts the working directory first on the path where it has the package: an installed command
+    has not got it there, unlike `python -m`."""
+    if Path(package).is_dir() or Path(f"{package}.py").is_file():
+        here = str(Path.cwd())
+        if not {"", here} & {*sys.path}:
+            sys.path.insert(0, here)
+
+
 def _find_function(model_path: str) -> Callable[..., Any]:
     module_name, colon, name = model_path.partition(":")
     if not (module_name and colon and name):
@@ -138,6 +149,7 @@ def _find_function(model_path: str) -> Callable[..., Any]:
             f"model {model_path!r} is not of the form `module:function`, "
             "for example placewire.examples.models.alexnet:training_step"
         )
+    _look_here_for(module_name.partition(".")[0])
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

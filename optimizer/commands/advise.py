@@ -19,6 +19,7 @@ from placewire.optimizer.commands.outcome import DONE, ended, say, tell
 from placewire.optimizer.commands.outputs import refuse_overwriting
 from placewire.optimizer.commands.placing import place_best
 from placewire.optimizer.quantities import format_bytes, format_seconds, format_step
+from placewire.output_file import output_file
 from placewire.visible import visible_json
 
 if TYPE_CHECKING:
@@ -52,7 +53,9 @@ def parser(prog: str) -> argparse.ArgumentParser:
     add_cluster_arguments(made)
     made.add_argument("--time-limit", type=seconds, default=60.0, help="seconds; default: 60")
     made.add_argument("--seed", type=whole, default=0, help="seed of the search; default: 0")
-    made.add_argument("--out", type=Path, help="placement file to write; gzip if it ends in .gz")
+    made.add_argument(
+        "--out", type=output_file, help="placement file to write; gzip if it ends in .gz"
+    )
     made.add_argument("--json", action="store_true", help="the table and the advice as JSON")
     return made
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from placewire.optimizer.commands.arguments import EXIT_CODES
 from placewire.optimizer.commands.model_arguments import (
@@ -50,7 +49,7 @@ def _captured(options: argparse.Namespace) -> OperatorGraph:
     if captured.note:
         say(captured.note)
     graph = captured.step.operators
-    save_graph(graph, Path(options.out))
+    save_graph(graph, options.out)
     counts = f"{graph.operator_count} operators, {graph.tensor_count} tensors"
     say(f"{options.out}: {counts}, structure {graph.structure_hash[:12]}")
     return graph

@@ -12,6 +12,7 @@ from placewire.optimizer.commands.outcome import DONE, InputError, ended, say
 from placewire.optimizer.commands.outputs import refuse_overwriting
 from placewire.optimizer.graph.importer import IMPORTERS
 from placewire.optimizer.registry import BrokenMethodError
+from placewire.output_file import output_file
 
 
 def parser(prog: str, given: Sequence[str] | None = None) -> argparse.ArgumentParser:
@@ -28,9 +29,11 @@ def parser(prog: str, given: Sequence[str] | None = None) -> argparse.ArgumentPa
         required=True,
         help="; ".join(f"{name}: {_summary(name)}" for name in IMPORTERS),
     )
-    made.add_argument("--out", type=Path, required=True, help="graph file; gzip if it ends in .gz")
     made.add_argument(
-        "--cluster-out", type=Path, help="write the cluster that the format describes"
+        "--out", type=output_file, required=True, help="graph file; gzip if it ends in .gz"
+    )
+    made.add_argument(
+        "--cluster-out", type=output_file, help="write the cluster that the format describes"
     )
     add_method_options(made, IMPORTERS, "--format", given)
     return made

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.commands.arguments import positive, whole
 from placewire.optimizer.commands.outcome import say
+from placewire.output_file import output_file
 
 if TYPE_CHECKING:
     from placewire.optimizer.capture.updates import OptimizerChoice
@@ -66,7 +67,10 @@ def add_model_arguments(
         "--seed", type=whole, default=0, help="seed of parameters, data and dropout; default: 0"
     )
     parser.add_argument(
-        "--out", required=complete, help="graph file to write; gzip where it ends in .gz"
+        "--out",
+        type=output_file,
+        required=complete,
+        help="graph file to write; gzip where it ends in .gz",
     )
 
 
@@ -100,7 +104,7 @@ def each_cut(options: argparse.Namespace) -> Iterator[argparse.Namespace]:
     for count, shards in found:
         given = {**vars(options), "accumulate": count, "shards": shards}
         if (len(found) > 1 or AUTO in options.accumulate) and options.out is not None:
-            given["out"] = _marked(Path(options.out), f"{count}x{shards}")
+            given["out"] = _marked(options.out, f"{count}x{shards}")
         yield argparse.Namespace(**given)
 
 

@@ -68,7 +68,7 @@ def _profile(options: argparse.Namespace) -> int:
 def _saved_graph(options: argparse.Namespace) -> OperatorGraph:
     graph = _graph(options)
     if options.out is not None:
-        save_graph(graph, Path(options.out))
+        save_graph(graph, options.out)
     return graph
 
 

@@ -22,6 +22,7 @@ from placewire.optimizer.engines.engine import ENGINES
 from placewire.optimizer.engines.schedulers import OWN, SCHEDULERS
 from placewire.optimizer.names import DEFAULT_FLOOR, DEFAULT_SHARING, Backend, Model, SharingName
 from placewire.optimizer.reductions.reduction import REDUCTIONS
+from placewire.output_file import output_file
 from placewire.visible import visible_json
 
 if TYPE_CHECKING:
@@ -49,7 +50,9 @@ def parser(prog: str, given: Sequence[str] | None = None) -> argparse.ArgumentPa
     _add_method_arguments(made)
     _add_search_arguments(made)
     add_method_options(made, ENGINES, "--engine", given)
-    made.add_argument("--out", type=Path, help="placement file to write; gzip if it ends in .gz")
+    made.add_argument(
+        "--out", type=output_file, help="placement file to write; gzip if it ends in .gz"
+    )
     made.add_argument(
         "--out-each",
         type=Path,

@@ -8,6 +8,7 @@ from pathlib import Path
 from placewire.optimizer.commands.arguments import EXIT_CODES
 from placewire.optimizer.commands.outcome import DONE, InputError, ended
 from placewire.optimizer.commands.outputs import refuse_overwriting
+from placewire.output_file import output_file
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
@@ -29,7 +30,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
         help="traces that ranks measured (job.trace of a plan); each of their steps is shown "
         "beside the prediction, aligned at the step's barrier",
     )
-    made.add_argument("--out", type=Path, required=True, help="file; gzip if it ends in .gz")
+    made.add_argument("--out", type=output_file, required=True, help="file; gzip if it ends in .gz")
     return made
 
 

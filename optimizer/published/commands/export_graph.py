@@ -8,6 +8,7 @@ from pathlib import Path
 from placewire.optimizer.commands.arguments import EXIT_CODES
 from placewire.optimizer.commands.outcome import DONE, ended
 from placewire.optimizer.commands.outputs import refuse_overwriting
+from placewire.output_file import output_file
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
@@ -20,7 +21,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
     made.add_argument(
         "--format", choices=("node-link",), default="node-link", help="default: node-link"
     )
-    made.add_argument("--out", type=Path, required=True, help="file; gzip if it ends in .gz")
+    made.add_argument("--out", type=output_file, required=True, help="file; gzip if it ends in .gz")
     return made
 
 

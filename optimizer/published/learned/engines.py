@@ -14,6 +14,7 @@ from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.learned.nodes import units
 from placewire.optimizer.published.learned.settings import CURVES, MOST_PLACETO_NODES, Feature
 from placewire.optimizer.registry import Refusal
+from placewire.output_file import output_file
 
 
 def _solve_hsdag(
@@ -49,7 +50,9 @@ def _add_policy(group: _ArgumentGroup) -> None:
         metavar="FILE",
         help="begin with this trained policy; with --moves 0 it is applied without training",
     )
-    group.add_argument("--save-policy", type=Path, metavar="FILE", help="write the trained policy")
+    group.add_argument(
+        "--save-policy", type=output_file, metavar="FILE", help="write the trained policy"
+    )
     group.add_argument(
         "--curve", type=_curve, metavar="FILE", help="write the training curve: .csv or .png"
     )
@@ -68,7 +71,7 @@ def _add_features(group: _ArgumentGroup) -> None:
 def _curve(text: str) -> Path:
     if Path(text).suffix not in CURVES:
         raise argparse.ArgumentTypeError(f"{text!r} ends in neither {' nor '.join(CURVES)}")
-    return Path(text)
+    return output_file(text)
 
 
 _LEARNED = partial(

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -249,11 +250,32 @@ def test_a_graph_may_get_times_in_its_place(files, tmp_path):
     assert main(["profile", graph, "--recorded", rank, "--out", graph]) == 0
 
 
-def test_an_out_file_that_cannot_be_written_exits_3(tmp_path, capsys):
-    out = tmp_path / "missing" / "g.json"
-    model = "placewire.examples.models.mlp:training_step"
-    assert main(["capture", model, "--batch", "4", "--out", str(out)]) == 3
-    assert "No such file" in complaint(capsys)
+@pytest.mark.parametrize(
+    "command",
+    [
+        "capture placewire.examples.models.mlp:training_step --batch 4 --out",
+        "profile GRAPH --device a100 --out", "solve GRAPH --cluster CLUSTER --out",
+        "solve GRAPH --cluster CLUSTER --engine hsdag --curve",
+        "solve GRAPH --cluster CLUSTER --engine hsdag --save-policy",
+        "advise GRAPH --cluster CLUSTER --out", "trace GRAPH PLACEMENT --out",
+        "export GRAPH --out", "import GRAPH --format node-link --out",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    ("wrong", "words"), [("missing/g.png", "there is no folder"), ("", "is a folder")]
+)
+def test_a_file_that_cannot_be_written_is_told_before_the_work(
+    files, tmp_path, capsys, command, wrong, words
+):
+    paths = dict(zip(("GRAPH", "CLUSTER", "PLACEMENT"), map(str, files), strict=True))
+    if "--curve" in command and not wrong:
+        (tmp_path / "folder.png").mkdir()
+        wrong = "folder.png"
+    argv = [paths.get(word, word) for word in command.split()]
+    with pytest.raises(SystemExit) as ended:
+        main([*argv, str(tmp_path / wrong)])
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
 
 
 def test_help_loads_no_heavy_library():
@@ -288,3 +310,25 @@ def test_no_output_at_all_is_no_traceback() -> None:
     command = [sys.executable, "-m", "placewire.optimizer.cli", "engines"]
     done = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *command], stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_model_in_the_working_directory_is_found_by_the_installed_command(tmp_path: Path) -> None:
+    """Such a command has the folder that it lies in on its path, and not the one it runs in."""
+    package = tmp_path / "own_package"
+    package.mkdir()
+    model = Path(__file__).parents[2] / "models" / "empty.py"
+    (package / "model.py").write_text(model.read_text())
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "optimizer"
+    program.write_text("import sys\nfrom placewire.optimizer.cli import main\nsys.exit(main())\n")
+    words = ["capture", "own_package.model:training_step", "--batch", "4", "--out", "g.json.gz"]
+    done = subprocess.run(
+        [sys.executable, str(program), *words], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "g.json.gz").exists()
+    words[1] = "other_package.model:training_step"
+    done = subprocess.run(
+        [sys.executable, str(program), *words], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 3 and "no module 'other_package' in the working" in done.stderr
