@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from placewire.extras import needing
 from placewire.standard_streams import open_missing_streams
+from placewire.version import add_version
 from placewire.visible import visible_lines
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
         description="Placewire's agent on one training server.",
         epilog=f"exit codes: {codes}",
     )
+    add_version(made)
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, text in (
         ("run", "run the daemon: dial the controller, keep this server's network and its lease"),

@@ -34,6 +34,7 @@ from placewire.controller.commands.talking import begin_output, print_only_json
 from placewire.controller.errors import EXIT_CODES, INTERRUPTED, PlacewireError
 from placewire.extras import needing
 from placewire.standard_streams import open_missing_streams
+from placewire.version import add_version
 from placewire.visible import visible_lines
 
 _EPILOG = """\
@@ -90,6 +91,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EPILOG.format(exit_codes="\n".join(codes)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_version(top)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
         sub = commands.add_parser(name, help=command.PURPOSE, description=command.PURPOSE)

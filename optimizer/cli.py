@@ -17,6 +17,7 @@ from types import ModuleType
 from placewire.extras import needing
 from placewire.optimizer.commands.arguments import EXIT_CODES
 from placewire.standard_streams import open_missing_streams
+from placewire.version import add_version
 
 # The module of each command under placewire.optimizer, and what the command is for.
 COMMANDS = {
@@ -74,6 +75,7 @@ def parser(*, with_arguments: bool = False) -> argparse.ArgumentParser:
         description="Where each operator runs, and the bandwidth of each pair of servers.",
         epilog=EXIT_CODES,
     )
+    add_version(made)
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (_, purpose) in COMMANDS.items():
         if with_arguments:
