@@ -40,6 +40,15 @@ def run(arguments: argparse.Namespace) -> int:
             remedy="`controller history` lists the runs that this machine started",
         )
     with found[-arguments.back].open(encoding="utf-8", errors="replace", newline="\n") as log:
+        if arguments.rank is not None:
+            ranks = sorted({one.rank for one in printed(log)})
+            if arguments.rank not in ranks:
+                raise UsageError(
+                    f"rank {arguments.rank} printed nothing in this run",
+                    where=str(found[-arguments.back]),
+                    remedy=f"ranks that printed: {', '.join(map(str, ranks)) or 'none'}",
+                )
+            log.seek(0)
         if arguments.json:
             lines = [asdict(o) for o in printed(log) if arguments.rank in (None, o.rank)]
             print_json({"log": str(found[-arguments.back]), "lines": lines})

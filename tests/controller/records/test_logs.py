@@ -43,8 +43,9 @@ def test_the_last_run_is_shown_and_those_before_it(
     ]  # fmt: skip
     _, output, _ = said(capsys, "small", "--state-dir", state, "--rank", "0", "--back", "2")
     assert [line[8:] for line in output.splitlines()] == [" rank 0 | the first run"]
-    _, output, _ = said(capsys, "small", "--state-dir", state, "--rank", "1")
-    assert output == ""
+    code, output, error = said(capsys, "small", "--state-dir", state, "--rank", "1")
+    assert (code, output) == (2, "") and "rank 1 printed nothing in this run" in error
+    assert "ranks that printed: 0, 11" in error
 
 
 def test_as_a_document(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
