@@ -13,7 +13,6 @@ from placewire.controller.commands.arguments import add_no_measurement, add_plan
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import confirmed, print_json
 from placewire.controller.errors import JournalFailed
-from placewire.output_file import output_file
 from placewire.visible import visible_json, visible_lines
 
 if TYPE_CHECKING:
@@ -31,9 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--network-only", action="store_true", help="shape and measure the network; run no job"
     )
     add_no_measurement(parser)
-    parser.add_argument(
-        "--out", type=output_file, metavar="FILE", help="also write the report (run.json)"
-    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="also write the report (run.json)")
 
 
 def run(arguments: argparse.Namespace) -> int:

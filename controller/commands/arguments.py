@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from placewire.controller.errors import UsageError
-from placewire.optimizer.graph.named_output import NO_OUTPUT, is_stream
+from placewire.optimizer.graph.named_output import why_not
 
 
 def add_plan(parser: argparse.ArgumentParser, *, previewed: bool = False) -> None:
@@ -42,15 +42,8 @@ def require_writable(out: Path | None, *, reads: Path | None = None) -> None:
         return
     if reads is not None and _is_same(out, reads):
         raise UsageError(f"--out {out}: is the file {reads} itself", remedy="give another name")
-    if out.is_dir():
-        raise UsageError(f"--out {out}: is a folder", remedy="name a file in it")
-    if out.exists() and not out.is_file():  # A device or a pipe is written into, and stays.
-        if not is_stream(out.stat().st_mode):
-            raise UsageError(f"--out {out}: {NO_OUTPUT}")
-        if not os.access(out, os.W_OK):
-            raise UsageError(f"--out {out}: cannot be written to")
-    elif not os.access(out.resolve().parent, os.W_OK):
-        raise UsageError(f"--out {out}: its folder cannot be written to")
+    if (why := why_not(out)) is not None:
+        raise UsageError(f"--out {out}: {why}")
 
 
 def _is_same(one: Path, other: Path) -> bool:

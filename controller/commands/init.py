@@ -7,6 +7,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewire.controller.commands.arguments import add_json, add_link, require_writable
@@ -15,7 +16,6 @@ from placewire.controller.commands.session import CONTROLLER_PROGRAM, LAB_VARIAB
 from placewire.controller.commands.talking import print_json
 from placewire.controller.errors import AgentUnreachable, UsageError
 from placewire.optimizer.commands.arguments import positive
-from placewire.output_file import output_file
 
 if TYPE_CHECKING:
     from placewire.agent.contract.messages import Hello
@@ -29,9 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "servers", nargs="*", metavar="SERVER", help="wait for these; default: all that dial in"
     )
-    parser.add_argument(
-        "--out", type=output_file, required=True, metavar="FILE", help="the plan.yaml"
-    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the plan.yaml")
     parser.add_argument("--name", help="the plan's name; default: that of the file")
     parser.add_argument("--model", default=_MODEL, help="package.module:function; docs/model.md")
     parser.add_argument(

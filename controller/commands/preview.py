@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewire.controller.commands.arguments import add_plan, require_writable
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import confirmed, print_json
-from placewire.output_file import output_file
 
 if TYPE_CHECKING:
     from placewire.controller.plan.plan import Plan
@@ -20,7 +20,7 @@ PURPOSE = "show every change that apply would make; changes nothing"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan(parser)
     parser.add_argument(
-        "--out", type=output_file, metavar="FILE",
+        "--out", type=Path, metavar="FILE",
         help="also write it to a file: `apply FILE` then makes exactly these changes, or none",
     )  # fmt: skip
 

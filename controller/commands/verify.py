@@ -17,7 +17,6 @@ from placewire.controller.errors import (
     UsageError,
     VerificationFailed,
 )
-from placewire.output_file import output_file
 
 if TYPE_CHECKING:
     from placewire.agent.contract.measurement import LinkMeasurement
@@ -35,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_no_measurement(parser)
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument(
-        "--snapshot", type=output_file, metavar="FILE",
+        "--snapshot", type=Path, metavar="FILE",
         help="only write there what each server's network is now, by the system's own tools, which "
         "run in the lab or over SSH (`launch`) without any agent",
     )  # fmt: skip

@@ -180,24 +180,27 @@ class _Unrolling:
         return once
 
     def _counters(self) -> set[fx.Node]:
-        """What changes from micro-batch to micro-batch, but depends on none, and is read by nothing
-        else: as the number of batches that a batch norm has seen. All of a counter belongs on one
+        """What changes from micro-batch to micro-batch, but neither depends on one nor is read by
+        one, as the number of batches that a batch norm has seen. All of a counter belongs on one
         device, which need not be told that a micro-batch begins."""
         joint = self.joint
         changing = {joint.buffers[name] for name in joint.new_buffers}
-        found = list[fx.Node]()
-        known = {*changing, *self.once}
+        counters, known = set[fx.Node](), {*changing, *self.once}
         for node in joint.graph.nodes:
             repeated = is_random(node) or PER_MICRO_BATCH in node.meta
             if node.op != "call_function" or node in known or repeated:
                 continue
             if node.all_input_nodes and known.issuperset(node.all_input_nodes):
-                found.append(node)
+                counters.add(node)
                 known.add(node)
-        counters = set(found)
-        for node in reversed(found):
-            if any(user not in counters and user.op != "output" for user in node.users):
-                counters.remove(node)
+
+        def meets_a_micro_batch(node: fx.Node) -> bool:
+            sources = [i for i in node.all_input_nodes if i not in self.once]
+            ends = {*node.users, *(user for i in sources for user in i.users), *sources}
+            return any(end not in counters | changing and end.op != "output" for end in ends)
+
+        while wrong := {node for node in counters if meets_a_micro_batch(node)}:
+            counters -= wrong
         return counters
 
     def _add_micro_batch(self, m: int, here: dict[fx.Node, fx.Node]) -> None:

@@ -27,8 +27,8 @@ from placewire.optimizer.capture.updates import OptimizerChoice
 
 aten = torch.ops.aten
 
-# A smaller shard would cost more messages and copies than it saves bytes: weights of up to this
-# part of all are spread well enough if each is whole.
+# A shard of fewer bytes, or of a smaller part of all trained weights, would cost more messages and
+# copies than it saves: smaller weights are spread well enough if each is whole.
 LEAST_SHARD_BYTES, LEAST_SHARD_PART = 1 << 20, 1 / 64
 # The widest vectors of today's processors have 16 float32, and loops over them are unrolled by 4.
 VECTOR_ELEMENTS = 64

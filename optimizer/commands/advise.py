@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewire.optimizer.commands.arguments import EXIT_CODES, seconds, whole
+from placewire.optimizer.commands.arguments import EXIT_CODES, output_file, seconds, whole
 from placewire.optimizer.commands.clusters import (
     add_cluster_arguments,
     cluster_of,
@@ -19,7 +19,6 @@ from placewire.optimizer.commands.outcome import DONE, ended, say, tell
 from placewire.optimizer.commands.outputs import refuse_overwriting
 from placewire.optimizer.commands.placing import place_best
 from placewire.optimizer.quantities import format_bytes, format_seconds, format_step
-from placewire.output_file import output_file
 from placewire.visible import visible_json
 
 if TYPE_CHECKING:

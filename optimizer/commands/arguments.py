@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 from placewire.optimizer import quantities
+from placewire.optimizer.graph.named_output import why_not
 
 CODES = {
     0: "done",
@@ -19,6 +21,15 @@ CODES = {
     130: "interrupted",
 }
 EXIT_CODES = "exit codes: " + ", ".join(f"{code} {words}" for code, words in CODES.items())
+
+
+def output_file(text: str) -> Path:
+    """A file that can be written to."""
+    path = Path(text)
+    why = "ends in /; name a file" if text.endswith("/") else why_not(path)
+    if why is not None:
+        raise argparse.ArgumentTypeError(f"{path}: {why}")
+    return path
 
 
 def seconds(text: str) -> float:

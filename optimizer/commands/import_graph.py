@@ -6,13 +6,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from placewire.optimizer.commands.arguments import EXIT_CODES
+from placewire.optimizer.commands.arguments import EXIT_CODES, output_file
 from placewire.optimizer.commands.method_options import add_method_options, options_of, parsed
 from placewire.optimizer.commands.outcome import DONE, InputError, ended, say
 from placewire.optimizer.commands.outputs import refuse_overwriting
 from placewire.optimizer.graph.importer import IMPORTERS
 from placewire.optimizer.registry import BrokenMethodError
-from placewire.output_file import output_file
 
 
 def parser(prog: str, given: Sequence[str] | None = None) -> argparse.ArgumentParser:

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placewire.optimizer.capture.errors import CaptureError
-from placewire.optimizer.commands.arguments import positive, whole
+from placewire.optimizer.commands.arguments import output_file, positive, whole
 from placewire.optimizer.commands.outcome import say
-from placewire.output_file import output_file
 
 if TYPE_CHECKING:
     from placewire.optimizer.capture.updates import OptimizerChoice

@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from placewire.optimizer.commands.arguments import EXIT_CODES, fraction, part, seconds, whole
+from placewire.optimizer.commands.arguments import (
+    EXIT_CODES,
+    fraction,
+    output_file,
+    part,
+    seconds,
+    whole,
+)
 from placewire.optimizer.commands.clusters import (
     add_cluster_arguments,
     cluster_of,
@@ -22,7 +29,6 @@ from placewire.optimizer.engines.engine import ENGINES
 from placewire.optimizer.engines.schedulers import OWN, SCHEDULERS
 from placewire.optimizer.names import DEFAULT_FLOOR, DEFAULT_SHARING, Backend, Model, SharingName
 from placewire.optimizer.reductions.reduction import REDUCTIONS
-from placewire.output_file import output_file
 from placewire.visible import visible_json
 
 if TYPE_CHECKING:

@@ -94,7 +94,7 @@ def best_bundled(
     time.monotonic() is `until`."""
     began = time.monotonic()
     first = _Bundling(problem, solution)
-    best = first.best()
+    best = first.best(until)
     took = time.monotonic() - began
     if problem.message_seconds == 0.0:
         return best
@@ -103,7 +103,7 @@ def best_bundled(
         if time.monotonic() + took > until:
             break
         bundling = _Bundling(problem, other)
-        tried = bundling.best()
+        tried = bundling.best(until)
         shorter = tried.timeline.step_seconds < best.timeline.step_seconds
         if shorter and _fits(tried.problem, tried.timeline):
             best, of_best = tried, bundling
@@ -124,24 +124,28 @@ class _Bundling:
         self.fits = _fits(problem, self.plain.timeline)
         # The best of the ways that follow layers.
         self.cuts, self.of_cuts = Cuts.equal(1), math.inf
+        self.longest_try = 0.0
 
-    def best(self) -> Bundled:
+    def best(self, until: float = math.inf) -> Bundled:
+        """Begins no further way after time.monotonic() is `until`."""
         problem, timeline = self.problem, self.plain.timeline
         never = not math.isfinite(timeline.step_seconds)
         if problem.message_seconds == 0.0 or not timeline.messages or never:
             return self.plain
         many = problem.graph.operator_count >= _FEW_FROM
-        for how in _FEW_ATTEMPTS if many else _ATTEMPTS:
-            self._try(_chosen(problem, self.plain.step, timeline, *how))
+        for k, how in enumerate(_FEW_ATTEMPTS if many else _ATTEMPTS):
+            if k == 0 or time.monotonic() + self.longest_try < until:
+                self._try(_chosen(problem, self.plain.step, timeline, *how))
         for count in (_FEW_RANGES if many else _RANGES) if self.layered.known else ():
-            self._try_cuts(Cuts.equal(count))
+            if time.monotonic() + self.longest_try < until:
+                self._try_cuts(Cuts.equal(count))
         return self.found
 
     def with_other_ends(self, until: float) -> Bundled:
         """The best after best(), where ranges of layers may end elsewhere."""
         chance = np.random.default_rng(0)
         for _ in range(_MOST_MOVES if math.isfinite(self.of_cuts) else 0):
-            if time.monotonic() > until:
+            if time.monotonic() + self.longest_try > until:
                 break
             self._try_cuts(self.cuts.moved(chance))
         return self.found
@@ -157,6 +161,12 @@ class _Bundling:
 
     def _try(self, attempt: Iterable[Bundle]) -> float:
         """Returns the step, inf where it is impossible, and keeps what is best."""
+        began = time.monotonic()
+        step_seconds = self._tried(attempt)
+        self.longest_try = max(self.longest_try, time.monotonic() - began)
+        return step_seconds
+
+    def _tried(self, attempt: Iterable[Bundle]) -> float:
         problem, given = self.problem, self.plain.step
         bundles = tuple(sorted(joined(attempt), key=lambda one: one.turn))
         try:

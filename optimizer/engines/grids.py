@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 
@@ -84,8 +84,8 @@ def _layout(pieces: Pieces, grid: IntArray, turns: int, off_equal: float) -> Lay
 def _stage_ends(pieces: Pieces, shares: FloatArray, off_equal: float) -> IntArray:
     """int64[stages - 1]: the last piece of each stage but the last one. shares float64[stages]: the
     part of the work up to each stage's end."""
-    found = [
-        narrow_end(pieces.ends[:-1], pieces.crossing[:-1], share, off_equal * (share - before))
-        for before, share in pairwise([0.0, *shares[:-1]])
-    ]
-    return np.array(found, dtype=np.int64)
+    found = []
+    for before, share, after in zip([0.0, *shares], shares, shares[1:], strict=False):
+        off = off_equal * min(share - before, after - share)
+        found.append(narrow_end(pieces.ends[:-1], pieces.crossing[:-1], share, off))
+    return np.array(sorted(found), dtype=np.int64)

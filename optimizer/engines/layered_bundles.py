@@ -29,7 +29,7 @@ _Alike = tuple[int, int, bool, int, int]
 @dataclass(frozen=True)
 class Cuts:
     """Where ranges of layers end whose weights, and whose gradients, travel together: parts of the
-    step's work and weights, between 0 and 1, which rise."""
+    step's work and weights, between 0 and 1, ascending."""
 
     weights: tuple[float, ...]
     gradients: tuple[float, ...]

@@ -16,9 +16,9 @@ from placewire.optimizer.graph.halves import forward_half
 from placewire.optimizer.graph.operator_graph import TUPLE_ITEM, UPDATE, OperatorGraph
 from placewire.optimizer.kernels.graphs.heads import joined_units
 
-# A weight whose readers are further apart, as a part of the forward half, is of no one layer.
+# A weight belongs to one layer if its readers lie within this part of the forward half.
 _ONE_LAYER = 1 / 32
-# An operator with at most this part of the step's work can leave its place for a weight.
+# Operators with at most this part of the step's work together can leave their place for a weight.
 _LIGHT = 1 / 100
 # By what part of a range's share its ends may be off, to lie where the fewest bytes cross.
 _OFF_EQUAL = 0.5

@@ -31,6 +31,28 @@ def open_stream(path: Path) -> BinaryIO | None:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_NOCTTY), "wb")
 
 
+def why_not(path: Path) -> str | None:
+    """Why no result can be written to what a user names, as words that follow the name; None where
+    it can. To be asked before the work whose result it is."""
+    try:
+        if _own_descriptor(path) is not None:
+            return None
+        mode = path.stat().st_mode if path.exists() else stat.S_IFREG
+        if stat.S_ISDIR(mode):
+            return "is a folder; name a file in it"
+        if not stat.S_ISREG(mode):
+            if not is_stream(mode):
+                return NO_OUTPUT
+            return None if os.access(path, os.W_OK) else "cannot be written to"
+        folder = path.resolve().parent
+        if not folder.is_dir():
+            return f"there is no folder {folder}; make it first"
+        # A file is replaced, so that its own mode does not matter.
+        return None if os.access(folder, os.W_OK | os.X_OK) else "its folder cannot be written to"
+    except OSError as error:
+        return str(error.strerror)
+
+
 NO_OUTPUT = "is a folder, a socket or a disk; name a file"
 
 

@@ -146,10 +146,13 @@ def _last_before(parts: StepParts, operators: Sequence[int], later: Sequence[int
 
 
 def _last_forward(parts: StepParts, d: int) -> int:
-    """The last operator of the forward half of micro-batch d."""
+    """The last operator of the forward half of micro-batch d. Raises ValueError where there is
+    none."""
     graph = parts.graph
     inside = graph.topological_order
     inside = inside[(graph.micro_batch[inside] == d) & parts.forward[inside]]
+    if not len(inside):
+        raise ValueError(f"what the graph calls its loss needs nothing of micro-batch {d + 1}")
     return int(inside[-1])
 
 

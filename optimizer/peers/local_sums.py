@@ -1,8 +1,8 @@
 """Gradients of a weight that two stages read are summed where they are made.
 
-In the step of a user a micro-batch's gradient of a tied weight is one sum, so that one stage would
-send the other its part in every micro-batch. Under PyTorch each stage has the weight, adds its own
-gradients up, and the two sums meet once in a step.
+In a user's step each micro-batch adds both stages' gradients of a tied weight, so one stage would
+have to send the other its part in every micro-batch. Under PyTorch each stage has the weight, adds
+its own gradients up, and the two sums meet once in a step.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ def with_local_sums(step: Staged, parts: StepParts) -> Staged:
         leaves, count = gradient.leaves, len(gradient.leaves)
         for m, leaf in enumerate(leaves):
             (total,) = graph.tensor_consumers(_sent(graph, leaf))
-            others = [[c for c in _read(graph, i) if c != leaf] for i in (here[m], there[m])]
-            readers[_sent(graph, here[m])] = [*others[0], int(total)]
-            readers[_sent(graph, there[m])] = [*others[1], leaves[max(m, 1)]]
+            for made, reader in ((here[m], int(total)), (there[m], leaves[max(m, 1)])):
+                # Gradients of two weights may have a part in common.
+                before = readers.get(_sent(graph, made), _read(graph, made))
+                readers[_sent(graph, made)] = [*(c for c in before if c != leaf), reader]
             readers[_sent(graph, leaf)] = [leaves[(m + 1) % count]]
             stage[leaf], device[leaf] = stage[there[m]], device[there[m]]
         final = leaves[0]

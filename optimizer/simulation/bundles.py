@@ -22,8 +22,8 @@ BUNDLE = "bundle"
 
 @dataclass(frozen=True)
 class Bundle:
-    """tensors: at least two that the device `source` sends each of the devices `destinations`,
-    which rise, at once, in the order in which the source makes them."""
+    """tensors: at least two, sent in one message to each of the devices `destinations` (ascending),
+    in the order in which the device `source` makes them."""
 
     source: int
     destinations: tuple[int, ...]

@@ -1,8 +1,8 @@
 """A placement file read against its graph: the lists that all recomputations start from.
 
-A bundle is an operator of its source that copies the tensors into one, which is what is sent, to
-several devices where several messages have these tensors in this order; several bundles after one
-operator run by their tensors and then by destinations. A byte is copied in two
+A bundle is an operator of its source that copies the tensors into one, which is what is sent.
+Messages of one source with the same tensors in the same order are one bundle. Several bundles after
+one operator run by their tensors and then by destinations. A byte is copied in two
 thirds of the time in which the device adds one, by the median of its additions of at least 1 MiB.
 The time that a message takes of its two devices is added to the operator that sends it, and to that
 reader of it which has the lowest number.

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from placewire.optimizer.commands.arguments import EXIT_CODES
+from placewire.optimizer.commands.arguments import EXIT_CODES, output_file
 from placewire.optimizer.commands.outcome import DONE, ended
 from placewire.optimizer.commands.outputs import refuse_overwriting
-from placewire.output_file import output_file
 
 
 def parser(prog: str) -> argparse.ArgumentParser:

@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
+from placewire.optimizer.commands.arguments import output_file
 from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.learned.nodes import units
 from placewire.optimizer.published.learned.settings import CURVES, MOST_PLACETO_NODES, Feature
 from placewire.optimizer.registry import Refusal
-from placewire.output_file import output_file
 
 
 def _solve_hsdag(

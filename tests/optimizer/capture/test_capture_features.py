@@ -162,6 +162,19 @@ def test_a_count_of_batches_is_of_no_micro_batch_and_averages_are() -> None:
     assert (part[made] == -1).all()
 
 
+@pytest.mark.parametrize("name", ["scaled", "counted"])
+def test_what_a_micro_batch_reads_of_a_buffer_is_of_a_micro_batch(name: str) -> None:
+    """Pipelines run what several micro-batches share before all of them, or after."""
+    captured = assert_trains_as_eager(f"tests.models.counters:{name}", ADAMW, batch=4, accumulate=2)
+    graph = captured.operators
+    source, target, _ = graph.edges
+    part, kinds = graph.micro_batch, np.array(graph.types)
+    read = source[(part[source] < 0) & (part[target] >= 0)]
+    makes_nothing_new = {"parameter", "buffer"}
+    assert set(kinds[read].tolist()) <= makes_nothing_new
+    assert any(kind.startswith("aten.") for kind in kinds[part == 1])
+
+
 def test_copies_of_a_node_have_memory_and_dropout_of_their_own() -> None:
     path = "placewire.examples.models.mlp:training_step"
     one, two = (capture(path, 8 * n, ADAMW, 0, accumulate=n) for n in (1, 2))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from placewire.optimizer.cli import COMMANDS, main
+from placewire.optimizer.commands.arguments import output_file
 from placewire.optimizer.graph.graph_file import save_graph
 from placewire.optimizer.placement import load_placement, save_placement
 from tests.optimizer.cases import cluster, layered
@@ -276,6 +280,49 @@ def test_a_file_that_cannot_be_written_is_told_before_the_work(
         main([*argv, str(tmp_path / wrong)])
     assert ended.value.code == 2
     assert words in capsys.readouterr().err
+
+
+def test_what_can_be_written_is_not_refused(tmp_path):
+    """A file is replaced, so that its own mode does not matter; a stream is written into."""
+    kept = tmp_path / "kept.json"
+    kept.touch(0o444)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "nothing.json")
+    for file in (kept, tmp_path / "pipe", tmp_path / "link", "/dev/stdout", "/dev/null", "g.json"):
+        assert output_file(str(file)) == Path(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("missing/g.json", "there is no folder"), ("", "is a folder"), (".", "is a folder"),
+        ("g.json/", "ends in /"), ("a" * 300, "File name too long"), ("loop", "symbolic links"),
+        ("socket", "is a folder, a socket or a disk"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_written_is_refused(tmp_path, monkeypatch, text, why):
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind("socket")
+    with pytest.raises(argparse.ArgumentTypeError, match=why):
+        output_file(text)
+
+
+def test_a_folder_that_only_others_write_to_is_refused():
+    program = (
+        "import os, sys\nfrom pathlib import Path\n"
+        "from placewire.optimizer.graph.named_output import why_not\n"
+        "os.setuid(65534)\nprint(why_not(Path(sys.argv[1])))"
+    )
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "g.json"
+        file.touch()
+        file.chmod(0o666)
+        Path(folder).chmod(0o555)
+        command = [sys.executable, "-c", program, str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "its folder cannot be written to\n", done.stderr
 
 
 def test_help_loads_no_heavy_library():

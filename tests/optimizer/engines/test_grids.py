@@ -15,7 +15,7 @@ from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.cluster import Cluster, Device, Nic, Server
 from placewire.optimizer.engines import auto
 from placewire.optimizer.engines.costing import Costing
-from placewire.optimizer.engines.grids import grid_layouts
+from placewire.optimizer.engines.grids import _stage_ends, grid_layouts
 from placewire.optimizer.engines.layers import layers_of
 from placewire.optimizer.engines.pieces import Pieces
 from placewire.optimizer.engines.solution import Solution
@@ -248,6 +248,17 @@ def test_a_pipeline_over_four_devices_keeps_all_of_them_busy() -> None:
     pipelines = [s for s in grid_starts(problem) if len(set(s.device.tolist())) == 4]
     best = min(costing.cost(start).cost for start in pipelines)
     assert alone / 4 < best < alone / 3
+
+
+def test_stages_of_unlike_devices_follow_the_model() -> None:
+    """However fast one device is, every device has pieces, and no stage begins before another one
+    that comes earlier."""
+    kinds = ("fast", "cpu", "cpu", "cpu")
+    pieces = Pieces(Problem(accumulated(8, weights=30), servers(*kinds)))
+    shares = np.cumsum([8, 1, 1, 1, 8, 1, 1, 1]) / 22
+    for off_equal in (0.0, 0.1, 0.25, 0.9):
+        ends = _stage_ends(pieces, shares, off_equal)
+        assert ends.tolist() == sorted(set(ends.tolist())), off_equal
 
 
 def test_the_better_half_of_the_layers_is_on_the_faster_device() -> None:

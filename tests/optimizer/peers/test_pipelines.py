@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from placewire.optimizer.bounds.load import share_of_load
+from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
+from placewire.optimizer.peers.local_sums import Staged, with_local_sums
 from placewire.optimizer.peers.peer import PeerStep
 from placewire.optimizer.peers.pipelines import pipeline_steps
+from placewire.optimizer.peers.step_parts import step_parts
 from placewire.optimizer.problem import Problem
 from tests.optimizer.cases import cluster
 from tests.optimizer.peers.steps import (
@@ -42,6 +45,49 @@ def test_gradients_of_a_weight_of_two_stages_meet_once_in_a_step(parts: int) -> 
     for name in {"gpipe", "1f1b"} & found.keys():
         assert WEIGHT < found[name].sent_bytes < WEIGHT + parts * 1000 + 1
     assert "gpipe" in found
+
+
+def test_gradients_of_two_weights_that_have_a_part_in_common_stay_whole() -> None:
+    """Both have g of the first stage, where their sums are, and each has an h of the second one."""
+    rows, reads = list[OperatorRow](), dict[str, list[str]]()
+
+    def operator(name: str, kind: str, *made: str) -> None:
+        _, inside, number = name.partition("_m")
+        rows.append(
+            OperatorRow(name, kind, {"cpu": 1.0}, micro_batch=int(number) if inside else None)
+        )
+        for one in made:
+            reads.setdefault(one, []).append(name)
+
+    for weight in "WV":
+        operator(weight, "parameter")
+    for m in range(2):
+        operator(f"f_m{m}", "mm", "W", "V")
+        operator(f"l_m{m}", "loss", f"f_m{m}")
+        for name in ("g", "hW", "hV"):
+            operator(f"{name}_m{m}", "mm", f"f_m{m}")
+        for weight in "WV":
+            operator(f"a{weight}_m{m}", "aten.add.Tensor", f"g_m{m}", f"h{weight}_m{m}")
+    operator("loss", "mean", "l_m0", "l_m1")
+    for weight in "WV":
+        operator(f"s{weight}", "aten.add.Tensor", f"a{weight}_m0", f"a{weight}_m1")
+        operator(f"u{weight}", "update", f"s{weight}")
+    tensors = [TensorRow(name, tuple(readers), 4) for name, readers in reads.items()]
+    graph = build_graph(rows, tensors, device_types=("cpu",), notes={"loss": "loss"})
+    device = np.array([int(name.startswith("h")) for name in graph.ids])
+    staged = with_local_sums(Staged(graph, device, device, graph.micro_batch), step_parts(graph))
+    made = {
+        name: {staged.graph.ids[k] for k in
+               staged.graph.tensor_producer[staged.graph.input_tensors(i)].tolist()}
+        for name, i in graph.index_of.items()
+    }  # fmt: skip
+    for weight in "WV":
+        assert made[f"s{weight}"] == {"g_m0", "g_m1"}
+        assert made[f"a{weight}_m1"] == {f"h{weight}_m0", f"h{weight}_m1"}
+        assert made[f"a{weight}_m0"] == {f"s{weight}", f"a{weight}_m1"}
+        assert made[f"u{weight}"] == {f"a{weight}_m0"}
+        assert staged.device[graph.index_of[f"a{weight}_m1"]] == 1
+        assert staged.device[graph.index_of[f"a{weight}_m0"]] == 0
 
 
 @pytest.mark.parametrize("devices", [2, 4])
