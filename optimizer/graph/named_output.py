@@ -37,14 +37,17 @@ def why_not(path: Path) -> str | None:
     try:
         if _own_descriptor(path) is not None:
             return None
-        mode = path.stat().st_mode if path.exists() else stat.S_IFREG
+        try:
+            mode = path.stat().st_mode
+        except FileNotFoundError:
+            mode = stat.S_IFREG
         if stat.S_ISDIR(mode):
             return "is a folder; name a file in it"
         if not stat.S_ISREG(mode):
             if not is_stream(mode):
                 return NO_OUTPUT
             return None if os.access(path, os.W_OK) else "cannot be written to"
-        folder = path.resolve().parent
+        folder = Path(os.path.realpath(path)).parent
         if not folder.is_dir():
             return f"there is no folder {folder}; make it first"
         # A file is replaced, so that its own mode does not matter.
