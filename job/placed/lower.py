@@ -147,7 +147,7 @@ class _Lowering:
             one.producer: message for message in self.messages.receives for one in message.tensors
         }
         # The tensors of bundles that this rank sends, by producer: message, start in it, tensor.
-        # What goes to several ranks is copied once, for the first of the messages.
+        # Tensors that several ranks get are copied once, for the first of the messages.
         self.packed: dict[str, list[tuple[RankMessage, int, Sent]]] = {}
         packed = set[tuple[Sent, ...]]()
         for messages in self.messages.sends.values():

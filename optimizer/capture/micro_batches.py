@@ -180,9 +180,9 @@ class _Unrolling:
         return once
 
     def _counters(self) -> set[fx.Node]:
-        """What changes from micro-batch to micro-batch, but neither depends on one nor is read by
-        one, as the number of batches that a batch norm has seen. All of a counter belongs on one
-        device, which need not be told that a micro-batch begins."""
+        """Nodes that count micro-batches, as a batch norm does: each value depends on the one
+        before alone, and no other node reads it. A whole counter belongs on one device, which need
+        not be told that a micro-batch begins."""
         joint = self.joint
         changing = {joint.buffers[name] for name in joint.new_buffers}
         counters, known = set[fx.Node](), {*changing, *self.once}

@@ -55,10 +55,11 @@ def layers_of(
 
 
 class _Places:
-    """Along the forward half of the first micro-batch, which stands for all.
+    """Finds where each operator stands along the forward half of the first micro-batch, which
+    stands for all.
 
-    Common is what depends on no micro-batch, such as a weight, or is made in the micro-batch of
-    nothing else, such as the weight's transpose, or a weight that is joined from shards.
+    An operator is common if it depends on no micro-batch, as a weight does, or reads only common
+    operators, as the weight's transpose does, or the join of its shards.
 
     A weight that both ends of a model read, as an embedding that is the head, too, belongs to the
     later end, and so does what the other end does with it, if that is little: its results are less
@@ -83,7 +84,7 @@ class _Places:
             if not alone and not waits and all(j in self.common for j in self.makers[i]):
                 self.common.add(i)
         self.place = dict[int, int]()
-        # Of what is common: the last place that reads it.
+        # By common operator the last place that reads it.
         self.last = dict[int, int]()
         # Places of weights that belong to the later end.
         self.tied = set[int]()
@@ -93,8 +94,8 @@ class _Places:
         return [j for j in made if self.part[j] <= 0]
 
     def _readers(self, i: int) -> Iterator[int]:
-        """Of tensors that are sent, and of tuples: an update waits for the readers of its weight as
-        well."""
+        """The operators that read what i makes. An update that only waits for the readers of its
+        weight, which is a tensor of 0 bytes, is none of them."""
         graph = self.graph
         for e in graph.output_tensors(i).tolist():
             for c in graph.tensor_consumers(e).tolist():
@@ -154,7 +155,7 @@ class _Places:
         return int(self.graph.tensor_bytes[self.graph.output_tensors(i)].max(initial=0))
 
     def _as_made(self, i: int) -> None:
-        """What only the backward half reads, like another transpose of a weight."""
+        """Places a common operator that only the backward half reads, like another transpose."""
         made = [j for j in self.makers[i] if j in self.place]
         if made:
             self.place[i] = max(self.place[j] for j in made)

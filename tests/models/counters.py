@@ -6,10 +6,11 @@ import torch
 from torch import nn
 
 from placewire.optimizer.capture.protocol import TrainingStep
+from tests.models.regression import regression_step
 
 
 class Scaled(nn.Module):
-    """What becomes of the buffer is read by the forward half, too."""
+    """The forward half reads the new value of the buffer."""
 
     scale: torch.Tensor
 
@@ -26,7 +27,7 @@ class Scaled(nn.Module):
 
 
 class Counted(nn.Module):
-    """The forward half reads the buffer as it was."""
+    """The forward half reads the old value of the buffer."""
 
     count: torch.Tensor
 
@@ -41,17 +42,9 @@ class Counted(nn.Module):
         return made
 
 
-def _step(model: nn.Module, batch: int) -> TrainingStep:
-    def batches(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        draw = torch.Generator().manual_seed(step)
-        return torch.randn(batch, 4, generator=draw), torch.randn(batch, 4, generator=draw)
-
-    return TrainingStep(model, batches(0), batches, nn.MSELoss())
-
-
 def scaled(batch: int, seed: int) -> TrainingStep:
-    return _step(Scaled(), batch)
+    return regression_step(Scaled(), batch)
 
 
 def counted(batch: int, seed: int) -> TrainingStep:
-    return _step(Counted(), batch)
+    return regression_step(Counted(), batch)

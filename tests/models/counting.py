@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from placewire.optimizer.capture.protocol import TrainingStep
+from tests.models.regression import regression_step
 
 
 class Counting(nn.Module):
@@ -24,9 +25,4 @@ class Counting(nn.Module):
 
 def training_step(batch: int, seed: int) -> TrainingStep:
     torch.manual_seed(seed)
-
-    def batches(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        draw = torch.Generator().manual_seed(step)
-        return torch.randn(batch, 4, generator=draw), torch.randn(batch, 4, generator=draw)
-
-    return TrainingStep(Counting(), batches(0), batches, nn.MSELoss())
+    return regression_step(Counting(), batch)

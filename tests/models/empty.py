@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from placewire.optimizer.capture.protocol import TrainingStep
+from tests.models.regression import regression_step
 
 
 class Joined(nn.Module):
@@ -21,9 +22,4 @@ class Joined(nn.Module):
 
 def training_step(batch: int, seed: int) -> TrainingStep:
     torch.manual_seed(seed)
-
-    def batches(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        draw = torch.Generator().manual_seed(step)
-        return torch.randn(batch, 4, generator=draw), torch.randn(batch, 4, generator=draw)
-
-    return TrainingStep(Joined(), batches(0), batches, nn.MSELoss())
+    return regression_step(Joined(), batch)
