@@ -363,7 +363,7 @@ def test_a_model_in_the_working_directory_is_found_by_the_installed_command(tmp_
     """Such a command has the folder that it lies in on its path, and not the one it runs in."""
     package = tmp_path / "own_package"
     package.mkdir()
-    model = Path(__file__).parents[2] / "models" / "empty.py"
+    model = Path(__file__).parents[2] / "models" / "costly.py"
     (package / "model.py").write_text(model.read_text())
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "optimizer"
