@@ -47,8 +47,18 @@ class Problem:
     @cached_property
     def seconds(self) -> FloatArray:
         """float64[n, D]: time of each operator on each device, inf where it cannot run."""
+        return self.graph.seconds[:, self._columns]
+
+    @cached_property
+    def copy_seconds_per_byte(self) -> FloatArray:
+        """float64[D]: how long each device takes to copy a byte of its memory."""
+        return self.graph.copy_seconds_per_byte[self._columns]
+
+    @cached_property
+    def _columns(self) -> list[int]:
+        """For each device, the column of its type in the graph's times."""
         column = {t: k for k, t in enumerate(self.graph.device_types)}
-        return self.graph.seconds[:, [column[d.type] for d in self.cluster.devices]]
+        return [column[d.type] for d in self.cluster.devices]
 
     @property
     def policy(self) -> SharingPolicy:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.engines.bundling import with_fewer_messages
 from placewire.optimizer.engines.costing import Costing, Found
 from placewire.optimizer.engines.neighbourhood import make_neighbourhood
-from placewire.optimizer.engines.solution import Solution
+from placewire.optimizer.engines.solution import USUAL_CUTS, Cuts, Solution
 from placewire.optimizer.kernels.annealing import proposals
 from placewire.optimizer.kernels.annealing.anneal_held import anneal_held
 from placewire.optimizer.kernels.annealing.anneal_whole import anneal
@@ -31,11 +32,13 @@ _TRACE = 1e-4
 @dataclass
 class Chain:
     """device int64[n] and priority float64[n] change with every accepted move. usual
-    float64[KINDS]: how often each kind of move is tried at first; weights: how often now."""
+    float64[KINDS]: how often each kind of move is tried at first; weights: how often now. cuts: as
+    in Solution; a walk keeps them."""
 
     device: IntArray
     priority: FloatArray
     rates: FloatArray | None
+    cuts: Cuts | None
     usual: FloatArray
     weights: FloatArray
     tries: FloatArray = field(default_factory=lambda: np.zeros(len(_FIRST_WEIGHTS)))
@@ -44,7 +47,7 @@ class Chain:
     def restart(self, start: Solution) -> None:
         self.device = start.device.astype(np.int64).copy()
         self.priority = start.priority.astype(np.float64).copy()
-        self.rates = start.rates
+        self.rates, self.cuts = start.rates, start.cuts
 
     def adapt(self) -> None:
         """Makes the weights follow how often each kind of move was an improvement."""
@@ -76,9 +79,20 @@ class Walker:
         if not self.neighbourhood.table.size:
             usual[[proposals.BLOCKS_MOVE, proposals.BLOCKS_COPY]] = 0.0
         usual /= usual.sum()
-        chain = Chain(start.device, start.priority, start.rates, usual, usual)
+        chain = Chain(start.device, start.priority, start.rates, start.cuts, usual, usual)
         chain.restart(start)
         return chain
+
+    def improve_cuts(self, chain: Chain, tries: int, seed: int) -> None:
+        """Gives the chain the best of so many other cuts, where it is better."""
+        if self.costing.bundles is None:
+            return
+        chance = np.random.default_rng(seed)
+        best = self.costing.cost(Solution(chain.device, chain.priority, chain.rates, chain.cuts))
+        for _ in range(tries):
+            tried = replace(best.solution, cuts=(best.cuts or USUAL_CUTS).moved(chance))
+            best = min(best, self.costing.cost(tried), key=lambda found: found.key)
+        chain.cuts = best.cuts
 
     def walk(
         self, chain: Chain, moves: int, hot: float, cold: float, seed: int, *, hold: bool
@@ -103,8 +117,11 @@ class Walker:
             )  # fmt: skip
         else:
             guide = self.guide(chain)
-            seconds, excess = anneal(self.tables, scoring, self.neighbourhood, guide, *walked)
-        return Found(device, priority, rates, seconds, excess)
+            seconds, excess = anneal(
+                self.tables, self.costing.labels(chain.cuts), scoring, self.neighbourhood, guide,
+                *walked,
+            )  # fmt: skip
+        return Found(device, priority, rates, seconds, excess, chain.cuts)
 
     def held_rates(self, chain: Chain) -> FloatArray:
         """float64[S, S, R]: the chain's own rates where it has some, else rates by the rule, a
@@ -118,7 +135,9 @@ class Walker:
         return rates_by_volume(self.tables, traffic)
 
     def guide(self, chain: Chain) -> proposals.Guide:
-        problem, graph = self.problem, self.problem.graph
+        graph, problem = self.problem.graph, self.problem
+        if self.costing.bundles is not None:
+            problem = with_fewer_messages(problem)
         rates = chain.rates
         if problem.decides_rates and rates is None:
             rates = starting_rates(problem, chain.device)

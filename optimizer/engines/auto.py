@@ -78,7 +78,7 @@ def search(
             begin = [*carry, *starting_solutions(small)]
             found = improve(small, part, reporter.elsewhere, begin, end)
             device, priority = undo(found.device, found.priority)
-            begun.append(Solution(device, priority, found.rates))
+            begun.append(Solution(device, priority, found.rates, found.cuts))
         clock.stage("solve")
         reporter.next_search()
         moves = None if moves is None or part.moves is None else max(1, moves - part.moves)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from placewire.optimizer.engines.bundling import before_bundles
+from placewire.optimizer.engines.bundling import seen_by_search
 from placewire.optimizer.engines.place import place
 from placewire.optimizer.engines.refusals import BrokenRuleError
 from placewire.optimizer.engines.reporting import JoinedReports
@@ -129,7 +129,7 @@ def _crossed(
     """The sharing's own placement, or a better one that was found from another sharing's."""
     own, shared = found[sharing], replace(run.problem, sharing=sharing)
     others = (placement for other, placement in found.items() if other != sharing)
-    seen = before_bundles(shared)
+    seen = seen_by_search(shared)
     tried = [score(seen, solution_of(run.problem, placement)) for placement in others]
     limit = own.step_seconds * (1 - _WORTH_IT)
     better = [one for one in tried if one.excess == 0.0 and one.step_seconds < limit]

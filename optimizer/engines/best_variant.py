@@ -16,7 +16,7 @@ from placewire.optimizer.bounds import lower_bound
 from placewire.optimizer.bounds.memory_limits import refuse_impossible
 from placewire.optimizer.engines.auto import starting_solutions
 from placewire.optimizer.engines.best_sharing import solution_of
-from placewire.optimizer.engines.bundling import before_bundles
+from placewire.optimizer.engines.bundling import seen_by_search
 from placewire.optimizer.engines.costing import Costing
 from placewire.optimizer.engines.piece_search import piece_solutions
 from placewire.optimizer.engines.place import place
@@ -143,7 +143,7 @@ def _known(index: int, name: str, problem: Problem, engine: str) -> _Known:
     seconds = alone[1] if alone is not None else float("inf")
     # How `auto` would begin says how well a variant can be divided, whatever the engine.
     if engine != "single":
-        seen = before_bundles(problem)
+        seen = seen_by_search(problem)
         costing = Costing(seen)
         begun = [*starting_solutions(seen), *piece_solutions(seen)]
         found = (costing.cost(start) for start in begun)

@@ -12,13 +12,12 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
-from placewire.optimizer.engines.layered_bundles import Cuts, LayeredBundles
-from placewire.optimizer.engines.solution import Solution
+from placewire.optimizer.engines.layered_bundles import layered_bundles, searched_bundles
+from placewire.optimizer.engines.solution import USUAL_CUTS, Cuts, Solution
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
 from placewire.optimizer.kernels.tables import tables_of
 from placewire.optimizer.problem import Problem
@@ -58,8 +57,15 @@ class Bundled:
     bundles: tuple[Bundle, ...] = ()
 
 
-def before_bundles(problem: Problem) -> Problem:
-    """The problem as a search sees it whose placement gets bundles afterwards."""
+def seen_by_search(problem: Problem) -> Problem:
+    """The problem as a search sees it whose placement gets bundles: it counts bundles along layers,
+    or else a part of what messages take."""
+    return problem if searched_bundles(problem) is not None else with_fewer_messages(problem)
+
+
+def with_fewer_messages(problem: Problem) -> Problem:
+    """The problem where messages take the part of their time that is left on average with bundles,
+    without any bundle."""
     cluster = problem.cluster
     if problem.message_seconds == 0.0:
         return problem
@@ -122,6 +128,7 @@ class _Bundling:
         self.problem, self.solution = problem, solution
         self.found = self.plain = unbundled(problem, solution)
         self.fits = _fits(problem, self.plain.timeline)
+        self.layered = layered_bundles(problem)
         # The best of the ways that follow layers.
         self.cuts, self.of_cuts = Cuts.equal(1), math.inf
         self.longest_try = 0.0
@@ -133,13 +140,26 @@ class _Bundling:
         if problem.message_seconds == 0.0 or not timeline.messages or never:
             return self.plain
         many = problem.graph.operator_count >= _FEW_FROM
+        self._try_cuts(self.solution.cuts or USUAL_CUTS)
         for k, how in enumerate(_FEW_ATTEMPTS if many else _ATTEMPTS):
             if k == 0 or time.monotonic() + self.longest_try < until:
-                self._try(_chosen(problem, self.plain.step, timeline, *how))
-        for count in (_FEW_RANGES if many else _RANGES) if self.layered.known else ():
+                self._try(_chosen(problem, self.plain.step, timeline, timeline.messages, *how))
+        for count in _FEW_RANGES if many else _RANGES:
             if time.monotonic() + self.longest_try < until:
                 self._try_cuts(Cuts.equal(count))
+        self._add_to(self.found, _FEW_ATTEMPTS if many else _ATTEMPTS, until)
         return self.found
+
+    def _add_to(
+        self, begun: Bundled, attempts: Sequence[tuple[float, float]], until: float
+    ) -> None:
+        """Joins what still travels alone."""
+        tensors = self.problem.graph.tensor_count
+        alone = [one for one in begun.timeline.messages if one.tensor < tensors]
+        for how in attempts if begun.bundles else ():
+            if time.monotonic() + self.longest_try < until:
+                more = _chosen(begun.problem, begun.step, begun.timeline, alone, *how)
+                self._try([*begun.bundles, *more])
 
     def with_other_ends(self, until: float) -> Bundled:
         """The best after best(), where ranges of layers may end elsewhere."""
@@ -150,12 +170,10 @@ class _Bundling:
             self._try_cuts(self.cuts.moved(chance))
         return self.found
 
-    @cached_property
-    def layered(self) -> LayeredBundles:
-        return LayeredBundles(self.problem, self.plain.step, self.plain.timeline)
-
     def _try_cuts(self, cuts: Cuts) -> None:
-        step_seconds = self._try(self.layered.of(cuts))
+        if self.layered is None:
+            return
+        step_seconds = self._try(self.layered.of(self.plain.step, cuts))
         if step_seconds < self.of_cuts:
             self.cuts, self.of_cuts = cuts, step_seconds
 
@@ -204,8 +222,9 @@ def _fits(problem: Problem, timeline: Timeline) -> bool:
 
 
 def _chosen(
-    problem: Problem, step: PlacedStep, timeline: Timeline, late: float, large: float
-) -> Iterator[Bundle]:
+    problem: Problem, step: PlacedStep, timeline: Timeline, among: Iterable[TimelineMessage],
+    late: float, large: float,
+) -> Iterator[Bundle]:  # fmt: skip
     tables = tables_of(problem)
     limit = max(_PART_OF_STEP * timeline.step_seconds, _LEAST_SECONDS) * large
     slack = late * timeline.step_seconds
@@ -213,7 +232,7 @@ def _chosen(
     turn = step.turns
     made = problem.graph.tensor_producer
     pairs: dict[tuple[int, int], list[TimelineMessage]] = defaultdict(list)
-    for message in timeline.messages:
+    for message in among:
         pairs[message.source, message.destination].append(message)
     for (a, b), messages in pairs.items():
         rate, setup = float(tables.alone_rate[a, b]), float(tables.alone_setup[a, b])

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
-from placewire.optimizer.engines.solution import Solution
-from placewire.optimizer.kernels.annealing.cost import Scoring, cost
+from placewire.optimizer.engines.layered_bundles import searched_bundles
+from placewire.optimizer.engines.solution import USUAL_CUTS, Cuts, Solution
+from placewire.optimizer.kernels.annealing.cost import Scoring, bundled_cost
+from placewire.optimizer.kernels.simulation.labelled_bundles import NO_LABELS, Labels
 from placewire.optimizer.kernels.tables import tables_of
 from placewire.optimizer.problem import Problem
 
@@ -16,13 +18,14 @@ from placewire.optimizer.problem import Problem
 @dataclass(frozen=True)
 class Found:
     """A state with its cost: seconds, the charge for memory included. rates: those that it was
-    found under; None where they follow the traffic or are not decided."""
+    found under; None where they follow the traffic or are not decided. cuts: as in Solution."""
 
     device: IntArray
     priority: FloatArray
     rates: FloatArray | None
     cost: float
     excess: float
+    cuts: Cuts | None = None
 
     @property
     def key(self) -> tuple[float, float]:
@@ -31,11 +34,12 @@ class Found:
 
     @property
     def solution(self) -> Solution:
-        return Solution(self.device, self.priority, self.rates)
+        return Solution(self.device, self.priority, self.rates, self.cuts)
 
 
 class Costing:
-    """reference: seconds that no sensible step exceeds. check_memory: as `memory_may_bind` says."""
+    """reference: seconds that no sensible step exceeds. check_memory: as `memory_may_bind` says.
+    bundles: those that count in the step, None where each tensor is a message."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -43,13 +47,19 @@ class Costing:
         finite = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0)
         self.reference = max(float(finite.max(axis=1, initial=0.0).sum()), 1e-9)
         self.check_memory = memory_may_bind(problem)
+        self.bundles = searched_bundles(problem)
 
     def cost(self, solution: Solution, rates: FloatArray | None = None) -> Found:
         """The cost under rates float64[S, S, R]; None: decided rates are set by the rule."""
         priority = np.ascontiguousarray(solution.priority, dtype=np.float64)
         device = np.ascontiguousarray(solution.device, dtype=np.int64)
-        seconds, excess = cost(self.tables, self.scoring(rates), device, priority)
-        return Found(device, priority, solution.rates, seconds, excess)
+        seconds, excess = bundled_cost(
+            self.tables, self.labels(solution.cuts), self.scoring(rates), device, priority
+        )
+        return Found(device, priority, solution.rates, seconds, excess, solution.cuts)
+
+    def labels(self, cuts: Cuts | None) -> Labels:
+        return NO_LABELS if self.bundles is None else self.bundles.labels(cuts or USUAL_CUTS)
 
     def scoring(self, rates: FloatArray | None) -> Scoring:
         """rates float64[S, S, R]: held for every state; None: decided rates are set by the rule."""

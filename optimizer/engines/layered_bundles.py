@@ -9,99 +9,102 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from placewire.optimizer.arrays import FloatArray
+from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray
 from placewire.optimizer.engines import units
 from placewire.optimizer.engines.layers import layers_of, work_and_weights
+from placewire.optimizer.engines.solution import Cuts
+from placewire.optimizer.graph.halves import forward_half
+from placewire.optimizer.kernels.simulation.labelled_bundles import (
+    Labels,
+    labelled_bundles,
+)
+from placewire.optimizer.kernels.tables import FIRST_COME, tables_of
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.bundles import Bundle, PlacedStep
-from placewire.optimizer.simulation.timeline import Timeline, TimelineMessage
 
-# How far an end moves.
-_STEP = 0.03
-# Source, destination, whether it is a weight, micro-batch, range of layers.
-_Alike = tuple[int, int, bool, int, int]
-
-
-@dataclass(frozen=True)
-class Cuts:
-    """Where ranges of layers end whose weights, and whose gradients, travel together: parts of the
-    step's work and weights, between 0 and 1, ascending."""
-
-    weights: tuple[float, ...]
-    gradients: tuple[float, ...]
-
-    @classmethod
-    def equal(cls, count: int) -> Cuts:
-        """So many ranges."""
-        ends = tuple(k / count for k in range(1, count))
-        return cls(ends, ends)
-
-    def moved(self, chance: np.random.Generator) -> Cuts:
-        """One end moves, vanishes, or is new."""
-        both = [list(self.weights), list(self.gradients)]
-        ends = both[int(chance.integers(2))]
-        kind, new = int(chance.integers(4)), float(chance.random())
-        if ends and kind > 0:
-            at = int(chance.integers(len(ends)))
-            near = ends.pop(at) + float(chance.normal(0.0, _STEP))
-            new = min(max(near, 0.0), 1.0)
-        if kind != 1:
-            ends.append(new)
-        return Cuts(*(tuple(sorted(one)) for one in both))
+_KEPT = "_layered_bundles"
+# Of so many cuts the labels are kept.
+_MOST_KEPT = 64
 
 
 class LayeredBundles:
-    """timeline: has the messages of the placed step. There are no bundles where the step has no
-    micro-batches, or where the graph does not say what its layers are."""
+    """The ways to bundle a step in micro-batches whose graph says what its layers are."""
 
-    def __init__(self, problem: Problem, step: PlacedStep, timeline: Timeline) -> None:
+    def __init__(self, problem: Problem, layer: FloatArray, work: FloatArray) -> None:
         graph = self._graph = problem.graph
-        self._device, self._turn = step.device, step.turns
-        layer, work = None, units.mean_seconds(problem)
-        if graph.micro_batch.max(initial=-1) > 0:
-            layer = layers_of(graph, units.unit_of_operator(problem), work)
-        self.known = layer is not None
-        if layer is None:
-            return
         self._at = _parts_before(layer, work_and_weights(graph, work))
-        self._messages = list(self._of_layers(timeline))
+        self._is_weight = np.diff(graph.inputs[0]) == 0
+        forward = forward_half(graph)
+        self._half = np.zeros(len(layer), dtype=np.int64) if forward is None else forward * 1
+        self._mark = np.random.default_rng(0).random(graph.tensor_count)
+        self._tables = tables_of(problem)
+        self._copy = problem.copy_seconds_per_byte / 8.0
+        self.labels = lru_cache(_MOST_KEPT)(self._labels)
 
-    def _of_layers(self, timeline: Timeline) -> Iterator[tuple[TimelineMessage, bool, int]]:
-        """(message, whether it is a weight, the operator that makes it)"""
-        graph = self._graph
-        for message in timeline.messages:
-            made = int(graph.tensor_producer[message.tensor])
-            is_weight = not len(graph.input_tensors(made))
-            if is_weight or self._is_gradient(message, made):
-                yield message, is_weight, made
+    def _labels(self, cuts: Cuts) -> Labels:
+        part, is_weight = self._graph.micro_batch, self._is_weight
+        joins = is_weight | (part >= 0)
+        ends = np.searchsorted(cuts.weights, self._at), np.searchsorted(cuts.gradients, self._at)
+        label = _numbers(joins, is_weight, part, np.where(is_weight, *ends))
+        layers = (part >= 0) & cuts.layers
+        waited = _numbers(layers, self._half, part, self._at) + (label.max(initial=-1) + 1)
+        made = self._graph.tensor_producer
+        waited = np.where(is_weight, label, np.where(layers, waited, -1))
+        return Labels(label[made], waited[made], part < 0, self._mark, self._copy)
 
-    def of(self, cuts: Cuts) -> Iterator[Bundle]:
-        if not self.known:
-            return
-        ends = {True: np.array(cuts.weights), False: np.array(cuts.gradients)}
-        at = {kind: np.searchsorted(these, self._at).tolist() for kind, these in ends.items()}
-        alike: dict[_Alike, dict[int, int]] = defaultdict(dict)
-        for message, is_weight, made in self._messages:
-            part = int(self._graph.micro_batch[made])
-            key = message.source, message.destination, is_weight, part, at[is_weight][made]
-            # An operator gives a bundle one tensor: a file says which one was made last.
-            alike[key].setdefault(made, message.tensor)
-        for (source, destination, *_), tensors in alike.items():
-            if len(tensors) > 1:
-                in_turn = sorted(tensors, key=lambda i: int(self._turn[i]))
-                yield Bundle(source, (destination,), tuple(tensors[i] for i in in_turn))
+    def of(self, step: PlacedStep, cuts: Cuts) -> Iterator[Bundle]:
+        made, turn = self._graph.tensor_producer, step.turns
+        device = np.ascontiguousarray(step.device, dtype=np.int64)
+        found = labelled_bundles(self._tables, self.labels(cuts), device)
+        alike: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for tensor, to, bundle in zip(*(one.tolist() for one in found[:3]), strict=True):
+            if bundle >= 0:
+                alike[bundle, to].append(tensor)
+        for (_, to), tensors in alike.items():
+            in_turn = sorted(tensors, key=lambda e: int(turn[made[e]]))
+            yield Bundle(int(device[made[tensors[0]]]), (to,), tuple(in_turn))
 
-    def _is_gradient(self, message: TimelineMessage, made: int) -> bool:
-        """Whether a micro-batch makes it, and what reads it there serves all of them. An activation
-        is waited for, and so is a sum that goes from device to device."""
-        part = self._graph.micro_batch
-        readers = self._graph.tensor_consumers(message.tensor)
-        there = readers[self._device[readers] == message.destination]
-        return bool(part[made] >= 0 and (part[there] < 0).all())
+
+def _numbers(known: BoolArray, *columns: IntArray | FloatArray) -> IntArray:
+    """int64[n]: the same for rows with the same values in all columns, -1 where not known."""
+    found = np.zeros(len(known), dtype=np.int64)
+    for column in columns:
+        _, number = np.unique(column, return_inverse=True)
+        found = found * (int(number.max(initial=0)) + 1) + number
+    _, dense = np.unique(found, return_inverse=True)
+    numbers: IntArray = np.where(known, dense, -1)
+    return numbers
+
+
+def layered_bundles(problem: Problem) -> LayeredBundles | None:
+    """None where the step has no micro-batches, or its graph does not say what its layers are.
+    Made once for each problem."""
+    if _KEPT not in problem.__dict__:
+        problem.__dict__[_KEPT] = _made(problem)
+    found: LayeredBundles | None = problem.__dict__[_KEPT]
+    return found
+
+
+def searched_bundles(problem: Problem) -> LayeredBundles | None:
+    """Those that a search counts itself. None where messages cost nothing, where rates are decided,
+    which a search does for single tensors, and where messages queue on channels of fixed rates."""
+    if problem.message_seconds == 0.0 or problem.decides_rates:
+        return None
+    if problem.model == "thesis" or problem.discipline == FIRST_COME:
+        return None
+    return layered_bundles(problem)
+
+
+def _made(problem: Problem) -> LayeredBundles | None:
+    graph, work = problem.graph, units.mean_seconds(problem)
+    if graph.micro_batch.max(initial=-1) < 1:
+        return None
+    layer = layers_of(graph, units.unit_of_operator(problem), work)
+    return None if layer is None else LayeredBundles(problem, layer, work)
 
 
 def _parts_before(layer: FloatArray, share: FloatArray) -> FloatArray:

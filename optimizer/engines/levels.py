@@ -44,4 +44,4 @@ def carried(problem: Problem, small: Problem, undo: Undo, solution: Solution) ->
     best: IntArray = np.where(unit_able(small, unit), held, -1.0).argmax(axis=1)
     priority = np.full(count, -np.inf)
     np.maximum.at(priority, home, solution.priority)
-    return Solution(best[unit], priority, solution.rates)
+    return Solution(best[unit], priority, solution.rates, solution.cuts)

@@ -17,7 +17,7 @@ import numpy as np
 from placewire.optimizer.engines.costing import Found
 from placewire.optimizer.engines.grids import grid_layouts
 from placewire.optimizer.engines.pieces import Layout, Pieces
-from placewire.optimizer.engines.solution import Solution
+from placewire.optimizer.engines.solution import USUAL_CUTS, Solution
 from placewire.optimizer.problem import Problem
 
 CHAINS = 2
@@ -27,6 +27,8 @@ _GRIDS, _GRIDS_PART = 4, 0.5
 _HOT = 0.003
 # One state counts as so many moves of a budget; a walk looks at _MOST_STATES states at most.
 _MOVES_PER_STATE, _MOST_STATES = 10, 3_000
+# The part of moves of no piece that changes which layers share messages.
+_CUTS_PART = 0.7
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,8 @@ def _annealed(
 def _moved(pieces: Pieces, layout: Layout, start: Layout, chance: np.random.Generator) -> Layout:
     """start: a layout whose rows of devices moves may use."""
     kind = int(chance.integers(10))
+    if kind == 0 and pieces.costing.bundles is not None and chance.random() < _CUTS_PART:
+        return replace(layout, cuts=(layout.cuts or USUAL_CUTS).moved(chance))
     if kind == 0:
         factor = float(2.0 ** chance.uniform(-2.0, 2.0))
         return replace(layout, lateness=min(max(layout.lateness, 1e-4) * factor, 4.0))

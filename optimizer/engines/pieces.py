@@ -14,13 +14,14 @@ import numpy as np
 from placewire.optimizer.arrays import BoolArray, IntArray
 from placewire.optimizer.engines import units
 from placewire.optimizer.engines.costing import Costing, Found
+from placewire.optimizer.engines.layered_bundles import layered_bundles
 from placewire.optimizer.engines.layers import (
     crossing_bytes,
     layers_of,
     ranges_of,
     work_and_weights,
 )
-from placewire.optimizer.engines.solution import Solution
+from placewire.optimizer.engines.solution import Cuts, Solution
 from placewire.optimizer.kernels.annealing.whole_pieces import PieceTables, expanded
 from placewire.optimizer.problem import Problem
 
@@ -31,11 +32,19 @@ _MOST_PIECES = 48
 @dataclass(frozen=True)
 class Layout:
     """home int64[pieces, micro-batches]: devices. turn int64[micro-batches]: which one comes first
-    on its devices. lateness: by what part of the longest path a later turn makes less urgent."""
+    on its devices. lateness: by what part of the longest path a later turn makes less urgent. cuts:
+    as in Solution."""
 
     home: IntArray
     turn: IntArray
     lateness: float
+    cuts: Cuts | None = None
+
+
+def has_pieces(problem: Problem) -> bool:
+    """Whether pieces are worth a search: the step has several micro-batches, its graph says what
+    its layers are, and there are several devices."""
+    return len(problem.cluster.devices) > 1 and layered_bundles(problem) is not None
 
 
 class Pieces:
@@ -100,7 +109,8 @@ class Pieces:
         device = expanded(self.costing.tables, self.tables, home)
         inside = self.micro_batch >= 0
         later = np.where(inside, 1 + layout.turn[self.micro_batch], 0)
-        return Solution(device, self.rank - later * (layout.lateness * self.longest), None)
+        priority = self.rank - later * (layout.lateness * self.longest)
+        return Solution(device, priority, None, layout.cuts)
 
     def cost(self, layout: Layout) -> Found:
         return self.costing.cost(self.solution(layout))

@@ -14,9 +14,10 @@ from placewire.optimizer.bounds import Bound, lower_bound, strong_bound
 from placewire.optimizer.bounds.memory_limits import refuse_impossible
 from placewire.optimizer.check.check import check
 from placewire.optimizer.engines.assemble import assemble
-from placewire.optimizer.engines.bundling import Bundled, before_bundles, best_bundled, unbundled
+from placewire.optimizer.engines.bundling import Bundled, best_bundled, seen_by_search, unbundled
 from placewire.optimizer.engines.costing import Costing
 from placewire.optimizer.engines.engine import ENGINES
+from placewire.optimizer.engines.pieces import has_pieces
 from placewire.optimizer.engines.refusals import BrokenRuleError, EngineRefusedError
 from placewire.optimizer.engines.reporting import Clock, Reporter
 from placewire.optimizer.engines.schedulers import schedule
@@ -31,6 +32,9 @@ from placewire.optimizer.reductions.contract import Undo
 # The part of the time limit that a stronger bound may take where the gap is still open: more on
 # graphs of at most _SMALL operators, whose search converges long before.
 _BOUND_PART, _BOUND_PART_SMALL, _SMALL = 0.25, 0.5, 600
+# In a large step of micro-batches no part of the graph is critical alone, and a stronger bound is
+# rare.
+_BOUND_PART_OF_PIECES = 0.1
 # With more operators even the first model of a stronger bound takes too long.
 _BOUND_UP_TO = 6_000
 # Seconds per operator to write down and check the answer, and its largest part of the limit; with
@@ -64,7 +68,7 @@ def place(
     clock = Clock()
     # What `auto` finds gets bundles, so that fewer messages are left than its search counts.
     searches = engine == "auto"
-    seen = before_bundles(problem) if searches else problem
+    seen = seen_by_search(problem) if searches else problem
     budget = _Budget(seen, settings, clock)
     with Reporter(progress, clock) as reporter:
         bound = lower_bound(problem)
@@ -76,6 +80,8 @@ def place(
         clock.stage("bound")
         if reduction == "auto" or engine == "single":
             reduction = method.reduction or "auto"
+        if reduction == "auto" and searches and has_pieces(problem):
+            reduction = "none"  # whole pieces are the coarse graph
         small, undo, words = reduce_by_name(seen, reduction)
         clock.stage("reduce")
         if (refusal := method.accepts(small)) is not None:
@@ -85,7 +91,7 @@ def place(
         else:
             found = method.solve(small, budget.for_engine, reporter.aside)
             device, priority = undo(found.device, found.priority)
-            solution, others = Solution(device, priority, found.rates), []
+            solution, others = Solution(device, priority, found.rates, found.cuts), []
             clock.stage("solve")
         solution = schedule(problem, solution, settings.scheduler)
         # `auto` knows good rates already, and a budget of moves sets no time limit.
@@ -151,6 +157,8 @@ class _Budget:
         if part is None:
             is_small = self.problem.graph.operator_count <= _SMALL
             part = _BOUND_PART_SMALL if is_small else _BOUND_PART
+            if not is_small and has_pieces(self.problem):
+                part = _BOUND_PART_OF_PIECES
         return part * self.settings.time_limit_seconds
 
     @property

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from placewire.optimizer.engines.costing import Costing
+from placewire.optimizer.engines.layered_bundles import searched_bundles
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.rates.allocator import allocate, starting_rates
@@ -16,7 +18,8 @@ from placewire.optimizer.simulation.simulate import simulate
 @dataclass(frozen=True)
 class Scored:
     """step_seconds: simulated with the solution's own rates. excess: by what part of its memory the
-    worst device's peak exceeds it (0: feasible)."""
+    worst device's peak exceeds it (0: feasible). Where a search counts bundles, the step is longer
+    by a charge for what exceeds a memory, and the excess is that of all devices."""
 
     solution: Solution
     step_seconds: float
@@ -36,6 +39,9 @@ def score(
     volume replace missing rates, and rates with which a message never arrives."""
     if problem.decides_rates:
         solution = _with_rates(problem, solution, optimise_rates, until)
+    if searched_bundles(problem) is not None:
+        found = Costing(problem).cost(solution)
+        return Scored(solution, found.cost, found.excess)
     timeline = simulate(problem, solution.device, solution.priority, None, solution.rates)
     memory = problem.cluster.memory_bytes
     over = (timeline.peak_memory_bytes - memory) / np.maximum(memory, 1)

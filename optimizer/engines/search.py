@@ -18,6 +18,7 @@ import numpy as np
 
 from placewire.optimizer.engines.annealing_chain import Chain, Walker
 from placewire.optimizer.engines.costing import Found
+from placewire.optimizer.engines.pieces import has_pieces
 from placewire.optimizer.engines.scoring import Scored, score
 from placewire.optimizer.engines.solution import Progress, Report, Solution
 from placewire.optimizer.network.nics import widest_rates
@@ -43,6 +44,8 @@ _EXPLORE, _REFINE, _COLD = (0.6, 0.2), 0.01, 0.0002
 # A round with fewer than _MOVES_TO_EXPLORE moves per operator does not explore; with fewer than
 # _MOVES_TO_REFINE it starts at _CAREFUL, so that almost only improvements are accepted.
 _MOVES_TO_EXPLORE, _MOVES_TO_REFINE, _CAREFUL = 60, 8, 0.001
+# How many other cuts a chain tries before each round.
+_CUTS_TRIED = 20
 # With more operators, rates are held in every round.
 _HOLD_ABOVE = 1_000
 # With more operators, the rates of a candidate are optimised only where it is the final one.
@@ -66,6 +69,8 @@ class Search:
     def __post_init__(self) -> None:
         self.began = time.monotonic()
         self.walker = Walker(self.problem)
+        # After a search of whole pieces, hotter rounds would only lose what it found.
+        self.is_careful = has_pieces(self.problem)
         self.moves_per_second = _FIRST_GUESS / max(self.problem.graph.operator_count, 1)
 
     def run(self, starts: Sequence[Solution]) -> Scored:
@@ -117,17 +122,18 @@ class Search:
     def _round(self, pool: ThreadPoolExecutor, number: int, ranked: list[Found]) -> None:
         n = self.problem.graph.operator_count
         budget = self._moves_per_round()
-        explores = number % 2 == 0 and budget >= _MOVES_TO_EXPLORE * n
+        explores = number % 2 == 0 and budget >= _MOVES_TO_EXPLORE * n and not self.is_careful
         is_large = n > _HOLD_ABOVE
         for c, chain in enumerate(self.chains):
             start = self.best.solution
             if explores and number < 4:
                 start = ranked[min(number // 2 * CHAINS + c, len(ranked) - 1)].solution
             chain.restart(start)
+            self.walker.improve_cuts(chain, _CUTS_TRIED, self._seed(number, 0, c))
             if is_large and number % 2 == 0:
                 chain.rates = None  # by the rule, for the traffic of each chunk
         hot = _EXPLORE[number // 2 % len(_EXPLORE)] if explores else _REFINE
-        if budget < _MOVES_TO_REFINE * n:
+        if budget < _MOVES_TO_REFINE * n or self.is_careful:
             hot = _CAREFUL
         hold = is_large or (self.problem.decides_rates and number % 2 == 1)
         found = self._cool(pool, number, budget, hot, hold=hold)
@@ -146,9 +152,8 @@ class Search:
             ends = [scale * hot * (_COLD / hot) ** (at / budget) for at in (done, done + size)]
 
             def walk(c: int, size: int = size, ends: list[float] = ends, at: int = chunk) -> Found:
-                seed = ((self.settings.seed * 1_000_003 + number) * 1_009 + at) * CHAINS + c
-                chain = self.chains[c]
-                found = self.walker.walk(chain, size, ends[0], ends[1], seed % 2**31, hold=hold)
+                chain, seed = self.chains[c], self._seed(number, at, c)
+                found = self.walker.walk(chain, size, ends[0], ends[1], seed, hold=hold)
                 chain.adapt()
                 return found
 
@@ -163,6 +168,10 @@ class Search:
             self.moves_per_second = size / max(took, 1e-6)
             self._say()
         return sorted((f for f in best if f is not None), key=lambda found: found.key)
+
+    def _seed(self, number: int, chunk: int, chain: int) -> int:
+        seed = ((self.settings.seed * 1_000_003 + number) * 1_009 + chunk) * CHAINS + chain
+        return seed % 2**31
 
     def _keep(self, candidate: Scored) -> None:
         if candidate.key < self.best.key:

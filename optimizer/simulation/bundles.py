@@ -30,9 +30,10 @@ class Bundle:
     tensors: tuple[int, ...]
 
     @property
-    def turn(self) -> tuple[list[int], tuple[int, ...]]:
-        """Bundles that could leave at the same time leave in this order."""
-        return sorted(self.tensors), self.destinations
+    def turn(self) -> tuple[int, tuple[int, ...]]:
+        """Bundles that could leave at the same time leave in this order. No two of a step have the
+        same, because a tensor comes to a device once."""
+        return min(self.tensors), self.destinations
 
 
 def joined(bundles: Iterable[Bundle]) -> list[Bundle]:

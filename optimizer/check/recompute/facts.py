@@ -144,7 +144,7 @@ class Facts:
             for row, device in zip(self.lists.seconds, self.device_of, strict=True)
         ]
         self.message: dict[tuple[int, str], Message] = {}
-        after: dict[int, list[tuple[list[int], list[int], int]]] = defaultdict(list)
+        after: dict[int, list[tuple[int, list[int], int]]] = defaultdict(list)
         number = {name: d for d, name in enumerate(cluster.device_names)}
         packed: dict[tuple[str, tuple[int, ...]], tuple[int, int]] = {}
         goes_to: dict[int, list[int]] = defaultdict(list)
@@ -160,7 +160,7 @@ class Facts:
                     packed[key] = self._bundle(tensors, message)
                     operator, _ = packed[key]
                     to = goes_to[operator]
-                    after[graph.index_of[message.producer]].append((sorted(tensors), to, operator))
+                    after[graph.index_of[message.producer]].append((min(tensors), to, operator))
                 operator, tensor = packed[key]
                 goes_to[operator].append(number[message.destination])
                 self.lists.read_from_bundle(tensors, tensor, self._readers_of(tensors, message))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
-from placewire.optimizer.kernels.annealing.cost import Scoring, cost
+from placewire.optimizer.kernels.annealing.cost import Scoring, bundled_cost
 from placewire.optimizer.kernels.annealing.proposals import (
     Guide,
     Neighbourhood,
@@ -13,6 +13,7 @@ from placewire.optimizer.kernels.annealing.proposals import (
     propose,
 )
 from placewire.optimizer.kernels.compiled import compiled
+from placewire.optimizer.kernels.simulation.labelled_bundles import Labels
 from placewire.optimizer.kernels.tables import Tables
 
 # Moves in one window.
@@ -21,9 +22,10 @@ _IN_WINDOW = 50
 
 @compiled
 def anneal(
-    tables: Tables, scoring: Scoring, hood: Neighbourhood, guide: Guide, device: IntArray,
-    priority: FloatArray, best_device: IntArray, best_priority: FloatArray, moves: int, hot: float,
-    cold: float, seed: int, weights: FloatArray, tries: FloatArray, wins: FloatArray,
+    tables: Tables, labels: Labels, scoring: Scoring, hood: Neighbourhood, guide: Guide,
+    device: IntArray, priority: FloatArray, best_device: IntArray, best_priority: FloatArray,
+    moves: int, hot: float, cold: float, seed: int, weights: FloatArray, tries: FloatArray,
+    wins: FloatArray,
 ) -> tuple[float, float]:  # fmt: skip
     """Tries `moves` moves while cooling from temperature hot to cold (seconds).
 
@@ -38,7 +40,7 @@ def anneal(
     n = len(device)
     op, to, was = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
     stamp = np.full(n, -1, dtype=np.int64)
-    current, best_excess = cost(tables, scoring, device, priority)
+    current, best_excess = bundled_cost(tables, labels, scoring, device, priority)
     best = current
     span = min(n, max(64, n // 24))
     low, high = 0, n
@@ -63,7 +65,7 @@ def anneal(
             for k in range(count):
                 was[k] = device[op[k]]
                 device[op[k]] = to[k]
-        tried, excess = cost(tables, scoring, device, priority)
+        tried, excess = bundled_cost(tables, labels, scoring, device, priority)
         gain = current - tried
         if gain >= 0.0 or np.random.random() < np.exp(gain / temperature):
             if gain > 0.0:

@@ -10,6 +10,10 @@ from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.simulation.contention_free import contention_free
 from placewire.optimizer.kernels.simulation.first_come import MessageLog, run_first_come
+from placewire.optimizer.kernels.simulation.labelled_bundles import (
+    Labels,
+    with_labelled_bundles,
+)
 from placewire.optimizer.kernels.simulation.occupation import occupation
 from placewire.optimizer.kernels.simulation.peak_memory import peak_memory, static_memory
 from placewire.optimizer.kernels.simulation.shared_rates import run_shared_rates
@@ -84,6 +88,17 @@ def cost(
         peak = peak_memory(tables, device, position, start, sent)
     excess = missing_memory(tables, peak)
     return step + 10.0 * excess * scoring.reference_seconds, excess
+
+
+@compiled
+def bundled_cost(
+    tables: Tables, labels: Labels, scoring: Scoring, device: IntArray, priority: FloatArray
+) -> tuple[float, float]:
+    """As cost, where tensors of one label share messages."""
+    if len(labels.label) == 0:
+        return cost(tables, scoring, device, priority)
+    made, on, urgency = with_labelled_bundles(tables, labels, device, priority)
+    return cost(made, scoring, on, urgency)
 
 
 @compiled

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from placewire.optimizer.engines.bundling import best_bundled, bundled, unbundled
-from placewire.optimizer.engines.layered_bundles import Cuts, LayeredBundles
-from placewire.optimizer.engines.solution import Solution
+from placewire.optimizer.engines.layered_bundles import layered_bundles
+from placewire.optimizer.engines.solution import Cuts, Solution
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.bundles import Bundle
@@ -40,8 +40,10 @@ def layer_of(name: str) -> int:
 
 
 def layered(problem: Problem, solution: Solution, ranges: int) -> list[Bundle]:
-    plain = unbundled(problem, solution)
-    return list(LayeredBundles(problem, plain.step, plain.timeline).of(Cuts.equal(ranges)))
+    known = layered_bundles(problem)
+    if known is None:
+        return []
+    return list(known.of(unbundled(problem, solution).step, Cuts.equal(ranges)))
 
 
 def producers(graph: OperatorGraph, bundle: Bundle) -> list[str]:
