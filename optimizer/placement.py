@@ -14,6 +14,7 @@ from placewire.frozen import Frozen
 from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.device_names import server_of
+from placewire.optimizer.graph.document_kind import PLACEMENT, other_kind
 from placewire.optimizer.graph.json_file import read_json, write_json
 from placewire.optimizer.graph.operator_graph import GraphError
 from placewire.optimizer.graph.validation_message import first_mistake
@@ -168,6 +169,8 @@ class Placement(Frozen):
 
 def placement_from_json(document: Any, where: str = "placement") -> Placement:
     """Raises PlacementError naming the key that is wrong."""
+    if (other := other_kind(document, PLACEMENT)) is not None:
+        raise PlacementError(f"{where}: {other}")
     try:
         return Placement.model_validate(document)
     except ValidationError as error:

@@ -12,6 +12,9 @@ from placewire.controller.errors import PlanError
 from placewire.controller.plan.checks import mistakes_of
 from placewire.controller.plan.plan import Plan
 from placewire.optimizer.cluster_plan.documents import DocumentError, parsed, read_yaml
+from placewire.optimizer.graph.document_kind import PLAN, other_kind
+from placewire.optimizer.graph.json_file import read_json
+from placewire.optimizer.graph.operator_graph import GraphError
 
 
 def load_plan(path: Path, *, runs_job: bool = True) -> Plan:
@@ -26,14 +29,25 @@ def read_plan(path: Path, *, runs_job: bool = True) -> tuple[object, Plan]:
     except OSError as error:
         raise PlanError(str(path), [("", f"cannot be read: {error.strerror}")]) from error
     except DocumentError as error:
-        raise PlanError(str(path), error.mistakes) from error
+        mistakes = [("", other)] if (other := _packed_kind(path)) else error.mistakes
+        raise PlanError(str(path), mistakes) from error
     return document, parse_plan(document, str(path), base=path.resolve().parent, runs_job=runs_job)
+
+
+def _packed_kind(path: Path) -> str | None:
+    """What a file that is no YAML is: graphs are compressed."""
+    try:
+        return other_kind(read_json(path), PLAN)
+    except (OSError, GraphError):
+        return None
 
 
 def parse_plan(document: object, file: str, base: Path, *, runs_job: bool = True) -> Plan:
     """base: where to look for relative graph files after the working directory."""
     if not isinstance(document, dict):
         raise PlanError(file, [("", "a plan is a mapping with version, name, cluster and job")])
+    if (other := other_kind(document, PLAN)) is not None:
+        raise PlanError(file, [("", other)])
     try:
         plan = parsed(Plan, document)
     except DocumentError as error:

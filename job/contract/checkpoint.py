@@ -86,11 +86,13 @@ class Manifest(Frozen):
     """step: how many steps are done, which is also the number of the next step. tensors: type and
     shape of each saved tensor of the model, by name. files: sizes in bytes, by name. param_groups:
     by the optimizer's name in the checkpoint, its entries as in torch's Optimizer.param_groups.
-    accumulate, shards: None in a former release's."""
+    structure_hash: of the whole step; computation_hash: of what the loss is computed from, without
+    updates, "" in a former release's. accumulate, shards: None in a former release's."""
 
     version: Literal[2] = 2
     step: int
     structure_hash: str
+    computation_hash: str = ""
     model: str
     batch: int
     accumulate: int | None = None

@@ -39,7 +39,7 @@ from placewire.job.contract.checkpoint import (
 from placewire.job.contract.specification import Saved
 from placewire.job.errors import JobError
 from placewire.job.placed.agreement import failures
-from placewire.job.placed.same_job import differences_between
+from placewire.job.placed.same_job import differences_between, same_computation
 from placewire.job.placed.saved_tensors import saved_tensors
 from placewire.job.placed.state import RankState
 from placewire.job.placed.tensor_file import TensorFileError, require_writable, write_tensors
@@ -229,7 +229,7 @@ class Checkpoints:
             if Path(one.path) != newest
             and not one.missing
             # In another cut nobody can tell whether the computation was the same.
-            and one.manifest.structure_hash == self.job.structure_hash
+            and same_computation(one.manifest, self.job)
             and not differences_between(one.manifest, self.job)
         ]
         for old in own[: max(0, len(own) - (self._asked.keep - 1))]:

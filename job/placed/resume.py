@@ -27,7 +27,7 @@ from placewire.job.contract.checkpoint import (
 from placewire.job.contract.specification import RankSpec, Resumed
 from placewire.job.errors import JobError
 from placewire.job.placed.checkpoint import Checkpoints
-from placewire.job.placed.same_job import differences_between
+from placewire.job.placed.same_job import differences_between, same_computation
 from placewire.job.transport.rendezvous import await_key
 
 # A folder that is shared over a network shows a new file late.
@@ -174,7 +174,7 @@ def changes(saved: Manifest, job: Manifest) -> tuple[str, ...]:
         )
     if saved.shards not in (None, job.shards):
         notes.append(f"it had job.shards {saved.shards} and has {job.shards}")
-    if saved.structure_hash != job.structure_hash:
+    if not same_computation(saved, job):
         notes.append("whether the computation is otherwise the same cannot be compared")
     if saved.optimizer_settings != job.optimizer_settings:
         notes.append(f"it had {saved.optimizer_settings} and has {job.optimizer_settings}")

@@ -22,9 +22,10 @@ def differences_between(saved: Manifest, job: Manifest) -> tuple[str, ...]:
     same_cut = (saved.accumulate, saved.shards) == own or (
         saved.accumulate is None and own == (1, 1)
     )
-    if not found and same_cut and saved.structure_hash != job.structure_hash:
+    same = same_computation(saved, job)
+    if not found and same_cut and not same:
         found.append(
-            "the parameters are the same and the computation is not (its structure was "
+            "the parameters are the same and the computation is not (the structure of its step was "
             f"{saved.structure_hash[:12]} and is {job.structure_hash[:12]})"
         )
         if saved.accumulate is None:
@@ -32,14 +33,20 @@ def differences_between(saved: Manifest, job: Manifest) -> tuple[str, ...]:
                 ", or the step was cut otherwise, which a former release did not note: then give "
                 "job.accumulate and job.shards the numbers that it had"
             )
-    if saved.structure_hash == job.structure_hash:
-        same_cut = True
-    if not found and not same_cut and saved.model != job.model:
+    if not found and not same_cut and not same and saved.model != job.model:
         found.append(
             f"model was {saved.model} and is {job.model}; under another name a job goes on only in "
             "the same number of micro-batches and shards, because then the computation is compared"
         )
     return tuple(found)
+
+
+def same_computation(saved: Manifest, job: Manifest) -> bool:
+    """Whether both compute the same loss, however they update weights; a former release noted only
+    the whole step."""
+    if saved.computation_hash and job.computation_hash:
+        return saved.computation_hash == job.computation_hash
+    return saved.structure_hash == job.structure_hash
 
 
 def _tensor_differences(saved: Mapping[str, str], job: Mapping[str, str]) -> list[str]:

@@ -25,6 +25,7 @@ from placewire.job.placed.tensor_file import described
 from placewire.optimizer.capture.state import StateName, StatePart
 from placewire.optimizer.capture.step import CapturedStep
 from placewire.optimizer.capture.updates import AdamW, Sgd
+from placewire.optimizer.graph.halves import forward_hash
 from placewire.optimizer.placement import Placement
 
 Tensors = Mapping[str, torch.Tensor]
@@ -80,6 +81,7 @@ def job_manifest(spec: RankSpec, placement: Placement, captured: CapturedStep) -
     return Manifest(
         step=0,
         structure_hash=captured.operators.structure_hash,
+        computation_hash=forward_hash(captured.operators),
         model=spec.model or "",
         batch=spec.batch,
         accumulate=spec.accumulate,

@@ -9,6 +9,7 @@ import numpy as np
 
 from placewire.optimizer.graph import rows
 from placewire.optimizer.graph.checked_notes import require_notes
+from placewire.optimizer.graph.document_kind import GRAPH, other_kind
 from placewire.optimizer.graph.json_file import read_json, write_json
 from placewire.optimizer.graph.operator_graph import (
     GraphError,
@@ -63,6 +64,8 @@ def graph_to_json(graph: OperatorGraph) -> dict[str, Any]:
 
 def graph_from_json(document: Any, where: str = "graph") -> OperatorGraph:
     """Raises GraphError naming the key that is wrong."""
+    if (other := other_kind(document, GRAPH)) is not None:
+        raise GraphError(f"{where}: {other}")
     try:
         graph = _read_graph(document)
     except GraphError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 
 from placewire.optimizer.arrays import BoolArray
@@ -20,3 +22,26 @@ def forward_half(graph: OperatorGraph) -> BoolArray | None:
         if found[i]:
             found[graph.tensor_producer[graph.input_tensors(i)]] = True
     return found
+
+
+def forward_hash(graph: OperatorGraph) -> str:
+    """Covers what the loss is computed from, and so what a backward half computes, but no update:
+    steps that differ in how weights are updated have the same. "" where the graph's notes do not
+    say which operator makes the loss."""
+    forward = forward_half(graph)
+    if forward is None:
+        return ""
+    digest, number = hashlib.sha256(), dict[int, int]()
+    start, outputs = graph.outputs
+    for i in graph.topological_order.tolist():
+        if not forward[i]:
+            continue
+        number[i] = len(number)
+        read = [
+            (number[made], e - int(outputs[start[made]]))
+            for e in graph.input_tensors(i).tolist()
+            for made in [int(graph.tensor_producer[e])]
+        ]
+        row = graph.types[i], graph.signatures[i], sorted(read)
+        digest.update(f"{row}\x1e".encode())
+    return digest.hexdigest()

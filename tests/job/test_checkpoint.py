@@ -30,7 +30,13 @@ from placewire.job.contract.checkpoint import (
     Manifest,
     checkpoints_in,
 )
-from placewire.job.contract.specification import OptimizerSpec, RankSpec, Resumed, Saved
+from placewire.job.contract.specification import (
+    OptimizerSpec,
+    RankSpec,
+    Resumed,
+    Saved,
+    ScheduleSpec,
+)
 from placewire.job.errors import JobError
 from placewire.job.messages.rank_messages import rank_messages
 from placewire.job.placed.agreement import failures
@@ -100,7 +106,7 @@ _CAPTURED: dict[tuple[str, int, int, str], CapturedStep] = {}
 def captured_step(model: str, batch: int, seed: int, optimizer: OptimizerSpec) -> CapturedStep:
     key = (model, batch, seed, optimizer.model_dump_json())
     if key not in _CAPTURED:
-        choice = OptimizerChoice(optimizer.name, optimizer.lr, optimizer.options)
+        choice = OptimizerChoice.of(optimizer.model_dump())
         _CAPTURED[key] = capture(model, batch, choice, seed)
     return _CAPTURED[key]
 
@@ -165,6 +171,55 @@ def test_another_number_of_ranks_goes_on_to_the_last_bit(
     ours, theirs = second.state(STEPS), unbroken.state(STEPS)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+COSINE = ScheduleSpec(name="cosine", warmup_steps=1, total_steps=STEPS)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (ADAMW, ADAMW.model_copy(update={"lr": 1e-3})),
+        (ADAMW, ADAMW.model_copy(update={"options": {"weight_decay": 0.3}})),
+        (ADAMW, ADAMW.model_copy(update={"clip_norm": 0.5})),
+        (ADAMW.model_copy(update={"clip_norm": 0.5}), ADAMW),
+        (
+            ADAMW.model_copy(update={"schedule": COSINE}),
+            ADAMW.model_copy(update={"schedule": COSINE.model_copy(update={"total_steps": 3 * STEPS})}),
+        ),
+    ],
+    ids=["lr", "weight decay", "clipped", "no longer clipped", "longer cosine"],
+)
+def test_a_job_goes_on_with_other_settings_of_its_optimizer(
+    tmp_path: Path, before: OptimizerSpec, after: OptimizerSpec
+) -> None:
+    first = job(tmp_path, optimizer=before)
+    first.begin()
+    first.train(range(SAVED_AFTER))
+    first.checkpoints[0].save(SAVED_AFTER)
+    state = first.state(SAVED_AFTER)
+    first.checkpoints[0].close()
+    (saved,) = checkpoints_in(tmp_path)
+
+    second = job(tmp_path, optimizer=after)
+    (told,) = changes(saved.manifest, second.checkpoints[0].job)
+    assert told.startswith("it had adamw(") and " and has adamw(" in told
+    assert second.begin() == SAVED_AFTER
+    own = second.state(SAVED_AFTER)
+    assert all(torch.equal(own[key], state[key]) for key in state)
+    assert second.train(range(SAVED_AFTER, STEPS)) != first.train(range(SAVED_AFTER, STEPS))
+    second.checkpoints[0].save(STEPS)
+    assert [c.manifest.step for c in checkpoints_in(tmp_path)] == [SAVED_AFTER, STEPS]
+
+
+def test_another_computation_of_the_same_parameters_is_another_job(tmp_path: Path) -> None:
+    saved, other = manifest(computation_hash="c" * 64), manifest(computation_hash="d" * 64)
+    (why,) = differences_between(saved, other)
+    assert "the computation is not" in why
+    # A former release knew only the whole step.
+    old = manifest(structure_hash="a" * 64)
+    assert differences_between(old, saved) == ()
+    assert differences_between(old, saved.model_copy(update={"structure_hash": "b" * 64})) != ()
 
 
 @pytest.mark.slow
