@@ -51,8 +51,11 @@ def test_the_unit_gives_one_capability_and_one_group() -> None:
     assert UNIT["NoNewPrivileges"] == ["yes"]
     # The agent alone gets SIGTERM; its tools are killed after its end, and never before it.
     assert UNIT["KillMode"] == ["mixed"] and "SendSIGKILL" not in UNIT
-    # With these settings the agent's work would fail, in ways that no test here can show.
-    assert not {"ProtectKernelTunables", "PrivateUsers", "PrivateNetwork"} & set(UNIT)
+    # With these settings the agent's work would fail, in ways that no test here can show; the last
+    # would hide GPUs.
+    hidden = {"ProtectKernelTunables", "PrivateUsers", "PrivateNetwork", "PrivateDevices"}
+    assert not hidden & set(UNIT)
+    assert UNIT["DevicePolicy"] == ["closed"] and UNIT["DeviceAllow"] == ["char-nvidia* rw"]
     assert DROP_IN == {"Group": ["openvswitch"], "UMask": ["0007"]}
     # The playbook's roles make this user and this group, and install both files.
     roles = ROOT / "playbooks" / "roles"
