@@ -157,7 +157,8 @@ def _launcher(plan: Plan, plan_file: Path) -> Launcher:
     paths = os.pathsep.join(import_roots(job, plan_file))
     return LabLauncher(
         lab,
-        python=job.python,
+        python=None if job.kind == "torchrun" else job.python,
+        script_python=job.python_words if job.kind == "torchrun" else (),
         workdir=None if job.workdir is None else Path(job.workdir),
         environment={"PYTHONPATH": paths, **job.env},
     )
@@ -176,13 +177,15 @@ def _ssh_launcher(plan: Plan, launch: SshLaunch) -> Launcher:
         {server.name: server.management for server in plan.cluster.servers},
         Login(launch.user, launch.port, key, known_hosts),
         Surroundings(
-            python=job.python or INSTALLED_PYTHON,
+            # What starts a script is Placewire's, and needs none of the script's own packages.
+            python=(None if job.kind == "torchrun" else job.python) or INSTALLED_PYTHON,
             workdir=job.workdir,
             environment={"PYTHONUNBUFFERED": "1", **job.env},
         ),
         plan=plan.name,
         model=job.model.partition(":")[0] if job.kind == "placed" else None,
         script=job.script if job.kind == "torchrun" else None,
+        script_python=job.python_words if job.kind == "torchrun" else (),
     )
 
 

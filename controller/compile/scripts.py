@@ -31,6 +31,7 @@ def script_specs(plan: Plan, job: TorchrunJob) -> tuple[ScriptSpec, ...]:
             script=job.script,
             arguments=job.arguments,
             processes=job.processes,
+            python=job.python_words,
         )
         for rank, server in enumerate(servers)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,7 +32,8 @@ _WITHOUT_PRIVILEGES = (
 
 
 class LabLauncher:
-    """python: the ranks' interpreter (default: this one); workdir: the folder where ranks run and
+    """python: the ranks' interpreter (default: this one); script_python: the words that run a
+    script, if any; workdir: the folder where ranks run and
     import the user's model from (default: this one); environment: variables for ranks; program:
     what python runs as a rank.
 
@@ -46,6 +48,7 @@ class LabLauncher:
         lab: Lab,
         *,
         python: str | None = None,
+        script_python: Sequence[str] = (),
         workdir: Path | None = None,
         environment: Mapping[str, str] | None = None,
         program: Sequence[str] = RANK_PROGRAM,
@@ -53,6 +56,7 @@ class LabLauncher:
         self._lab = lab
         self._workdir = (workdir or Path.cwd()).resolve()
         self._python = python or sys.executable
+        self._runs = (self._python, *script_python[:1])
         self._environment = dict(environment or {})
         self._program = tuple(program)
         self._started: set[int] = set()
@@ -60,6 +64,16 @@ class LabLauncher:
     def require_ready(self) -> None:
         if not self._workdir.is_dir():
             raise UsageError("job.workdir is no folder", where=str(self._workdir))
+        path = self._environment.get("PATH", self._lab.environment.get("PATH"))
+        for program in self._runs:
+            # A relative path is one from the folder where ranks run.
+            if (
+                shutil.which(self._workdir / program if "/" in program else program, path=path)
+                is None
+            ):
+                raise UsageError(
+                    f"{program!r} is not found", where="job.python", remedy="give an interpreter"
+                )
 
     async def start(self, spec: ProgramSpec) -> LocalRank:
         server = server_of(spec.device)

@@ -62,21 +62,23 @@ _READ = 'PATH="$PATH:/usr/sbin:/sbin" exec python3 -I -'
 # A killed program ends when a processor is free for that; on a lost server it ends by its lease.
 _KILL_SECONDS = 15.0
 _LOOK = """
-import importlib.metadata as m, importlib.util as u, json, os, sys
+import importlib.metadata as m, importlib.util as u, json, os, shutil, sys
 import placewire.job.contract.specification
 print(json.dumps({
     "placewire": m.version("placewire"), "torch": m.version("torch"),
     "model": not sys.argv[1] or u.find_spec(sys.argv[1]) is not None,
     "script": not sys.argv[2] or os.path.isfile(sys.argv[2]),
+    "python": not sys.argv[3] or shutil.which(sys.argv[3]) is not None,
 }))
 """
+_NO_PYTHON = "look at job.python: it names the program that runs the script"
 _LIST = 'ps -ww -u "$(id -u)" -o pid=,sess=,etimes=,args='
 
 
 class SshLauncher:
     """addresses: of the servers' sshd, by server. plan: its name, which marks what is started.
-    model: the module that ranks import, or None. script: the file that ranks run, or None. program:
-    what python runs as a rank."""
+    model: the module that ranks import, or None. script: the file that ranks run, or None, and
+    script_python the words before it. program: what python runs as a rank."""
 
     on_servers = True
 
@@ -89,6 +91,7 @@ class SshLauncher:
         plan: str,
         model: str | None = None,
         script: str | None = None,
+        script_python: Sequence[str] = (),
         program: Sequence[str] = RANK_PROGRAM,
     ) -> None:
         self._servers = {
@@ -96,6 +99,7 @@ class SshLauncher:
         }
         self._around, self._program, self._plan = around, tuple(program), plan
         self._model, self._script = model or "", script or ""
+        self._script_python = next(iter(script_python), "")
         self._leaders: set[tuple[str, int]] = set()
         self._own: set[tuple[str, Run]] = set()
         self._kind = _kind_of(self._program)
@@ -230,7 +234,7 @@ class SshLauncher:
         def problem(what: str, remedy: str) -> UsageError:
             return UsageError(what, where=on.name, remedy=remedy)
 
-        words = ["-c", _LOOK, self._model, self._script]
+        words = ["-c", _LOOK, self._model, self._script, self._script_python]
         try:
             status, said, complaint = on.run_program(self._around, words)
         except LaunchFailed as error:
@@ -270,6 +274,8 @@ class SshLauncher:
                 f"script {self._script!r} is not found there",
                 "bring it to that server; job.script is looked for in job.workdir",
             )
+        if not found.get("python"):
+            return problem(f"{self._script_python!r} is not found there", _NO_PYTHON)
         return None
 
 

@@ -254,9 +254,20 @@ class TorchrunJob(Frozen):
     )
     backend: CudaBackend = "auto"
     threads: RankThreads = 1
-    python: Python = None
+    python: PathText | Annotated[tuple[Text, ...], Field(min_length=1)] | None = Field(
+        None,
+        description="the interpreter that runs the script, of any release and with any torch, or a "
+        "command and its arguments that end with one; none: as for ranks",
+    )
     workdir: Workdir = None
     env: Environment = Field(default_factory=dict)
+
+    @property
+    def python_words(self) -> tuple[str, ...]:
+        """() where none is given."""
+        if isinstance(self.python, str):
+            return (self.python,)
+        return self.python or ()
 
 
 Job = Annotated[PlacedJob | ReplayJob | TorchrunJob, Field(discriminator="kind")]

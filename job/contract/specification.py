@@ -100,12 +100,14 @@ class ProgramSpec(Frozen):
 class ScriptSpec(ProgramSpec):
     """One server's part of a script, of `processes` processes; rank and world_size count servers,
     device is the server's first. rail_pattern: for each of gloo's contexts the index of its
-    interface in rail_interfaces, the same on every server."""
+    interface in rail_interfaces, the same on every server. python: the words before the script's
+    own; none: this program's interpreter."""
 
     kind: Literal["torchrun"] = "torchrun"
     script: str
     arguments: tuple[str, ...] = ()
     processes: Annotated[int, Field(ge=1)] = 1
+    python: tuple[str, ...] = ()
     rail_pattern: tuple[int, ...]
 
 

@@ -18,8 +18,10 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import IO
 
+import placewire
 from placewire.agent.interface_counters import read_counters
 from placewire.job.contract.rdma import rdma_choices
 from placewire.job.contract.signal_name import signal_name
@@ -127,7 +129,16 @@ def script_environment(spec: ScriptSpec, local: int, given: dict[str, str]) -> d
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "PYTHONUNBUFFERED": "1",
     }
-    return {**chosen, **given, **rdma_choices(given), **rendezvous}
+    return {**chosen, **_own_imports(given, spec), **rdma_choices(given), **rendezvous}
+
+
+def _own_imports(given: dict[str, str], spec: ScriptSpec) -> dict[str, str]:
+    """Hides this program's packages from an interpreter of the script's own, which has others."""
+    if not spec.python or "PYTHONPATH" not in given:
+        return given
+    own = Path(placewire.__file__).resolve().parents[1]
+    kept = [path for path in given["PYTHONPATH"].split(os.pathsep) if Path(path).resolve() != own]
+    return {**given, "PYTHONPATH": os.pathsep.join(kept)}
 
 
 class _Rails:
@@ -161,7 +172,8 @@ class _Rails:
 
 def _start(spec: ScriptSpec, local: int) -> subprocess.Popen[bytes]:
     # The kernel kills the process when this program is killed.
-    command = ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, spec.script]
+    python = spec.python or (sys.executable,)
+    command = ["setpriv", "--pdeathsig", "KILL", "--", *python, spec.script]
     # These signals are blocked in this program, where one thread waits for them; its processes must
     # receive them.
     mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTIONS)

@@ -185,7 +185,9 @@ COSINE = ScheduleSpec(name="cosine", warmup_steps=1, total_steps=STEPS)
         (ADAMW.model_copy(update={"clip_norm": 0.5}), ADAMW),
         (
             ADAMW.model_copy(update={"schedule": COSINE}),
-            ADAMW.model_copy(update={"schedule": COSINE.model_copy(update={"total_steps": 3 * STEPS})}),
+            ADAMW.model_copy(
+                update={"schedule": COSINE.model_copy(update={"total_steps": 3 * STEPS})}
+            ),
         ),
     ],
     ids=["lr", "weight decay", "clipped", "no longer clipped", "longer cosine"],

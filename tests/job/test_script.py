@@ -43,12 +43,13 @@ def spec(script: Path, **more: Any) -> ScriptSpec:
     return ScriptSpec.model_validate({**document, **more})
 
 
-def start(of: ScriptSpec, folder: Path) -> subprocess.Popen[bytes]:
+def start(of: ScriptSpec, folder: Path, **environment: str) -> subprocess.Popen[bytes]:
     file = folder / "spec.json"
     file.write_text(of.model_dump_json())
     return subprocess.Popen(
         [sys.executable, "-m", "placewire.job", str(file)],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        env={**os.environ, **environment},
     )  # fmt: skip
 
 
@@ -138,6 +139,42 @@ def test_an_ordinary_script_trains_and_is_told_about(tmp_path: Path) -> None:
     assert {row.rail for row in finished.traffic} == {"a", "b"}
     last = [event for event in events if isinstance(event, Carried)][-1]
     assert last.sent_bytes["a"] > 6 * 4 * 256 * 256 * 4, "six steps of gradients, over loopback"
+
+
+def test_a_script_needs_nothing_of_ours_in_its_own_environment(tmp_path: Path) -> None:
+    """Neither our packages nor those that we need are there, although the path of this program
+    shows them; what the plan put on the path is."""
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "own")], check=True
+    )
+    script, python = tmp_path / "script.py", tmp_path / "own" / "bin" / "python"
+    script.write_text(
+        "import importlib.util as u, os, sys\n"
+        "print(sys.prefix, *(bool(u.find_spec(name)) for name in "
+        "('placewire', 'pydantic', 'torch', 'helper')), os.environ['RANK'])\n"
+    )
+    (tmp_path / "helpers").mkdir()
+    (tmp_path / "helpers" / "helper.py").write_text("")
+    path = os.pathsep.join([str(ROOT / "src"), str(tmp_path / "helpers")])
+    running = start(spec(script, python=[str(python)]), tmp_path, PYTHONPATH=path)
+    status, _, printed = finish(running)
+    assert status == 0
+    assert printed == [f"[0] {tmp_path / 'own'} False False False True 0"]
+
+
+def test_a_command_may_stand_before_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import os\nprint(os.environ['MARK'])\n")
+    of = spec(script, python=["env", "MARK=here", sys.executable], processes=2)
+    status, _, printed = finish(start(of, tmp_path))
+    assert status == 0 and sorted(printed) == ["[0] here", "[1] here"]
+
+
+def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
+    status, events, _ = finish(start(spec(tmp_path / "s.py", python=["/none"]), tmp_path))
+    assert status == 1
+    (failed,) = [one for one in events if isinstance(one, Failed)]
+    assert "process 0 of" in failed.what
 
 
 @pytest.mark.parametrize(

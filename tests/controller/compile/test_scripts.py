@@ -52,6 +52,20 @@ def test_a_rail_too_slow_for_one_place_gets_none() -> None:
     assert pattern_shares(pattern, 2) == (1.0, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (None, ()),
+        ("/srv/own/bin/python", ("/srv/own/bin/python",)),
+        (["apptainer", "exec", "own.sif", "python3"], ("apptainer", "exec", "own.sif", "python3")),
+    ],
+)
+def test_a_script_is_run_by_an_interpreter_of_its_own(given: Any, words: tuple[str, ...]) -> None:
+    of = with_script(python=given)
+    assert isinstance(of.job, TorchrunJob)
+    assert {one.python for one in script_specs(of, of.job)} == {words}
+
+
 def test_every_server_is_told_the_same_of_rails_and_its_own_of_itself() -> None:
     of = with_script(processes=2, arguments=["--steps", "3"])
     assert isinstance(of.job, TorchrunJob)

@@ -315,5 +315,8 @@ async def test_an_interpreter_that_is_not_there(lab: Lab, tmp_path: Path) -> Non
 def test_a_workdir_that_is_not_there_is_said_before_anything_starts(lab: Lab) -> None:
     with pytest.raises(UsageError, match="/no/such"):
         LabLauncher(lab, workdir=Path("/no/such")).require_ready()
+    with pytest.raises(UsageError, match=r"job.python: '/no/python' is not found"):
+        LabLauncher(lab, script_python=["/no/python", "-i"]).require_ready()
+    LabLauncher(lab, script_python=["env", "python3"]).require_ready()
     with pytest.raises(UsageError, match="--network-only"):
         NoLauncher().require_ready()

@@ -348,6 +348,11 @@ def test_ready_where_code_and_model_are(login: Login) -> None:
     SshLauncher(addresses, login, around(), plan="small", script="examples/ddp.py").require_ready()
     with pytest.raises(UsageError, match=r"script 'none\.py' is not found there"):
         SshLauncher(addresses, login, around(), plan="small", script="none.py").require_ready()
+    with pytest.raises(UsageError, match=r"'/none/python' is not found there"):
+        SshLauncher(
+            addresses, login, around(), plan="small", script="examples/ddp.py",
+            script_python=["/none/python"],
+        ).require_ready()  # fmt: skip
 
 
 @pytest.mark.parametrize(
