@@ -20,7 +20,9 @@ def whole(step: TrainingStep) -> torch.nn.Module:
 
 def torch_optimizer(module: torch.nn.Module, choice: OptimizerChoice) -> torch.optim.Optimizer:
     """PyTorch's optimizer, with the fused kernels that captured updates use."""
-    kind = torch.optim.AdamW if choice.name == "adamw" else torch.optim.SGD
+    kind = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}[
+        choice.name
+    ]
     return kind(module.parameters(), fused=True, **dict[str, Any](choice.torch_options))
 
 

@@ -113,8 +113,11 @@ def _file_mistakes(plan: Plan, base: Path) -> Iterator[Mistake]:
 def _job_mistakes(job: Job) -> Iterator[Mistake]:
     if job.kind != "placed":
         return
-    if job.optimizer.name == "adamw" and job.optimizer.momentum is not None:
-        yield "job.optimizer.momentum", "adamw takes no momentum; leave it out, or choose sgd"
+    if job.optimizer.name != "sgd" and job.optimizer.momentum is not None:
+        yield (
+            "job.optimizer.momentum",
+            f"{job.optimizer.name} takes no momentum; leave it out, or choose sgd",
+        )
     try:
         LearningRateSchedule(**job.optimizer_document["schedule"])
     except CaptureError as error:

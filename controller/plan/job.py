@@ -60,8 +60,25 @@ class PlanSchedule(Frozen):
     )
 
 
+class PlanParameterGroup(Frozen):
+    match: Annotated[tuple[Text, ...], Field(min_length=1)] = Field(
+        description="patterns of parameters' names, or of their ends after a dot, such as `bias` "
+        "or `norm*.weight`; a parameter belongs to the first group that has it"
+    )
+    lr: LearningRate | None = Field(None, description="the learning rate; none: that of the others")
+    weight_decay: WeightDecay | None = Field(
+        None, description="the weight decay; none: that of the others"
+    )
+
+    @property
+    def document(self) -> dict[str, Any]:
+        decay = self.weight_decay
+        options = {} if decay is None else {"weight_decay": decay}
+        return {"match": list(self.match), "lr": self.lr, "options": options}
+
+
 class PlanOptimizer(Frozen):
-    name: Literal["adamw", "sgd"] = Field("adamw", description="torch's AdamW or torch's SGD")
+    name: Literal["adamw", "adam", "sgd"] = Field("adamw", description="torch's AdamW, Adam or SGD")
     lr: LearningRate = Field(1e-3, description="the learning rate")
     momentum: Momentum | None = Field(
         None, description="`sgd` only: the momentum; none: torch's default"
@@ -76,6 +93,9 @@ class PlanOptimizer(Frozen):
     )
     schedule: PlanSchedule = Field(
         PlanSchedule(), description="how the learning rate changes with the step"
+    )
+    groups: tuple[PlanParameterGroup, ...] = Field(
+        (), description="parameters with settings of their own, as in torch's `param_groups`"
     )
 
     @property
@@ -208,6 +228,7 @@ class PlacedJob(Frozen):
             "options": dict(chosen.options),
             "clip_norm": chosen.clip_norm,
             "schedule": schedule,
+            "groups": [group.document for group in chosen.groups],
         }
 
 

@@ -58,14 +58,23 @@ class ScheduleSpec(Frozen):
     decay: float | None = None
 
 
+class ParameterGroupSpec(Frozen):
+    """The fields of placewire.optimizer.capture.updates.ParameterGroup."""
+
+    match: tuple[str, ...]
+    lr: float | None = None
+    options: Mapping[str, float] = {}
+
+
 class OptimizerSpec(Frozen):
     """clip_norm: the largest norm of the gradients of all parameters together."""
 
-    name: Literal["sgd", "adamw"] = "adamw"
+    name: Literal["sgd", "adam", "adamw"] = "adamw"
     lr: float = 1e-3
     options: Mapping[str, float] = {}
     clip_norm: float | None = None
     schedule: ScheduleSpec = ScheduleSpec()
+    groups: tuple[ParameterGroupSpec, ...] = ()
 
 
 class TraceSpec(Frozen):

@@ -24,7 +24,7 @@ from placewire.job.placed.lower import RankProgram
 from placewire.job.placed.tensor_file import described
 from placewire.optimizer.capture.state import StateName, StatePart
 from placewire.optimizer.capture.step import CapturedStep
-from placewire.optimizer.capture.updates import AdamW, Sgd
+from placewire.optimizer.capture.updates import Adam, Sgd
 from placewire.optimizer.graph.halves import forward_hash
 from placewire.optimizer.placement import Placement
 
@@ -40,7 +40,7 @@ class RankState:
 
     parts: Mapping[str, tuple[StatePart, ...]]
     held: Mapping[str, torch.Tensor]
-    updates: Mapping[str, AdamW | Sgd]
+    updates: Mapping[str, Adam | Sgd]
     others: Tensors
 
     def to_load(self, steps_done: int) -> Iterator[tuple[str, torch.Tensor]]:
@@ -110,19 +110,21 @@ def _saved_tensors(captured: CapturedStep) -> Mapping[str, str]:
 def _param_groups(captured: CapturedStep) -> Mapping[str, tuple[Mapping[str, Any], ...]]:
     """Each weight once, in the model's order, as optimizers of PyTorch have them."""
     trained = {
-        part.names[0]: None
+        part.names[0]: captured.code.choice_of(captured.optimizer, identifier).torch_options
         for identifier in captured.code.writers.values()
         if identifier in captured.code.parameters
         for part in captured.names.of[identifier]
     }
     place = {name: k for k, name in enumerate(captured.names.order)}
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, list[dict[str, Any]]] = {}
     for name in sorted(trained, key=lambda name: place.get(name, len(place))):
-        groups.setdefault(_optimizer_of(name), []).append(name.name)
-    return {
-        optimizer: ({"params": names, **captured.optimizer.torch_options},)
-        for optimizer, names in groups.items()
-    }
+        some = groups.setdefault(_optimizer_of(name), [])
+        options = dict(trained[name])
+        own = next((one for one in some if {**one, **options} == one), None)
+        if own is None:
+            some.append(own := {"params": [], **options})
+        own["params"].append(name.name)
+    return {optimizer: tuple(some) for optimizer, some in groups.items()}
 
 
 def _optimizer_of(name: StateName) -> str:

@@ -43,7 +43,7 @@ _REDUCTIONS = {
 _GATHERS = {"embedding", "index", "index_select", "gather"}
 _FILLS = {"zeros", "ones", "full", "empty", "scalar_tensor", "arange", "new_zeros", "zeros_like"}
 # (operations, reads and writes) per element of a parameter.
-_UPDATES = {"adamw": (14, 7), "sgd": (2, 3), "sgd with momentum": (4, 5)}
+_UPDATES = {"adam": (14, 7), "adamw": (14, 7), "sgd": (2, 3), "sgd with momentum": (4, 5)}
 _SCALING = (1, 2)  # added to each update where gradients are clipped
 
 
@@ -59,7 +59,9 @@ _NOTHING = Cost(0, 0)
 def node_cost(node: fx.Node, placeable: PlaceableGraph, choice: OptimizerChoice) -> Cost:
     """Returns the cost of the operator in one step, in its captured layout."""
     if node.op == "call_module":
-        return _update_cost(placeable.parameters[placeable.writers[node.name]], choice)
+        written = placeable.writers[node.name]
+        own = placeable.choice_of(choice, written)
+        return _update_cost(placeable.parameters[written], own)
     if node.target is aten.copy_.default:
         return Cost(0, 2 * _bytes(_inputs(node)[0]))
     return _call_cost(node)

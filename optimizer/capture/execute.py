@@ -11,7 +11,7 @@ from torch import fx
 from placewire.optimizer.capture.layout import Layout, as_captured
 from placewire.optimizer.capture.step import CapturedStep
 from placewire.optimizer.capture.stepped import Seeder, Stepped
-from placewire.optimizer.capture.updates import AdamW, Sgd, parameter_update
+from placewire.optimizer.capture.updates import Adam, Sgd, parameter_update
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Execution:
     """
 
     seeder: Seeder | None
-    update: AdamW | Sgd | None
+    update: Adam | Sgd | None
     layout: Layout | None
 
     @property
@@ -58,8 +58,9 @@ def execution_of(captured: CapturedStep, node: fx.Node) -> Execution:
     """For an operator that computes; with new optimizer state, and on the real parameter."""
     analysis, update = captured.analysis, None
     if node.op == "call_module":
-        parameter = captured.values[captured.code.writers[node.name]]
-        update = parameter_update(captured.optimizer, parameter)
+        written = captured.code.writers[node.name]
+        choice = captured.code.choice_of(captured.optimizer, written)
+        update = parameter_update(choice, captured.values[written])
     drawn = analysis.random.get(node.name)
     return Execution(
         seeder=None if drawn is None else Seeder(captured.seed, drawn, captured.device.type),

@@ -112,7 +112,7 @@ def operator_graph(
             id=node.name,
             type=operator_type(node, placeable),
             seconds={},
-            signature=_signature(node, analysis, choice),
+            signature=_signature(node, placeable, analysis, choice),
             weight_bytes=_weight_bytes(node, placeable, choice),
             activation_bytes=_activation_bytes(node, analysis),
             workspace_bytes=_workspace_bytes(node, placeable, choice),
@@ -140,13 +140,15 @@ def operator_type(node: fx.Node, placeable: PlaceableGraph) -> str:
     return TUPLE_ITEM if is_tuple_item(node) else target_name(node)
 
 
-def _signature(node: fx.Node, analysis: Analysis, choice: OptimizerChoice) -> str:
+def _signature(
+    node: fx.Node, placeable: PlaceableGraph, analysis: Analysis, choice: OptimizerChoice
+) -> str:
     layout = analysis.layouts.get(node.name)
     value = f"{layout.dtype}{layout.size}{layout.stride}" if layout else "-"
     if node.op == "placeholder":
         return value
     if node.op == "call_module":
-        return choice.signature
+        return placeable.choice_of(choice, placeable.writers[node.name]).signature
     arguments = fx.node.map_arg((node.args, node.kwargs), lambda n: _Name(n.name))
     inner = node.target.code if isinstance(node.target, Conditional) else ""
     return f"{value} {arguments}{inner}"
@@ -179,8 +181,10 @@ def _weight_bytes(node: fx.Node, placeable: PlaceableGraph, choice: OptimizerCho
     parameter = placeable.parameters.get(node.name)
     if parameter is None:
         return 0
-    trained = node.name in placeable.writers.values()
-    return parameter.nbytes + (choice.state_bytes(parameter.nbytes) if trained else 0)
+    if node.name not in placeable.writers.values():
+        return parameter.nbytes
+    own = placeable.choice_of(choice, node.name)
+    return parameter.nbytes + own.state_bytes(parameter.nbytes)
 
 
 def _activation_bytes(node: fx.Node, analysis: Analysis) -> int:

@@ -9,7 +9,7 @@ micro-batches the graph has as many copies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,6 +53,20 @@ class PlaceableGraph:
     inputs: Mapping[str, int]
     writers: Mapping[str, str]
     loss: str
+
+    @property
+    def trained(self) -> Sequence[str]:
+        """The names in the exported module of all parameters that have an update."""
+        written = [node for node in self.writers.values() if node in self.parameters]
+        return [name for node in written for name in self._names_of(node)]
+
+    def choice_of(self, choice: OptimizerChoice, parameter: str) -> OptimizerChoice:
+        """What updates the parameter with this node name."""
+        return choice.of_parameter(self._names_of(parameter))
+
+    def _names_of(self, node: str) -> tuple[str, ...]:
+        """The members of a flat parameter are of one group."""
+        return self.names[node] or self.members[node][0].names
 
 
 def placeable(

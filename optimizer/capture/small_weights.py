@@ -70,7 +70,7 @@ def with_small_weights(
     a shard those of its weight. replicas: how many a flat parameter will have. No weight is put
     into one where that is 1, or where gradients are clipped, as their norm would be another.
     """
-    flats = _flats(joint, names) if replicas > 1 and choice.clip_norm is None else {}
+    flats = _flats(joint, names, choice) if replicas > 1 and choice.clip_norm is None else {}
     if not flats:
         return joint, {}
     first_operator = next(node for node in joint.graph.nodes if node.op != "placeholder")
@@ -93,9 +93,10 @@ def replica_name(flat: str, number: int) -> str:
 
 
 def _flats(
-    joint: JointGraph, names: Mapping[str, tuple[str, ...]]
+    joint: JointGraph, names: Mapping[str, tuple[str, ...]], choice: OptimizerChoice
 ) -> dict[str, tuple[Member, ...]]:
-    """By their names. Weights whose gradients come one after another lie together."""
+    """By their names. Weights that are updated alike, and whose gradients come one after another,
+    lie together."""
     place = {node: k for k, node in enumerate(joint.graph.nodes)}
     whole = [name for name in joint.parameters if names[name][0] == name]  # and no shard
     small = [name for name in whole if _is_small(joint, name, joint.parameters[name])]
@@ -103,15 +104,16 @@ def _flats(
     small = [name for name in small if storage_of(joint.parameters[name]) not in by_place]
     small.sort(key=lambda name: place[joint.gradients[name]])
     found: list[list[Member]] = []
-    open_of: dict[tuple[torch.dtype, torch.device], list[Member]] = {}
+    open_of: dict[tuple[torch.dtype, torch.device, str], list[Member]] = {}
     for name in small:
         value = joint.values[name].detach()
-        flat = open_of.setdefault((value.dtype, value.device), [])
+        alike = value.dtype, value.device, choice.of_parameter(names[name]).signature
+        flat = open_of.setdefault(alike, [])
         end = flat[-1].end if flat else 0
         if not flat or end * value.itemsize + value.nbytes > MOST_FLAT_BYTES:
             flat, end = [], 0
             found.append(flat)
-            open_of[value.dtype, value.device] = flat
+            open_of[alike] = flat
         flat.append(Member(names[name], end, value))
     taken = "small weights"
     while any(name.startswith(taken) for name in joint.values):

@@ -132,6 +132,7 @@ def captured_from(
     refuse_what_cannot_run(joint, model_path)
     whole = what_needs_the_whole_batch(joint)
     code = placeable(joint, optimizer, accumulate, count, shards)
+    optimizer.require_all_used(code.trained)
     analysis = analyse(code)
     notes = {
         "model": model_path,

@@ -8,31 +8,65 @@ runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
-from torch.optim.adamw import adamw
+from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.learning_rate_schedule import LearningRateSchedule
 from placewire.optimizer.capture.stepped import Stepped
 
+# How many parameters an error names.
+_NAMED = 3
 # Accepted options and their defaults, which are those of torch.optim.
 DEFAULTS: Mapping[str, Mapping[str, float]] = {
+    "adam": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
     "adamw": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 1e-2},
     "sgd": {"momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "nesterov": 0.0},
 }
 
 
 @dataclass(frozen=True)
+class ParameterGroup:
+    """Parameters with settings of their own. match: patterns as in fnmatch, of which one fits the
+    parameter's name, or the part of it after a dot. lr, options: what differs from the others."""
+
+    match: tuple[str, ...]
+    lr: float | None = None
+    options: Mapping[str, float] = field(default_factory=dict)
+
+    @staticmethod
+    def of(document: Mapping[str, Any]) -> ParameterGroup:
+        """document: the fields. Raises TypeError."""
+        match = document.get("match")
+        if not isinstance(match, list | tuple) or not match:
+            raise TypeError("each of groups needs a list `match` of patterns")
+        return ParameterGroup(**{**document, "match": tuple(match)})
+
+    @property
+    def signature(self) -> str:
+        lr = {} if self.lr is None else {"lr": self.lr}
+        own = ",".join(
+            f"{k}={v!r}" for k, v in {**lr, **dict(sorted(self.options.items()))}.items()
+        )
+        return f"{'|'.join(self.match)}({own})"
+
+    def has(self, parameter: str) -> bool:
+        return any(fnmatchcase(parameter, tail) for one in self.match for tail in (one, f"*.{one}"))
+
+
+@dataclass(frozen=True)
 class OptimizerChoice:
-    """name: adamw or sgd. options: those in DEFAULTS. Raises CaptureError for any other.
+    """name: one of DEFAULTS. options: those in DEFAULTS. Raises CaptureError for any other.
 
     clip_norm: the gradients of all parameters are scaled by one coefficient, so that their norm
-    together is at most this, as in torch.nn.utils.clip_grad_norm_.
+    together is at most this, as in torch.nn.utils.clip_grad_norm_. groups: a parameter belongs to
+    the first that has it, if any.
     """
 
     name: str = "adamw"
@@ -40,20 +74,23 @@ class OptimizerChoice:
     options: Mapping[str, float] = field(default_factory=dict)
     clip_norm: float | None = None
     schedule: LearningRateSchedule = field(default_factory=LearningRateSchedule)
+    groups: tuple[ParameterGroup, ...] = ()
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> OptimizerChoice:
-        """document: the fields, and in `schedule` the fields of the schedule. Raises CaptureError,
+        """document: the fields, and in `schedule` and `groups` their fields. Raises CaptureError,
         and TypeError for an unknown field."""
         schedule = LearningRateSchedule(**document.get("schedule") or {})
-        return OptimizerChoice(**{**document, "schedule": schedule})
+        groups = tuple(ParameterGroup.of(one) for one in document.get("groups") or ())
+        return OptimizerChoice(**{**document, "schedule": schedule, "groups": groups})
 
     def __post_init__(self) -> None:
         if self.name not in DEFAULTS:
             raise CaptureError(
                 f"optimizer {self.name!r} is not known; accepted: {', '.join(DEFAULTS)}"
             )
-        if unknown := set(self.options) - set(DEFAULTS[self.name]):
+        given = {*self.options, *(key for group in self.groups for key in group.options)}
+        if unknown := given - set(DEFAULTS[self.name]):
             raise CaptureError(
                 f"optimizer {self.name} has no option {min(unknown)!r}; accepted: "
                 f"{', '.join(DEFAULTS[self.name])}"
@@ -65,13 +102,33 @@ class OptimizerChoice:
         """step: the step's number, from 0."""
         return self.lr * self.schedule.factor_at(step)
 
+    def of_parameter(self, names: Sequence[str]) -> OptimizerChoice:
+        """What updates the parameter that has these names, without groups."""
+        for group in self.groups:
+            if any(group.has(name) for name in names):
+                lr = self.lr if group.lr is None else group.lr
+                options = {**self.options, **group.options}
+                return replace(self, lr=lr, options=options, groups=())
+        return replace(self, groups=())
+
+    def require_all_used(self, parameters: Sequence[str]) -> None:
+        """Raises CaptureError where a group has none of the trained parameters, as by a typing
+        error."""
+        for k, group in enumerate(self.groups):
+            if not any(group.has(name) for name in parameters):
+                some = ", ".join(parameters[:_NAMED])
+                raise CaptureError(
+                    f"optimizer groups[{k}]: no trained parameter is called like "
+                    f"{' or '.join(map(repr, group.match))}; the model has {some}, …"
+                )
+
     @property
     def all_options(self) -> Mapping[str, float]:
         return {**DEFAULTS[self.name], **self.options}
 
     def state_bytes(self, parameter_bytes: int) -> int:
         """Returns how much the optimizer keeps for a parameter of that size."""
-        if self.name == "adamw":
+        if self.name != "sgd":
             return 2 * parameter_bytes
         return parameter_bytes if self.all_options["momentum"] else 0
 
@@ -79,7 +136,7 @@ class OptimizerChoice:
     def torch_options(self) -> Mapping[str, object]:
         """The options as in an entry of torch.optim's param_groups."""
         options = dict(self.all_options)
-        if self.name == "adamw":
+        if self.name != "sgd":
             betas = (options.pop("beta1"), options.pop("beta2"))
             return {"lr": self.lr, "betas": betas, **options, "amsgrad": False}
         return {"lr": self.lr, **options, "nesterov": bool(options["nesterov"])}
@@ -88,12 +145,14 @@ class OptimizerChoice:
     def signature(self) -> str:
         options = ",".join(f"{k}={v!r}" for k, v in sorted(self.all_options.items()))
         clip = "" if self.clip_norm is None else f"clip_norm={self.clip_norm!r}"
-        more = "".join(f",{part}" for part in (clip, self.schedule.signature) if part)
+        groups = ",".join(group.signature for group in self.groups)
+        more = "".join(f",{part}" for part in (clip, self.schedule.signature, groups) if part)
         return f"{self.name}(lr={self.lr!r},{options}{more})"
 
 
-class AdamW(Stepped):
-    """Loshchilov and Hutter, Decoupled Weight Decay Regularization, algorithm 2."""
+class Adam(Stepped):
+    """Loshchilov and Hutter, Decoupled Weight Decay Regularization, algorithm 2: Adam with L2
+    regularization, and AdamW."""
 
     def __init__(self, choice: OptimizerChoice, parameter: torch.Tensor) -> None:
         super().__init__()
@@ -117,7 +176,7 @@ class AdamW(Stepped):
         coefficient: torch.Tensor | None = None,
     ) -> None:
         options = self.choice.all_options
-        adamw(
+        adam(
             [parameter],
             [scaled(gradient, coefficient)],
             [self.average],
@@ -125,6 +184,7 @@ class AdamW(Stepped):
             [],
             [self.steps],
             fused=True,
+            decoupled_weight_decay=self.choice.name == "adamw",
             amsgrad=False,
             beta1=options["beta1"],
             beta2=options["beta2"],
@@ -184,11 +244,11 @@ def scaled(gradient: torch.Tensor, coefficient: torch.Tensor | None) -> torch.Te
     return gradient if coefficient is None else gradient * coefficient
 
 
-def parameter_update(choice: OptimizerChoice, parameter: torch.Tensor) -> AdamW | Sgd:
+def parameter_update(choice: OptimizerChoice, parameter: torch.Tensor) -> Adam | Sgd:
     """Returns a module (parameter, gradient[, coefficient of clipping]) -> None that holds the
     optimizer state of the parameter.
 
     Its state(parameter, steps_done) returns what torch.optim keeps for that parameter after so many
     steps, by torch's names; the tensors are the module's own, to be read or overwritten.
     """
-    return AdamW(choice, parameter) if choice.name == "adamw" else Sgd(choice)
+    return Sgd(choice) if choice.name == "sgd" else Adam(choice, parameter)

@@ -151,5 +151,5 @@ def parse_optimizer(text: str) -> OptimizerChoice:
     except (TypeError, json.JSONDecodeError) as error:
         raise CaptureError(
             f"--optimizer {text!r}: {error}; accepted: a JSON object with name, lr, "
-            "options, clip_norm and schedule"
+            "options, clip_norm, schedule and groups"
         ) from error
