@@ -27,6 +27,7 @@ from placewire.optimizer.capture.errors import (
 )
 from placewire.optimizer.capture.nodes import MODULE
 from placewire.optimizer.capture.protocol import Autocast, Tensors, UnderAutocast
+from placewire.optimizer.capture.recompute import noting_checkpoints
 from placewire.optimizer.capture.statistics_types import correct_statistics
 
 
@@ -64,7 +65,12 @@ def joint_graph(
 
     whole = module if autocast is None else UnderAutocast(module, autocast)
     try:
-        with _quiet_torch(), _unfused_lstm(module), contextlib.ExitStack() as stack:
+        with (
+            _quiet_torch(),
+            _unfused_lstm(module),
+            noting_checkpoints(),
+            contextlib.ExitStack() as stack,
+        ):
             # Nobody needs the Python source of intermediate graphs.
             stack.enter_context(_use_lazy_graph_module(True))
             exported = torch.export.export(whole, inputs, strict=False).module(check_guards=False)

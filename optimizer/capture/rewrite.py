@@ -20,6 +20,7 @@ from placewire.optimizer.capture.joint import JointGraph
 from placewire.optimizer.capture.layout import Layout
 from placewire.optimizer.capture.micro_batches import unrolled
 from placewire.optimizer.capture.nodes import rename, storage_of
+from placewire.optimizer.capture.recompute import dependent, recompute
 from placewire.optimizer.capture.shards import Shard, with_shards
 from placewire.optimizer.capture.small_weights import Member, replica_name, with_small_weights
 from placewire.optimizer.capture.updates import OptimizerChoice
@@ -78,6 +79,7 @@ def placeable(
     graph = joint.graph
     graph.erase_node(graph.output_node())
     joint = _without_identity_views(joint)
+    recompute(graph, dependent(graph, joint.tangents))
     constants = {**joint.constants, **_constants_of_placeholders(joint, micro_batches)}
     for node in graph.find_nodes(op="call_function", target=aten.convolution_backward.default):
         _split_convolution_backward(graph, node)
