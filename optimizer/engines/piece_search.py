@@ -22,7 +22,7 @@ from placewire.optimizer.problem import Problem
 
 CHAINS = 2
 # So many of the best grids are searched, for this part of the time, before the best of them is.
-_GRIDS, _GRIDS_PART = 4, 0.5
+_GRIDS, _GRIDS_PART = 8, 0.7
 # The temperature at the begin, as a part of the step.
 _HOT = 0.003
 # One state counts as so many moves of a budget; a walk looks at _MOST_STATES states at most.
