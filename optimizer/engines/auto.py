@@ -26,8 +26,9 @@ from placewire.optimizer.engines.structured import structured_starts
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.reductions.contract import Reduced
 
-# The part of the time that whole pieces are searched, where a step has several micro-batches.
-_PIECES_PART = 0.5
+# The part of the time that whole pieces are searched, where a step has several micro-batches. On
+# graphs of more operators than _MANY moves of single ones come to little.
+_PIECES_PART, _PIECES_PART_OF_MANY, _MANY = 0.5, 0.7, 5_000
 
 # Makes a reduced problem with its undo; None where the reduction is not worth a search.
 Level = Callable[[], Reduced | None]
@@ -91,7 +92,8 @@ def search(
 def _of_pieces(
     problem: Problem, settings: SolveSettings, until: float, reporter: Reporter | None = None
 ) -> list[Solution]:
-    part = _part(settings, until, _PIECES_PART)
+    is_large = problem.graph.operator_count > _MANY
+    part = _part(settings, until, _PIECES_PART_OF_MANY if is_large else _PIECES_PART)
 
     def on_best(step_seconds: float) -> None:
         if reporter is not None:

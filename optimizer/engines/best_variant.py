@@ -37,6 +37,8 @@ _CHOICE_PART = 0.4
 # A variant is searched where its best start is at most so many times the shortest of all, and so
 # many are at most.
 _NEAR, _MOST_SEARCHED = 1.3, 4
+# A search of a variant lasts at least so many times as long as its starts took.
+_LEAST_TIMES = 2.0
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,10 @@ def best_variant(
     near = near[:_MOST_SEARCHED]
     time_left = until - time.monotonic() - (1.0 - _CHOICE_PART) * settings.time_limit_seconds
     if settings.moves is None:
-        # A search makes its starts anew: in less time than they took it would find nothing else.
-        while len(near) > 1 and time_left / len(near) < max(one.took_seconds for one in near):
+        # A search makes its starts anew: in little more time than they took it would find nothing
+        # else.
+        took = max(one.took_seconds for one in near)
+        while len(near) > 1 and time_left / len(near) < _LEAST_TIMES * took:
             near.pop()
     part = replace(
         settings.part(_CHOICE_PART / len(near)),
