@@ -180,8 +180,10 @@ class Show:
         """Shows the report of a run that failed, perhaps after its job had come to its end."""
         if report.traffic or report.rails:
             self._tables(report)
-        done = report.first_step + report.steps_run
-        self.say(f"the job ended after {done} steps")
+        if report.operators or report.steps_run:
+            self.say(f"the job ended after {report.first_step + report.steps_run} steps")
+        else:
+            self.say("the script did not come to its end")
         self.notes(report.notes)
         self._checkpoint(report)
 

@@ -26,6 +26,9 @@ from placewire.optimizer.capture.step import CapturedStep
 from placewire.optimizer.profile.sampling import Sampling
 from placewire.optimizer.profile.straight import StraightStep
 
+# How often a long measurement is told of.
+_TELL_SECONDS = 3.0
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -77,6 +80,7 @@ def measure(
     meter.after_first_step(held_bytes(program.module))
     clocked: list[list[float]] = []
     whole: list[float] = []
+    told = begun
     while sampling.wants_sample(len(clocked), time.monotonic() - begun):
         inputs = program.load(warm_up + len(clocked))
         clocked.append(program.run_clocked(inputs))
@@ -85,7 +89,9 @@ def measure(
             started = time.perf_counter()
             program.run(inputs)
             whole.append(time.perf_counter() - started)
-        say(f"profile: sample {len(clocked)}, step {whole[-1] * 1e3:.1f} ms")
+        if (now := time.monotonic()) - told >= _TELL_SECONDS:
+            told = now
+            say(f"profile: sample {len(clocked)}, step {whole[-1] * 1e3:.1f} ms")
     seconds = np.zeros(captured.operators.operator_count)
     indices = [captured.operators.index_of[name] for name in program.clocked]
     seconds[indices] = np.median(clocked, axis=0)

@@ -251,3 +251,14 @@ def test_a_failed_job_says_how_many_steps_it_ran_where_their_times_are_not_used(
         links=(), network="restored", stage_seconds={}, files={}, first_step=4, steps=3,
     ))  # fmt: skip
     assert "the job ended after 7 steps" in show.console.file.getvalue()
+
+
+def test_a_script_has_no_steps_that_it_ended_after() -> None:
+    show = Show()
+    show.console.file = io.StringIO()
+    show.failed(RunReport(
+        plan_name="small", plan_digest="d", generations={}, changes={}, sharing="job",
+        links=(), network="restored", stage_seconds={}, files={},
+    ))  # fmt: skip
+    told = show.console.file.getvalue()
+    assert "the script did not come to its end" in told and "steps" not in told
