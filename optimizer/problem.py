@@ -26,7 +26,8 @@ class InfeasibleError(ValueError):
 @dataclass(frozen=True)
 class Problem:
     """n operators, D devices, S servers, R rails. floor: the part of each NIC that a shaped network
-    keeps for the job against the cluster's background traffic."""
+    keeps for the job against the cluster's background traffic. shares_messages: whether a search
+    counts tensors in one message where its placement will have them so."""
 
     graph: OperatorGraph
     cluster: Cluster
@@ -34,6 +35,7 @@ class Problem:
     model: Model = "contended"
     backend: Backend = "gloo"
     floor: float = DEFAULT_FLOOR
+    shares_messages: bool = False
 
     def __post_init__(self) -> None:
         missing = {d.type for d in self.cluster.devices} - set(self.graph.device_types)

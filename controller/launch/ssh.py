@@ -241,9 +241,12 @@ class SshLauncher:
             return error
         if status != 0:
             last = (complaint.strip().splitlines() or [f"exit {status}"])[-1]
+            what, program = "ranks", "job.python"
+            if self._script:
+                what, program = "what starts a script", INSTALLED_PYTHON
             return problem(
-                f"ranks cannot run there: {last}",
-                "look at job.python and job.workdir on that server; playbooks/agent.yaml installs "
+                f"{what} cannot run there: {last}",
+                f"look at {program} and job.workdir on that server; playbooks/agent.yaml installs "
                 f"{INSTALLED_PYTHON}",
             )
         try:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from placewire.controller.plan.values import (
+    CommandWords,
     Count,
     CountOrAuto,
     Folder,
@@ -275,10 +276,10 @@ class TorchrunJob(Frozen):
     )
     backend: CudaBackend = "auto"
     threads: RankThreads = 1
-    python: PathText | Annotated[tuple[Text, ...], Field(min_length=1)] | None = Field(
+    python: CommandWords | None = Field(
         None,
-        description="the interpreter that runs the script, of any release and with any torch, or a "
-        "command and its arguments that end with one; none: as for ranks",
+        description="the interpreter that runs the script, of any release and with any torch; or a "
+        "list, a command and its arguments that end with one; none: as for ranks",
     )
     workdir: Workdir = None
     env: Environment = Field(default_factory=dict)
@@ -286,8 +287,6 @@ class TorchrunJob(Frozen):
     @property
     def python_words(self) -> tuple[str, ...]:
         """() where none is given."""
-        if isinstance(self.python, str):
-            return (self.python,)
         return self.python or ()
 
 

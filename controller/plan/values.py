@@ -83,6 +83,17 @@ def _path(text: str) -> str:
     return text
 
 
+def _command(given: object) -> tuple[str, ...]:
+    """A text is a command of one word. Its first word is a program's name or path."""
+    words = [given] if isinstance(given, str) else given
+    if not isinstance(words, list | tuple) or not words:
+        raise ValueError("no words; accepted: a path, or a list that begins with one")
+    if not all(isinstance(word, str) and word for word in words):
+        raise ValueError("a word that is no text; accepted: texts that are not empty")
+    _path(words[0])
+    return tuple(words)
+
+
 def _path_for_ssh(text: str) -> str:
     if found := [c for c in _MEANT_BY_SSH if c in _path(text)]:
         raise ValueError(
@@ -215,6 +226,9 @@ UserName = Annotated[Text, AfterValidator(Check(_USER_ACCEPTED, _user_name))]
 PlanName = Annotated[Text, AfterValidator(name_of_at_most(24))]
 SecretText = Annotated[str, BeforeValidator(Check("a text", _secret_text))]
 PathText = Annotated[Text, AfterValidator(Check("a path without `..`", _path))]
+CommandWords = Annotated[
+    tuple[Text, ...], BeforeValidator(Check("a path, or a list that begins with one", _command))
+]
 SshPath = Annotated[Text, AfterValidator(Check(_FOR_SSH_ACCEPTED, _path_for_ssh))]
 Folder = Annotated[Text, AfterValidator(_folder)]
 Version = BeforeValidator(Check("1", _version))

@@ -63,17 +63,22 @@ def noting_checkpoints() -> Iterator[None]:
 
 
 def recompute(graph: fx.Graph, backward: set[fx.Node]) -> None:
-    """Rewrites the joint graph in place. backward: the nodes of its backward half."""
+    """Rewrites the joint graph in place. backward: the nodes that depend on the loss's own
+    gradient."""
+    # Its backward half also has operators that depend on no gradient, as the derivative of a power.
+    behind = backward | {
+        node for node in graph.nodes if node.meta.get("partitioner_tag") == "is_backward"
+    }
     place = {node: k for k, node in enumerate(graph.nodes)}
     # What depends on no weight and no input, as a mask does, is the same in every step.
     varying = dependent(graph, graph.find_nodes(op="placeholder"))
     inside: dict[int, list[fx.Node]] = {}
     for node in graph.nodes:
         number = (node.meta.get("custom") or {}).get(_NUMBER)
-        if number is not None and node in varying and node not in backward:
+        if number is not None and node in varying and node not in behind:
             inside.setdefault(number, []).append(node)
     for nodes in inside.values():
-        _recompute_one(graph, nodes, backward, place)
+        _recompute_one(graph, nodes, backward, behind, place)
 
 
 def dependent(graph: fx.Graph, sources: Iterable[fx.Node]) -> set[fx.Node]:
@@ -90,28 +95,30 @@ def _recompute_one(
     graph: fx.Graph,
     nodes: Sequence[fx.Node],
     backward: set[fx.Node],
+    behind: set[fx.Node],
     place: Mapping[fx.Node, int],
 ) -> None:
-    """nodes: those of one checkpoint, in captured order."""
-    kept = _kept(nodes, backward)
-    wanted = {node for node in nodes if node not in kept and not backward.isdisjoint(node.users)}
+    """nodes: those of one checkpoint, in captured order. behind: the backward half."""
+    kept = _kept(nodes, behind)
+    wanted = {node for node in nodes if node not in kept and not behind.isdisjoint(node.users)}
     for node in reversed(nodes):
         if node not in kept and not wanted.isdisjoint(node.users):
             wanted.add(node)
     readers = sorted(
-        {user for node in wanted for user in node.users if user in backward},
+        {user for node in wanted for user in node.users if user in behind},
         key=place.__getitem__,
     )
     if not readers:
         return
     first = readers[0]
-    gradient = next((node for node in first.all_input_nodes if _is_gradient(node, backward)), None)
+    gradient = _gradient_before(first, readers, backward, place)
     if gradient is None:
         return
     again: dict[fx.Node, fx.Node] = {}
-    memory = {storage_of(node) for node in wanted} - {
-        storage_of(node) for node in graph.nodes if node not in wanted
-    }
+    owner: dict[object, fx.Node] = {}
+    for node in graph.nodes:
+        owner.setdefault(storage_of(node), node)
+    memory = {place for place, node in owner.items() if place is not None and node in wanted}
     with graph.inserting_before(first):
         for node in nodes:
             if node in wanted:
@@ -139,11 +146,29 @@ def _kept(nodes: Sequence[fx.Node], backward: set[fx.Node]) -> set[fx.Node]:
         place = storage_of(node)
         if outside or drawn or (place is not None and place in held):
             kept.add(node)
-    return kept
+    # The memory of what stays lives, whichever of its views is read.
+    lives = {storage_of(node) for node in kept} - {None}
+    return kept | {node for node in nodes if storage_of(node) in lives}
 
 
-def _is_gradient(node: fx.Node, backward: set[fx.Node]) -> bool:
-    return node in backward and isinstance(node.meta.get("val"), torch.Tensor)
+def _gradient_before(
+    first: fx.Node,
+    readers: Sequence[fx.Node],
+    backward: set[fx.Node],
+    place: Mapping[fx.Node, int],
+) -> fx.Node | None:
+    """The first gradient that a reader takes, or else the last one that is made before them."""
+    made = [
+        node
+        for node in backward
+        if place[node] < place[first] and isinstance(node.meta.get("val"), torch.Tensor)
+    ]
+    known = set(made)
+    for reader in readers:
+        for node in reader.all_input_nodes:
+            if node in known:
+                return node
+    return max(made, key=place.__getitem__, default=None)
 
 
 def _late(graph: fx.Graph, node: fx.Node, gradient: fx.Node) -> dict[fx.Node, fx.Node]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -83,13 +85,18 @@ class Walker:
         chain.restart(start)
         return chain
 
-    def improve_cuts(self, chain: Chain, tries: int, seed: int) -> None:
-        """Gives the chain the best of so many other cuts, where it is better."""
+    def improve_cuts(
+        self, chain: Chain, tries: int, seed: int, is_late: Callable[[], bool]
+    ) -> None:
+        """Gives the chain the best of so many other cuts, where it is better; fewer are tried where
+        it is late."""
         if self.costing.bundles is None:
             return
         chance = np.random.default_rng(seed)
         best = self.costing.cost(Solution(chain.device, chain.priority, chain.rates, chain.cuts))
         for _ in range(tries):
+            if is_late():
+                break
             tried = replace(best.solution, cuts=(best.cuts or USUAL_CUTS).moved(chance))
             best = min(best, self.costing.cost(tried), key=lambda found: found.key)
         chain.cuts = best.cuts
@@ -134,10 +141,14 @@ class Walker:
         np.fill_diagonal(traffic, 0.0)
         return rates_by_volume(self.tables, traffic)
 
+    @cached_property
+    def _without_bundles(self) -> Problem:
+        """The problem as the simulator sees it, which counts no bundles itself."""
+        counts = self.costing.bundles is not None
+        return with_fewer_messages(self.problem) if counts else self.problem
+
     def guide(self, chain: Chain) -> proposals.Guide:
-        graph, problem = self.problem.graph, self.problem
-        if self.costing.bundles is not None:
-            problem = with_fewer_messages(problem)
+        graph, problem = self.problem.graph, self._without_bundles
         rates = chain.rates
         if problem.decides_rates and rates is None:
             rates = starting_rates(problem, chain.device)

@@ -157,8 +157,8 @@ def _why_infeasible(problem: Problem, found: Scored) -> str:
     graph = problem.graph
     weights, memory = graph.weight_bytes.sum(), problem.cluster.memory_bytes
     return (
-        f"no placement within the devices' memory was found; the best exceeds one device by "
-        f"{found.excess:.1%}. The graph holds {weights / 2**20:.1f} MiB of weights, gradients and "
+        f"no placement within the devices' memory was found; the best lacks {found.excess:.1%} of "
+        f"one device's. The graph holds {weights / 2**20:.1f} MiB of weights, gradients and "
         f"optimizer state, the {len(memory)} devices have {memory.sum() / 2**20:.1f} MiB in all "
         f"(largest {memory.max() / 2**20:.1f} MiB); use more devices or memory, or a smaller batch"
     )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
-from placewire.optimizer.engines.layered_bundles import layered_bundles, searched_bundles
+from placewire.optimizer.engines.layered_bundles import layered_bundles, with_shared_messages
 from placewire.optimizer.engines.solution import USUAL_CUTS, Cuts, Solution
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
 from placewire.optimizer.kernels.tables import tables_of
@@ -60,7 +60,7 @@ class Bundled:
 def seen_by_search(problem: Problem) -> Problem:
     """The problem as a search sees it whose placement gets bundles: it counts bundles along layers,
     or else a part of what messages take."""
-    return problem if searched_bundles(problem) is not None else with_fewer_messages(problem)
+    return with_shared_messages(problem) or with_fewer_messages(problem)
 
 
 def with_fewer_messages(problem: Problem) -> Problem:
@@ -110,8 +110,7 @@ def best_bundled(
             break
         bundling = _Bundling(problem, other)
         tried = bundling.best(until)
-        shorter = tried.timeline.step_seconds < best.timeline.step_seconds
-        if shorter and _fits(tried.problem, tried.timeline):
+        if bundling.key < of_best.key:
             best, of_best = tried, bundling
     return of_best.with_other_ends(until)
 
@@ -127,7 +126,8 @@ class _Bundling:
     def __init__(self, problem: Problem, solution: Solution) -> None:
         self.problem, self.solution = problem, solution
         self.found = self.plain = unbundled(problem, solution)
-        self.fits = _fits(problem, self.plain.timeline)
+        # Of what was found, smaller is better: within the memories before fast.
+        self.key = _key(problem, self.plain.timeline)
         self.layered = layered_bundles(problem)
         # The best of the ways that follow layers.
         self.cuts, self.of_cuts = Cuts.equal(1), math.inf
@@ -197,11 +197,11 @@ class _Bundling:
         priority = np.concatenate([_priority(problem, self.solution), first])
         found = simulate(again, made.device, priority, None, self.solution.rates)
         step = PlacedStep(made.graph, made.device, found.order)
-        if self.fits and not _fits(again, found):
-            return math.inf
-        if found.step_seconds < self.found.timeline.step_seconds:
+        key = _key(again, found)
+        if key < self.key:
+            self.key = key
             self.found = Bundled(self.solution, again, step, found, _as_made(bundles, step))
-        return found.step_seconds
+        return found.step_seconds if key[0] <= self.key[0] else math.inf
 
 
 def _as_made(bundles: Sequence[Bundle], step: PlacedStep) -> tuple[Bundle, ...]:
@@ -217,8 +217,10 @@ def _priority(problem: Problem, solution: Solution) -> FloatArray:
     return recorded_priority(problem) if solution.priority is None else solution.priority
 
 
-def _fits(problem: Problem, timeline: Timeline) -> bool:
-    return bool((timeline.peak_memory_bytes <= problem.cluster.memory_bytes).all())
+def _key(problem: Problem, timeline: Timeline) -> tuple[bool, float]:
+    """(whether a memory is exceeded, the step)"""
+    exceeds = bool((timeline.peak_memory_bytes > problem.cluster.memory_bytes).any())
+    return exceeds, timeline.step_seconds
 
 
 def _chosen(

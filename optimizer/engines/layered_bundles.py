@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -90,13 +91,24 @@ def layered_bundles(problem: Problem) -> LayeredBundles | None:
 
 
 def searched_bundles(problem: Problem) -> LayeredBundles | None:
-    """Those that a search counts itself. None where messages cost nothing, where rates are decided,
-    which a search does for single tensors, and where messages queue on channels of fixed rates."""
+    """Those that a search counts itself, None where it counts none."""
+    return layered_bundles(problem) if problem.shares_messages else None
+
+
+def with_shared_messages(problem: Problem) -> Problem | None:
+    """The problem where a search counts bundles. None where there are none, where messages cost
+    nothing, where rates are decided, which a search does for single tensors, and where messages
+    queue on channels of fixed rates."""
     if problem.message_seconds == 0.0 or problem.decides_rates:
         return None
     if problem.model == "thesis" or problem.discipline == FIRST_COME:
         return None
-    return layered_bundles(problem)
+    if layered_bundles(problem) is None:
+        return None
+    made = replace(problem, shares_messages=True)
+    # What was made for the one holds for the other.
+    made.__dict__.update({**problem.__dict__, "shares_messages": True})
+    return made
 
 
 def _made(problem: Problem) -> LayeredBundles | None:

@@ -129,7 +129,8 @@ class Search:
             if explores and number < 4:
                 start = ranked[min(number // 2 * CHAINS + c, len(ranked) - 1)].solution
             chain.restart(start)
-            self.walker.improve_cuts(chain, _CUTS_TRIED, self._seed(number, 0, c))
+            seed = self._seed(number, 0, c)
+            self.walker.improve_cuts(chain, _CUTS_TRIED, seed, self._out_of_time)
             if is_large and number % 2 == 0:
                 chain.rates = None  # by the rule, for the traffic of each chunk
         hot = _EXPLORE[number // 2 % len(_EXPLORE)] if explores else _REFINE

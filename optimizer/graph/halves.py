@@ -25,9 +25,9 @@ def forward_half(graph: OperatorGraph) -> BoolArray | None:
 
 
 def forward_hash(graph: OperatorGraph) -> str:
-    """Covers what the loss is computed from, and so what a backward half computes, but no update:
-    steps that differ in how weights are updated have the same. "" where the graph's notes do not
-    say which operator makes the loss."""
+    """Covers what the loss is computed from, but no gradient and no update: steps that differ in
+    how weights are updated have the same. "" where the graph's notes do not say which operator
+    makes the loss."""
     forward = forward_half(graph)
     if forward is None:
         return ""

@@ -30,7 +30,7 @@ def graph(name: str, batch: int = 8, accumulate: int = 1, shards: int = 1) -> Op
     return operators.with_seconds({"cpu": np.full(operators.operator_count, 1e-3)})
 
 
-@pytest.mark.parametrize("name", ["again", "reentrant", "nested"])
+@pytest.mark.parametrize("name", ["again", "reentrant", "nested", "powers"])
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_it_trains_as_pytorch_does(name: str, accumulate: int) -> None:
     captured = capture(MODELS + name, 8, CHOICE, 3, accumulate=accumulate)
@@ -81,6 +81,18 @@ def test_nothing_is_computed_again_before_its_gradient_is_there() -> None:
             _, gradient = step.input_tensors(i)
             made = step.ids[int(step.tensor_producer[gradient])]
             assert "again" not in made
+
+
+@pytest.mark.parametrize("name", ["again", "nested", "powers"])
+def test_what_is_computed_again_takes_memory_again(name: str) -> None:
+    step = graph(name)
+    copies = [(i, one.removesuffix("_again")) for i, one in enumerate(step.ids) if "_again" in one]
+    assert copies
+    for i, first in copies:
+        original = step.index_of.get(first)
+        if original is not None:  # else nothing but the backward half read it
+            assert step.activation_bytes[i] == step.activation_bytes[original], first
+            assert step.types[i] == step.types[original]
 
 
 def step_memory(step: OperatorGraph) -> int:

@@ -29,6 +29,42 @@ class Checkpointed(nn.Module):
         return result
 
 
+class Powers(nn.Module):
+    """Views of what is computed, of which only the result stays, and derivatives that read no
+    gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spread, self.joined = nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = torch.relu(self.spread(x)).view(-1, 8, 8)
+        cubes = (wide**3).flatten(1) / (1.0 + wide.abs().flatten(1) ** 2)
+        result: torch.Tensor = torch.tanh(x + self.joined(cubes)).view(-1, 4, 4)
+        return result.flatten(1)
+
+
+class Deep(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(Checkpointed(Powers(), reentrant=False) for _ in range(3)))
+        self.out = nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.out(self.layers(x))
+        return result
+
+
+def powers(batch: int, seed: int) -> TrainingStep:
+    torch.manual_seed(seed)
+
+    def batches(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        draw = torch.Generator().manual_seed(step)
+        return torch.randn(batch, 16, generator=draw), torch.randn(batch, 4, generator=draw)
+
+    return TrainingStep(Deep(), batches(0), batches, nn.MSELoss())
+
+
 def _step(
     sizes: Sizes, wrapped: Callable[[nn.Module], nn.Module] = lambda layer: layer
 ) -> Callable[[int, int], TrainingStep]:

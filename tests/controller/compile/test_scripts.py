@@ -8,6 +8,7 @@ import pytest
 
 from placewire.controller.compile.rail_pattern import MOST_CONTEXTS, pattern_shares, rail_pattern
 from placewire.controller.compile.scripts import planned_shares, script_specs
+from placewire.controller.errors import PlanError
 from placewire.controller.plan.job import TorchrunJob
 from placewire.controller.plan.plan import Plan
 from placewire.controller.verify.rail_use import ENOUGH_BYTES, complaints, rail_rows
@@ -64,6 +65,16 @@ def test_a_script_is_run_by_an_interpreter_of_its_own(given: Any, words: tuple[s
     of = with_script(python=given)
     assert isinstance(of.job, TorchrunJob)
     assert {one.python for one in script_specs(of, of.job)} == {words}
+
+
+@pytest.mark.parametrize("given", ["../x", ["../x"], "", [], [""], ["-x"], 3, ["python", 3]])
+def test_what_runs_a_script_is_a_command(given: Any) -> None:
+    document = plan_document(2)
+    document["job"] = {"kind": "torchrun", "script": "examples/ddp.py", "python": given}
+    with pytest.raises(PlanError) as refused:
+        plan(document)
+    (line,) = [one for one in str(refused.value).splitlines() if "job.python" in one]
+    assert "function" not in line and ("accepted: " in line or "give a path" in line)
 
 
 def test_every_server_is_told_the_same_of_rails_and_its_own_of_itself() -> None:

@@ -8,9 +8,15 @@ import numpy as np
 import pytest
 
 from placewire.optimizer.arrays import IntArray
+from placewire.optimizer.engines.bundling import seen_by_search
 from placewire.optimizer.engines.costing import Costing
-from placewire.optimizer.engines.layered_bundles import layered_bundles, searched_bundles
+from placewire.optimizer.engines.layered_bundles import (
+    layered_bundles,
+    searched_bundles,
+    with_shared_messages,
+)
 from placewire.optimizer.engines.place import place
+from placewire.optimizer.engines.scoring import score
 from placewire.optimizer.engines.solution import Cuts, Solution
 from placewire.optimizer.kernels.simulation.labelled_bundles import Labels, labelled_bundles
 from placewire.optimizer.kernels.tables import tables_of
@@ -44,7 +50,9 @@ def spread(problem: Problem, chance: np.random.Generator, part: float) -> IntArr
 @pytest.mark.parametrize("part", [0.0, 0.02, 0.5])
 def test_the_cost_is_the_step_of_the_graph_with_bundles(step: str, part: float) -> None:
     problem = on_three(step)
-    known, costing, chance = layered_bundles(problem), Costing(problem), np.random.default_rng(0)
+    counting = with_shared_messages(problem)
+    assert counting is not None
+    known, costing, chance = layered_bundles(problem), Costing(counting), np.random.default_rng(0)
     assert known is not None and costing.bundles is known
     cuts = Cuts.equal(3)
     for _ in range(6):
@@ -110,10 +118,23 @@ def test_what_goes_to_several_devices_is_one_bundle() -> None:
 @pytest.mark.parametrize("sharing", ["strict", "guarantee"])
 def test_where_rates_are_decided_a_search_counts_none(sharing: SharingName) -> None:
     problem = on_three("mlp", sharing)
-    assert searched_bundles(problem) is None and layered_bundles(problem) is not None
+    assert with_shared_messages(problem) is None and layered_bundles(problem) is not None
     costless = problem.cluster.model_copy(update={"message_seconds": 0.0})
-    assert searched_bundles(replace(on_three("mlp"), cluster=costless)) is None
-    assert searched_bundles(replace(on_three("mlp"), model="thesis", sharing="strict")) is None
+    assert with_shared_messages(replace(on_three("mlp"), cluster=costless)) is None
+    assert with_shared_messages(replace(on_three("mlp"), model="thesis", sharing="strict")) is None
+
+
+def test_only_a_search_whose_placement_gets_bundles_counts_them() -> None:
+    problem = on_three("mlp")
+    device = spread(problem, np.random.default_rng(0), 0.0)
+    solution = Solution(device, np.zeros(len(device)), None)
+    assert searched_bundles(problem) is None and Costing(problem).bundles is None
+    single = simulate(problem, device, solution.priority)
+    assert score(problem, solution).step_seconds == single.step_seconds
+    counting = seen_by_search(problem)
+    assert searched_bundles(counting) is not None
+    assert score(counting, solution).step_seconds < single.step_seconds
+    assert counting.graph is problem.graph and not problem.shares_messages
 
 
 def test_a_search_that_counts_bundles_is_no_worse_than_its_start() -> None:
@@ -121,4 +142,4 @@ def test_a_search_that_counts_bundles_is_no_worse_than_its_start() -> None:
     settings = SolveSettings(moves=2_000, gap=0.0)
     found = place(problem, "auto", settings, starts=[start])
     assert any(message.bundled for message in found.messages)
-    assert found.step_seconds <= Costing(problem).cost(start).cost * (1 + 1e-9)
+    assert found.step_seconds <= Costing(seen_by_search(problem)).cost(start).cost * (1 + 1e-9)
