@@ -9,6 +9,8 @@
 # make test-thorough   all of what make test runs a sample of: every engine on larger published graphs,
 #              every example model, a hundred places to die at, a hundred placements of steps in parts
 #              (half an hour), and new examples for tests of properties
+# make test-models   about fifty models of transformers and torch.nn, each on one, two and three ranks against
+#              plain PyTorch (it installs transformers; a quarter of an hour)
 # make check   format, lint, types, import rules and the fast tests, in about a minute
 # make bench-engine   the engine's figures: docs/benchmarks/engine.md is written anew (over an hour)
 # make bench-methods  every method on the same graphs: docs/benchmarks/methods.md (two hours; a run that
@@ -17,7 +19,7 @@
 # make bench-job      the placed job's figures: docs/benchmarks/job.md (root: it makes labs)
 # make soak        a lab of four servers under random operations and faults for three hours (root)
 # make reference      docs/reference is written anew, from the code
-.PHONY: setup setup-kernel setup-provision demo test test-thorough test-kernel test-kernel-short test-provision check bench bench-agent bench-engine bench-job bench-methods soak lock reference
+.PHONY: setup setup-kernel setup-provision demo test test-models test-thorough test-kernel test-kernel-short test-provision check bench bench-agent bench-engine bench-job bench-methods soak lock reference
 BIN := .venv/bin
 # Where the environment forbids it, each process would compile our modules anew, tests too.
 unexport PYTHONDONTWRITEBYTECODE
@@ -33,6 +35,10 @@ test: setup
 
 test-thorough: setup
 	$(BIN)/pytest -q -m "thorough or (hypothesis and not network)"
+
+test-models: setup
+	$(BIN)/python -m pip install --quiet --requirement tests/held_out/requirements.lock
+	$(BIN)/pytest -q tests/held_out/models_of_others.py
 
 setup-kernel: setup
 	deploy/kernel-machine/setup.sh
