@@ -573,7 +573,8 @@ def test_a_checkpoint_in_another_cut_is_never_removed(tmp_path: Path) -> None:
         assert saver.save(step) is not None
         if step == 1:
             file = tmp_path / "step-00000001" / "placewire.json"
-            other = {"structure_hash": "b" * 64, "accumulate": 4}
+            hashes = {"structure_hash": "b" * 64, "computation_hash": "c" * 64}
+            other = {**hashes, "accumulate": 4}
             file.write_text(json.dumps(json.loads(file.read_text()) | other))
     saver.close()
     left = sorted(path.name for path in tmp_path.glob("step-*"))
