@@ -31,9 +31,9 @@ from tests.optimizer.peers.steps import captured
 DEVICES = 3
 
 
-def on_three(step: str, sharing: SharingName = "job") -> Problem:
+def on_three(step: str, sharing: SharingName = "job", memory: int = 2 << 20) -> Problem:
     """Messages take much of a step, and 2 MiB of a device's memory are too few for some."""
-    servers = cluster(DEVICES, (1e9, 1e9), memory=2 << 20, types=["rtx4080s"] * DEVICES)
+    servers = cluster(DEVICES, (1e9, 1e9), memory=memory, types=["rtx4080s"] * DEVICES)
     message = {"message_seconds": 1e-4, "message_seconds_per_byte": 1e-10}
     return Problem(captured(step, 4), servers.model_copy(update=message), sharing=sharing)
 
@@ -125,7 +125,7 @@ def test_where_rates_are_decided_a_search_counts_none(sharing: SharingName) -> N
 
 
 def test_only_a_search_whose_placement_gets_bundles_counts_them() -> None:
-    problem = on_three("mlp")
+    problem = on_three("mlp", memory=1 << 30)
     device = spread(problem, np.random.default_rng(0), 0.0)
     solution = Solution(device, np.zeros(len(device)), None)
     assert searched_bundles(problem) is None and Costing(problem).bundles is None
