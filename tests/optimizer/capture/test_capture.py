@@ -376,7 +376,7 @@ def test_a_data_loader_s_list_is_a_batch() -> None:
 
 @pytest.mark.parametrize(
     ("name", "options", "words"),
-    [("lion", {}, "accepted: adamw, sgd"), ("sgd", {"beta1": 0.5}, "no option 'beta1'")],
+    [("lion", {}, "accepted: adam, adamw, sgd"), ("sgd", {"beta1": 0.5}, "no option 'beta1'")],
 )
 def test_unknown_optimizers_are_refused(name: str, options: dict[str, float], words: str) -> None:
     with pytest.raises(CaptureError, match=words):
