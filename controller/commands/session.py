@@ -177,7 +177,7 @@ def _ssh_launcher(plan: Plan, launch: SshLaunch) -> Launcher:
         {server.name: server.management for server in plan.cluster.servers},
         Login(launch.user, launch.port, key, known_hosts),
         Surroundings(
-            # What starts a script is Placewire's, and needs none of the script's own packages.
+            # Placewire's own interpreter starts a script, whose packages may lack ours.
             python=(None if job.kind == "torchrun" else job.python) or INSTALLED_PYTHON,
             workdir=job.workdir,
             environment={"PYTHONUNBUFFERED": "1", **job.env},

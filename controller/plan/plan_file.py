@@ -35,7 +35,7 @@ def read_plan(path: Path, *, runs_job: bool = True) -> tuple[object, Plan]:
 
 
 def _packed_kind(path: Path) -> str | None:
-    """What a file that is no YAML is: graphs are compressed."""
+    """Says which other file of ours this is, where it is no YAML, as a compressed graph is none."""
     try:
         return other_kind(read_json(path), PLAN)
     except (OSError, GraphError):

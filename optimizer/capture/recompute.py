@@ -70,7 +70,8 @@ def recompute(graph: fx.Graph, backward: set[fx.Node]) -> None:
         node for node in graph.nodes if node.meta.get("partitioner_tag") == "is_backward"
     }
     place = {node: k for k, node in enumerate(graph.nodes)}
-    # What depends on no weight and no input, as a mask does, is the same in every step.
+    # An operator that depends on no weight and no input, such as a mask, stays the same in every
+    # step.
     varying = dependent(graph, graph.find_nodes(op="placeholder"))
     inside: dict[int, list[fx.Node]] = {}
     for node in graph.nodes:
@@ -132,8 +133,8 @@ def _recompute_one(
 
 
 def _kept(nodes: Sequence[fx.Node], backward: set[fx.Node]) -> set[fx.Node]:
-    """What stays from the forward half: what is read behind the checkpoint, which lives anyway;
-    what is drawn at random; and what takes no memory, a view of a weight."""
+    """Returns the nodes that stay from the forward half: what is read behind the checkpoint, which
+    lives anyway; what is drawn at random; and what takes no memory, such as a view of a weight."""
     inside = set(nodes)
     held = {
         storage_of(one) for one in nodes[0].graph.nodes if one.op in ("placeholder", "get_attr")

@@ -62,7 +62,7 @@ class PlaceableGraph:
         return [name for node in written for name in self._names_of(node)]
 
     def choice_of(self, choice: OptimizerChoice, parameter: str) -> OptimizerChoice:
-        """What updates the parameter with this node name."""
+        """Returns the choice for the parameter with this node name."""
         return choice.of_parameter(self._names_of(parameter))
 
     def _names_of(self, node: str) -> tuple[str, ...]:

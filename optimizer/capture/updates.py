@@ -103,7 +103,7 @@ class OptimizerChoice:
         return self.lr * self.schedule.factor_at(step)
 
     def of_parameter(self, names: Sequence[str]) -> OptimizerChoice:
-        """What updates the parameter that has these names, without groups."""
+        """Returns the choice, without groups, for the parameter that has these names."""
         for group in self.groups:
             if any(group.has(name) for name in names):
                 lr = self.lr if group.lr is None else group.lr

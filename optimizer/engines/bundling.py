@@ -126,7 +126,7 @@ class _Bundling:
     def __init__(self, problem: Problem, solution: Solution) -> None:
         self.problem, self.solution = problem, solution
         self.found = self.plain = unbundled(problem, solution)
-        # Of what was found, smaller is better: within the memories before fast.
+        # The key of the best step found: one within the memories comes before a faster one.
         self.key = _key(problem, self.plain.timeline)
         self.layered = layered_bundles(problem)
         # The best of the ways that follow layers.

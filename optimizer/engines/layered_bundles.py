@@ -28,7 +28,7 @@ from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.bundles import Bundle, PlacedStep
 
 _KEPT = "_layered_bundles"
-# Of so many cuts the labels are kept.
+# The labels of so many cuts are kept.
 _MOST_KEPT = 64
 
 
