@@ -26,6 +26,7 @@ from placewire.optimizer.capture.errors import (
     user_location_in,
 )
 from placewire.optimizer.capture.nodes import MODULE
+from placewire.optimizer.capture.own_functions import keeping_own_functions
 from placewire.optimizer.capture.protocol import Autocast, Tensors, UnderAutocast
 from placewire.optimizer.capture.recompute import noting_checkpoints
 from placewire.optimizer.capture.statistics_types import correct_statistics
@@ -69,14 +70,13 @@ def joint_graph(
             _quiet_torch(),
             _unfused_lstm(module),
             noting_checkpoints(),
+            keeping_own_functions(),
             contextlib.ExitStack() as stack,
         ):
             # Nobody needs the Python source of intermediate graphs.
             stack.enter_context(_use_lazy_graph_module(True))
             exported = torch.export.export(whole, inputs, strict=False).module(check_guards=False)
-            for node in exported.graph.nodes:
-                # Whenever a node is run, torch would copy its whole history.
-                node.meta.pop("from_node", None)
+            _run_by_node(exported)
             joint = aot_export_joint_with_descriptors(stack, exported, inputs)
     except Exception as error:
         raise CaptureError(_explained(error, where)) from error
@@ -90,6 +90,20 @@ def joint_graph(
     }
     names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
     return _with_roles(joint.graph_module, values, prefix, names, where)
+
+
+def _run_by_node(module: fx.GraphModule) -> None:
+    """Makes the parts under autocast or no_grad, which torch exports as modules of their own, run
+    node by node as the whole does. Otherwise a trace loses what is noted on their nodes."""
+    for node in module.graph.nodes:
+        # Whenever a node is run, torch would copy its whole history.
+        node.meta.pop("from_node", None)
+        if str(node.target).startswith("wrap_with_"):
+            for one in node.all_input_nodes:
+                part = getattr(module, str(one.target), None)
+                if isinstance(part, fx.GraphModule):
+                    _run_by_node(part)
+                    part.forward = fx.Interpreter(part).run
 
 
 def _note_modules(graph: fx.Graph, prefix: str) -> None:

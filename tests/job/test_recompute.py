@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from benchmarks.job.memory import cut, peaks, profiled
+from placewire.optimizer.capture.protocol import Autocast
 from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.graph.operator_graph import OperatorGraph
@@ -32,11 +33,12 @@ def graph(name: str, batch: int = 8, accumulate: int = 1, shards: int = 1) -> Op
 
 @pytest.mark.parametrize("name", ["again", "reentrant", "nested", "powers"])
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_it_trains_as_pytorch_does(name: str, accumulate: int) -> None:
-    captured = capture(MODELS + name, 8, CHOICE, 3, accumulate=accumulate)
+@pytest.mark.parametrize("autocast", [None, "bf16"])
+def test_it_trains_as_pytorch_does(name: str, accumulate: int, autocast: Autocast | None) -> None:
+    captured = capture(MODELS + name, 8, CHOICE, 3, accumulate=accumulate, autocast=autocast)
     assert any(one.endswith("_again") or "_again_m" in one for one in captured.operators.ids)
     ours = train_captured(captured, 3)
-    theirs = train_eager(MODELS + name, CHOICE, 3, 8, 3, accumulate)
+    theirs = train_eager(MODELS + name, CHOICE, 3, 8, 3, accumulate, autocast)
     assert ours.losses == theirs.losses
     for key, value in theirs.values.items():
         if key in ours.values:

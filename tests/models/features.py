@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -214,6 +215,35 @@ class Masked(nn.Module):
         return (self.linear(x) @ mask).square().mean()
 
 
+class OwnFunction(nn.Module):
+    """Its function's backward pass is not the derivative of its forward pass."""
+
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(
+            ctx: Any, x: torch.Tensor, scale: float, bias: torch.Tensor
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            ctx.save_for_backward(x)
+            ctx.scale = scale
+            return x * x * scale, x + bias
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+            (x,) = ctx.saved_tensors
+            return gradients[0] * x * ctx.scale + gradients[1].abs(), None, gradients[1].sum(0)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.bias = nn.Parameter(torch.zeros(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            squares, moved = self.Scaled.apply(self.first(x), 0.5, self.bias)
+            x = x + squares + torch.tanh(moved)
+        return self.second(x).square().mean()
+
+
 def with_a_mask(batch: int, seed: int) -> TrainingStep:
     """Has an input that has no dimension for samples."""
 
@@ -247,4 +277,10 @@ def layouts(batch: int, seed: int) -> TrainingStep:
     return _step(Norms(), batch, seed)
 
 
-FEATURES = ("in_place", "loops", "several_losses", "buffers", "own_autocast", "layouts")
+def own_function(batch: int, seed: int) -> TrainingStep:
+    return _step(OwnFunction(), batch, seed)
+
+
+FEATURES = (
+    "in_place", "loops", "several_losses", "buffers", "own_autocast", "layouts", "own_function",
+)  # fmt: skip

@@ -34,7 +34,7 @@ def test_features_of_pytorch_train_as_eager(name: str) -> None:
     assert_trains_as_eager(f"tests.models.features:{name}", ADAMW)
 
 
-@pytest.mark.parametrize("name", ["loops", "buffers", "layouts"])
+@pytest.mark.parametrize("name", ["loops", "buffers", "layouts", "own_function"])
 def test_all_at_once_trains_as_eager(name: str) -> None:
     assert_trains_as_eager(
         f"tests.models.features:{name}",

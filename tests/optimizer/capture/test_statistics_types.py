@@ -13,6 +13,8 @@ from placewire.optimizer.capture.protocol import TrainingStep
 from placewire.optimizer.capture.statistics_types import NORMALISATIONS, correct_statistics
 from placewire.optimizer.capture.step import captured_from
 from placewire.optimizer.capture.updates import OptimizerChoice
+from tests.job.lazy_training import on_one_device, train
+from tests.placements import cluster_of, placement_of, random_devices
 
 LAYER, GROUP, BATCH, BATCH_ALONE = NORMALISATIONS
 
@@ -68,3 +70,21 @@ def test_a_message_of_them_under_autocast_has_their_bytes() -> None:
     (norm,) = captured.code.graph.find_nodes(op="call_function", target=LAYER)
     sizes = {captured.layouts[item.name].wire_bytes for item in norm.users if item.args[1] > 0}
     assert sizes == {4 * 4}
+
+
+def test_ranks_send_what_a_group_normalisation_gives_either_way() -> None:
+    """A transport of the tests takes only messages of the bytes that were promised."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.Conv2d(8, 8, 3), nn.Flatten())
+
+    def batches(number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        drawn = torch.Generator().manual_seed(number)
+        return torch.randn(4, 3, 8, 8, generator=drawn), torch.arange(4)
+
+    step = TrainingStep(model, batches(0), batches, nn.CrossEntropyLoss())
+    captured = captured_from(step, "here:step", 4, OptimizerChoice(), 0, 1, "bf16")
+    graph, cluster = captured.operators, cluster_of(3)
+    alone, _ = train(captured, on_one_device(captured))
+    for seed in range(4):
+        where = random_devices(graph, cluster, seed)
+        assert train(captured, placement_of(graph, cluster, where, order_seed=seed))[0] == alone
