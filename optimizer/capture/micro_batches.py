@@ -3,7 +3,7 @@
 What depends on parameters and constants alone stays single, but for weights that are joined from
 shards or have replicas, what is computed from these, and views: a device that reads a weight and
 its transpose gets the weight alone (common_views.py). A micro-batch reads one replica, and the
-buffers that the one before wrote.
+buffers that the one before wrote. A running average is moved once, by all micro-batches.
 Gradients are added in the order of the micro-batches, as in `.grad`; the loss is the mean of the
 micro-batches' losses. Micro-batches can thus overlap on different devices.
 """
@@ -29,6 +29,7 @@ from placewire.optimizer.capture.nodes import (
     storage_of,
 )
 from placewire.optimizer.capture.protocol import Tensors
+from placewire.optimizer.capture.running_averages import MOVES
 from placewire.optimizer.capture.writers import sum_of
 
 aten = torch.ops.aten
@@ -97,6 +98,9 @@ class _Unrolling:
             for k, node in joint.inputs.items()
         }
         self.counters = self._counters()
+        self.averages = {
+            name: node for name, node in joint.new_buffers.items() if node.target in MOVES
+        }
         self.input_at = {node: k for k, node in joint.inputs.items()}
         self.batch_tensors = batch_tensors
         self.totals: dict[str, fx.Node] = {}
@@ -106,9 +110,11 @@ class _Unrolling:
 
     def result(self) -> JointGraph:
         joint = self.joint
-        written = {name: node for name, node in joint.buffers.items() if name in joint.new_buffers}
-        buffers = {name: self._copied(node, node.name, {}) for name, node in written.items()}
-        carried, losses = dict(buffers), []
+        changing = {name: node for name, node in joint.buffers.items() if name in joint.new_buffers}
+        buffers = {name: self._copied(node, node.name, {}) for name, node in changing.items()}
+        written = {name: node for name, node in changing.items() if name not in self.averages}
+        carried, losses = {name: buffers[name] for name in written}, []
+        found: dict[str, list[fx.Node]] = {name: [] for name in self.averages}
         for m in range(self.count):
             here = {**self.shared, **{node: carried[name] for name, node in written.items()}}
             here |= {node: [*some.values()][m % len(some)] for node, some in self.replicas.items()}
@@ -120,6 +126,8 @@ class _Unrolling:
             for name, node in carried.items():
                 if joint.new_buffers[name] not in self.counters:
                     node.meta.setdefault(MICRO_BATCH, m)
+            for name, average in self.averages.items():
+                found[name].append(here[average.all_input_nodes[1]])
             share = self.graph.call_function(aten.div.Tensor, (here[joint.loss], self.count))
             with joint.loss.meta["val"].fake_mode:
                 share.meta["val"] = joint.loss.meta["val"] / self.count
@@ -128,6 +136,7 @@ class _Unrolling:
             losses.append(share)
         loss = sum_of(self.graph, losses)
         rename(loss, "loss", "of_the_batch")
+        moved = {name: self._average(name, buffers[name], some) for name, some in found.items()}
         return replace(
             joint,
             graph=self.graph,
@@ -138,9 +147,18 @@ class _Unrolling:
             inputs=self.inputs,
             loss=loss,
             gradients=self.totals,
-            new_buffers=carried,
+            new_buffers={name: {**carried, **moved}[name] for name in changing},
             values=self._values(),
         )
+
+    def _average(self, name: str, buffer: fx.Node, statistics: list[fx.Node]) -> fx.Node:
+        """The average after those of all micro-batches; statistics: one for each."""
+        of_one = self.averages[name]
+        arguments = (buffer, statistics, *of_one.args[2:])
+        moved = self.graph.create_node("call_function", of_one.target, arguments)
+        moved.meta = dict(of_one.meta)
+        rename(moved, "average", name)
+        return moved
 
     def _replica(self, node: fx.Node) -> fx.Node:
         copy = self.graph.placeholder(node.name)
@@ -213,8 +231,9 @@ class _Unrolling:
         for node, copy in self.shared.items():
             for name in self.gradient_names.get(node, ()):
                 self._add_gradient(m, name, copy)
+        moved = {self.joint.buffers[name] for name in self.averages} | {*self.averages.values()}
         for node in self.joint.graph.nodes:
-            if node in here:
+            if node in here or node in moved:
                 continue
             if node in self.input_at:
                 here[node] = self.inputs[m * self.batch_tensors + self.input_at[node]]

@@ -21,6 +21,7 @@ from placewire.optimizer.capture.layout import Layout
 from placewire.optimizer.capture.micro_batches import unrolled
 from placewire.optimizer.capture.nodes import rename, storage_of
 from placewire.optimizer.capture.recompute import dependent, recompute
+from placewire.optimizer.capture.running_averages import with_own_running_averages
 from placewire.optimizer.capture.shards import Shard, with_shards
 from placewire.optimizer.capture.small_weights import Member, replica_name, with_small_weights
 from placewire.optimizer.capture.updates import OptimizerChoice
@@ -90,6 +91,7 @@ def placeable(
     if micro_batches > 1:
         count = min(shards, micro_batches)
         joint, flat = with_small_weights(joint, names, count, choice)
+        joint = with_own_running_averages(joint)
         replicas = {name: [replica_name(name, r) for r in range(count)] for name in flat}
         members = {one: flat[name] for name, some in replicas.items() for one in some}
         names |= dict.fromkeys(members, ())

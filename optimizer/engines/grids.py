@@ -22,11 +22,16 @@ import numpy as np
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.layers import narrow_end
 from placewire.optimizer.engines.pieces import Layout, Pieces
+from placewire.optimizer.engines.solution import Cuts
 
 # How many ranges of pieces a column has.
 _TURNS = (1, 2)
 # With much lateness an earlier micro-batch's backward half comes before a later one's forward.
 _LATENESS = (1.0, 1 / 8, 1 / 32)
+# In data parallelism it also lets gradients be added, and updates begin, before the last half ends.
+_LATENESS_OF_ONE_COLUMN = (0.0, 1.0)
+# In how many ranges of layers weights, and gradients, travel together.
+_RANGES, _FEW_RANGES = (1, 4, 8), (4,)
 # By what part of a stage's work its end may be off, to lie where the fewest bytes cross.
 _OFF_EQUAL = (0.0, 0.1, 0.25)
 # On graphs of so many operators only this, because each grid takes a simulation.
@@ -36,11 +41,15 @@ _FEW_FROM, _FEW_OFF_EQUAL = 20_000, (0.1,)
 def grid_layouts(pieces: Pieces) -> Iterator[Layout]:
     """Those that the micro-batches can use; pieces: of at least two micro-batches."""
     devices = len(pieces.devices)
+    large = len(pieces.micro_batch) >= _FEW_FROM
+    ranges = _FEW_RANGES if large or pieces.costing.bundles is None else _RANGES
     for used in sorted({min(pieces.micro_batches, devices), *_powers_of_two(devices)}):
         if used <= pieces.micro_batches:
-            yield _layout(pieces, pieces.devices[:used].reshape(used, 1), 1, 0.0)
+            layout = _layout(pieces, pieces.devices[:used].reshape(used, 1), 1, 0.0)
+            for late, count in product(_LATENESS_OF_ONE_COLUMN, ranges):
+                yield replace(layout, lateness=late, cuts=Cuts.equal(count))
     seen = set[bytes]()
-    off = _FEW_OFF_EQUAL if len(pieces.micro_batch) >= _FEW_FROM else _OFF_EQUAL
+    off = _FEW_OFF_EQUAL if large else _OFF_EQUAL
     for columns in range(2, min(devices, pieces.count) + 1):
         rows = devices // columns
         if rows <= pieces.micro_batches and (devices % columns == 0 or rows == 1):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -27,6 +27,8 @@ _GRIDS, _GRIDS_PART = 8, 0.7
 _HOT = 0.003
 # One state counts as so many moves of a budget; a walk looks at _MOST_STATES states at most.
 _MOVES_PER_STATE, _MOST_STATES = 10, 3_000
+# Between these, lateness matters.
+_LATENESS = (1e-4, 4.0)
 # The part of moves of no piece that changes which layers share messages.
 _CUTS_PART = 0.7
 
@@ -57,7 +59,7 @@ def piece_solutions(
     if pieces.micro_batches < 2:
         return []
     grids = [_State(layout, pieces.cost(layout)) for layout in grid_layouts(pieces)]
-    grids.sort(key=lambda state: state.key)
+    grids = _without_alike(sorted(grids, key=lambda state: state.key))
     first = grids[0]
     if first.found.excess == 0.0:
         on_best(first.found.cost)
@@ -80,6 +82,16 @@ def piece_solutions(
         on_best(best.found.cost)
     kept = [best, *grids[:_GRIDS]]
     return [state.found.solution for state in kept]
+
+
+def _without_alike(states: Sequence[_State]) -> list[_State]:
+    """The first of those that have the same layers on the same devices in the same order."""
+    found: dict[tuple[bytes, bytes, float], _State] = {}
+    for state in states:
+        layout = state.layout
+        place = layout.home.tobytes(), layout.turn.tobytes(), layout.lateness
+        found.setdefault(place, state)
+    return list(found.values())
 
 
 def _annealed(
@@ -114,8 +126,11 @@ def _moved(pieces: Pieces, layout: Layout, start: Layout, chance: np.random.Gene
     if kind == 0 and pieces.costing.bundles is not None and chance.random() < _CUTS_PART:
         return replace(layout, cuts=(layout.cuts or USUAL_CUTS).moved(chance))
     if kind == 0:
+        least, most = _LATENESS
+        if chance.random() < 0.5:  # anew
+            return replace(layout, lateness=least * (most / least) ** float(chance.random()))
         factor = float(2.0 ** chance.uniform(-2.0, 2.0))
-        return replace(layout, lateness=min(max(layout.lateness, 1e-4) * factor, 4.0))
+        return replace(layout, lateness=min(max(layout.lateness, least) * factor, most))
     home = layout.home.copy()
     count, micro_batches = home.shape
     a = int(chance.integers(count))

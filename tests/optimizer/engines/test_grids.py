@@ -131,7 +131,7 @@ def test_a_replica_is_where_a_micro_batch_reads_it() -> None:
     assert len(step.code.members) >= 4 and set(start.device[parts].tolist()) == {start.device[i]}
 
 
-def test_micro_batches_that_read_each_other_s_running_averages_are_apart_nonetheless() -> None:
+def test_batch_norms_are_of_a_micro_batch() -> None:
     model = "placewire.examples.models.resnet50:training_step_small"
     graph = capture(model, 4, OptimizerChoice(), 0, accumulate=2).operators
     norms = ["batch_norm" in kind for kind in graph.types]
@@ -200,9 +200,15 @@ def test_each_part_is_whole_and_weights_are_spread_by_the_rates_of_nics() -> Non
 def test_a_device_that_is_three_times_as_fast_gets_three_times_as_many() -> None:
     graph = accumulated(8)
     problem = Problem(graph, servers("cpu", "fast"))
-    (start,), part = data_parallel(problem), graph.micro_batch
-    on_fast = sum(int(start.device[part == m][0]) == 1 for m in range(8))
-    assert on_fast == 6
+    part = graph.micro_batch
+    for start in data_parallel(problem):
+        assert sum(int(start.device[part == m][0]) == 1 for m in range(8)) == 6
+
+
+def test_data_parallelism_begins_with_gradients_that_wait_and_with_some_that_do_not() -> None:
+    starts = data_parallel(Problem(accumulated(8), servers("cpu", "cpu")))
+    assert len({start.device.tobytes() for start in starts}) == 1
+    assert len({start.priority.tobytes() for start in starts}) == 2
 
 
 def test_the_search_is_never_worse_than_whole_micro_batches_side_by_side() -> None:
