@@ -30,6 +30,7 @@ from placewire.optimizer.capture.own_functions import keeping_own_functions
 from placewire.optimizer.capture.protocol import Autocast, Tensors, UnderAutocast
 from placewire.optimizer.capture.recompute import noting_checkpoints
 from placewire.optimizer.capture.statistics_types import correct_statistics
+from placewire.optimizer.capture.sure_draws import AnsweringSureDraws
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,9 @@ def joint_graph(
         ):
             # Nobody needs the Python source of intermediate graphs.
             stack.enter_context(_use_lazy_graph_module(True))
-            exported = torch.export.export(whole, inputs, strict=False).module(check_guards=False)
+            with AnsweringSureDraws():
+                program = torch.export.export(whole, inputs, strict=False)
+            exported = program.module(check_guards=False)
             _run_by_node(exported)
             joint = aot_export_joint_with_descriptors(stack, exported, inputs)
     except Exception as error:

@@ -1,0 +1,36 @@
+"""GPT-2 of transformers, unchanged, that learns to write a text byte by byte.
+
+Install `transformers` beside Placewire on every server. The plan is plan.yaml, in this folder.
+"""
+
+from pathlib import Path
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from placewire.optimizer.capture.protocol import TrainingStep
+
+TEXT = Path(__file__)  # put the path of a text of yours here; every server needs it
+LENGTH = 64
+
+
+class WithLoss(torch.nn.Module):
+    def __init__(self, model: GPT2LMHeadModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = self.model(input_ids=tokens, labels=tokens, use_cache=False).loss
+        return loss
+
+
+def training_step(batch: int, seed: int) -> TrainingStep:
+    config = GPT2Config(vocab_size=256, n_positions=LENGTH, n_embd=128, n_layer=4, n_head=4)
+    text = torch.tensor(list(TEXT.read_bytes()))
+
+    def batches(step: int) -> tuple[torch.Tensor, ...]:
+        draw = torch.Generator().manual_seed(seed * 1_000_003 + step)
+        starts = torch.randint(len(text) - LENGTH, (batch,), generator=draw).tolist()
+        return (torch.stack([text[start : start + LENGTH] for start in starts]),)
+
+    return TrainingStep(WithLoss(GPT2LMHeadModel(config)), batches(0), batches)
