@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ from placewire.agent.keep.keeper import Keeper
 from placewire.agent.steady import read_steadily
 from placewire.agent.store import DamagedError, put_damaged_aside, read_kept, take_lock
 from placewire.agent.wiring import build_keeper
-from placewire.visible import visible, visible_lines
+from placewire.visible import json_document, visible, visible_lines
 
 
 def status(config: AgentConfig, *, as_json: bool) -> int:
@@ -33,8 +32,7 @@ def status(config: AgentConfig, *, as_json: bool) -> int:
         due = (change.due_sentence for change in found.deviations)
         problems = [*found.problems, *due, *seen.lease.owed]
     if as_json:
-        document = {**seen.model_dump(mode="json"), "problems": problems}
-        print(json.dumps(document, indent=2))
+        print(json_document({**seen.model_dump(mode="json"), "problems": problems}, indent=2))
     else:
         print(visible_lines(_text(config.server, seen, problems), indent="  "))
     return 1 if problems else 0

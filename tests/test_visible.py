@@ -23,7 +23,7 @@ from placewire.controller.launch.job_status import JobStatus
 from placewire.controller.records.run_log import RunLog
 from placewire.controller.show.story import Show
 from placewire.job.contract.specification import Failed, Resumed
-from placewire.visible import visible, visible_json, visible_lines
+from placewire.visible import json_document, visible, visible_json, visible_lines
 
 # Sets the title, fills the clipboard, clears the screen, hides, moves up, turns the direction
 # (U+202E, U+2066), rings, deletes, returns; the same as C1 controls; a line and a paragraph break.
@@ -181,7 +181,7 @@ def test_a_document_and_a_log_have_it_as_escapes(
 ) -> None:
     print_json({"a": EVIL})
     out = capsys.readouterr().out
-    assert not obeyed(out) and json.loads(out) == {"a": EVIL}
+    assert not obeyed(out) and json.loads(out) == {"version": 1, "a": EVIL}
     with (tmp_path / "log").open("w") as file:
         RunLog(file).write(0, "a\nb" + EVIL)
     text = (tmp_path / "log").read_text()
@@ -211,3 +211,9 @@ def test_the_program_itself_prints_nothing_of_it(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 3 and b"\x1b" not in done.stderr + done.stdout
+
+
+def test_a_document_has_the_version_of_documents_or_its_own() -> None:
+    assert json.loads(json_document({"labs": ["a\x7f"]})) == {"version": 1, "labs": ["a\x7f"]}
+    assert "\x7f" not in json_document({"labs": ["a\x7f"]})
+    assert json.loads(json_document({"version": 7})) == {"version": 7}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from placewire.agent.contract.diagnosis import Finding
 from placewire.agent.contract.state import NicFacts
 from placewire.agent.doctor.facts import Facts
 from placewire.agent.doctor.findings import ORDER, exit_code
+from placewire.visible import json_document
 from placewire.visible_console import VisibleConsole
 
 WIDTH = 100
@@ -29,7 +29,7 @@ def document(facts: Facts, found: Sequence[Finding]) -> str:
         "findings": [one.model_dump() for one in found],
         "facts": facts.model_dump(mode="json"),
     }
-    return json.dumps(content, indent=2)
+    return json_document(content, indent=2)
 
 
 def print_findings(facts: Facts, found: Sequence[Finding]) -> None:

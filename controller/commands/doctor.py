@@ -33,7 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
 
         found = await _findings(plan, tools)
         if arguments.json:
-            print_json({s: [one.model_dump() for one in some] for s, some in found.items()})
+            documents = {s: [one.model_dump() for one in some] for s, some in found.items()}
+            print_json({"servers": documents})
         elif any(found.values()):
             tools.show.console.print(findings_table(found))
         else:

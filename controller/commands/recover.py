@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from placewire.controller.commands.arguments import add_plan
@@ -59,7 +60,9 @@ def _left_open(plan: Plan, tools: Tools) -> Decision | None:
     return left_open(journal, plan.name)
 
 
-async def _by_journal(plan: Plan, tools: Tools, found: Decision | None, *, yes: bool) -> object:
+async def _by_journal(
+    plan: Plan, tools: Tools, found: Decision | None, *, yes: bool
+) -> Mapping[str, object]:
     """Ends all that was left open, the latest first, and says so. Returns the document of `--json`:
     of the latest, with those of the others."""
     from placewire.controller.story.held import about_carried
@@ -70,7 +73,7 @@ async def _by_journal(plan: Plan, tools: Tools, found: Decision | None, *, yes: 
     await examine(plan, tools.agents, tools.journal)
     if found is None:
         tools.show.say("no change was left unfinished")
-        return None
+        return {"decision": None, "way": None, "by_lease": [], "earlier": []}
 
     def tell(done: Recovered) -> None:
         tools.show.say(_told(done))
@@ -105,7 +108,7 @@ def _told(done: Recovered) -> str:
     return f"decision {done.decision.id}: {_TOLD[done.way]}{where}{when}"
 
 
-async def _by_leases(plan: Plan, tools: Tools, why: str, *, yes: bool) -> object:
+async def _by_leases(plan: Plan, tools: Tools, why: str, *, yes: bool) -> Mapping[str, object]:
     """Returns the document of `--json`, which has the servers that were restored."""
     from placewire.controller.story.recovery import recover_by_leases
 

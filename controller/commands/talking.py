@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
+from collections.abc import Mapping
 
 from placewire.controller.errors import UsageError
+from placewire.visible import json_document
 
 _printed = [False]
 
 
-def print_json(document: object) -> None:
+def print_json(document: Mapping[str, object]) -> None:
     _printed[0] = True
-    # JSON escapes all that a terminal would obey but this one character.
-    sys.stdout.write(json.dumps(document, indent=2).replace("\x7f", "\\u007f") + "\n")
+    sys.stdout.write(json_document(document, indent=2) + "\n")
 
 
 def begin_output() -> None:
@@ -22,7 +22,7 @@ def begin_output() -> None:
     _printed[0] = False
 
 
-def print_only_json(document: object) -> None:
+def print_only_json(document: Mapping[str, object]) -> None:
     """Prints it where the command has printed none: one command prints one document."""
     if not _printed[0]:
         print_json(document)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +18,7 @@ from placewire.optimizer.commands.outcome import DONE, ended, say, tell
 from placewire.optimizer.commands.outputs import refuse_overwriting
 from placewire.optimizer.commands.placing import place_best
 from placewire.optimizer.quantities import format_bytes, format_seconds, format_step
-from placewire.visible import visible_json
+from placewire.visible import json_document
 
 if TYPE_CHECKING:
     from placewire.optimizer.cluster import Cluster
@@ -104,7 +103,7 @@ def _advise(options: argparse.Namespace) -> int:
             "advice": advice,
             "spread": spread,
         }
-        print(visible_json(json.dumps(document)))
+        print(json_document(document))
         return DONE
     tell("\n".join([*_table(rows, batch if isinstance(batch, int) else None), "", advice]))
     if spread:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from placewire.optimizer.commands.arguments import EXIT_CODES, seconds
 from placewire.optimizer.commands.outcome import DONE, INFEASIBLE, ended, tell
+from placewire.visible import json_document
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
@@ -39,7 +39,8 @@ def _check(options: argparse.Namespace) -> int:
     graph = load_graph(options.graph)
     violations = check(graph, load_placement(options.placement), options.prove)
     if options.json:
-        print(json.dumps([{"where": v.where, "what": v.what} for v in violations]))
+        found = [{"where": v.where, "what": v.what} for v in violations]
+        print(json_document({"violations": found}))
     else:
         for violation in violations:
             tell(str(violation))

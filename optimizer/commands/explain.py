@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import asdict
 from pathlib import Path
 
 from placewire.optimizer.commands.arguments import EXIT_CODES
 from placewire.optimizer.commands.outcome import DONE, InputError, ended, tell
+from placewire.visible import json_document
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
@@ -51,7 +51,7 @@ def _explain(options: argparse.Namespace) -> int:
         raise InputError(f"the placement does not hold: {violations[0]}")
     explanation = explain(graph, placement)
     if options.json:
-        print(json.dumps(asdict(explanation)))
+        print(json_document(asdict(explanation)))
     else:
         tell("\n".join(explanation_lines(placement, explanation)))
     return DONE

@@ -10,7 +10,11 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from collections.abc import Mapping
 
+# Of what commands print with --json (docs/json.md). It rises where a key goes, or changes its
+# meaning.
+JSON_VERSION = 1
 _LINE = re.compile(r"\n(?=\S)")
 
 
@@ -26,6 +30,11 @@ def visible_lines(text: str, *, indent: str = "") -> str:
         return text
     kept = "".join(c if c == "\n" else _shown(c) for c in text)
     return _LINE.sub(f"\n{indent}", kept)
+
+
+def json_document(document: Mapping[str, object], *, indent: int | None = None) -> str:
+    """What a command prints with --json; a document with a version of its own keeps that."""
+    return visible_json(json.dumps({"version": JSON_VERSION, **document}, indent=indent))
 
 
 def visible_json(text: str) -> str:

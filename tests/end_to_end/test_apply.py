@@ -359,7 +359,8 @@ def test_an_agent_that_is_down_is_exit_5(cluster: TestCluster, untouched: None) 
         doctor = cluster.run("doctor", str(cluster.plan(cluster.document())), "--json")
     finally:
         os.kill(pid, signal.SIGCONT)
-    found = {server: [one["what"] for one in some] for server, some in doctor.document.items()}
+    servers = doctor.document["servers"]
+    found = {server: [one["what"] for one in some] for server, some in servers.items()}
     assert doctor.code == 5 and found["s2"] == ["does not dial in"], doctor.told
     assert "does not dial in" not in found["s1"] + found["s3"]
     assert done.code == 5 and "s2" in done.output, done.told

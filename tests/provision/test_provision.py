@@ -130,7 +130,7 @@ async def test_an_installation_from_a_bare_debian_to_a_bare_debian(cluster: Clus
     assert again["changed"] == []
     assert not (more := differences(installed, snapshot(machine))), "\n".join(more)
 
-    found = cluster.run("doctor")
+    found = cluster.run("doctor")["servers"]
     assert [one for one in found["s1"] if one["severity"] == "error"] == []
     status = cluster.run("status")
     assert status["servers"]["s1"]["lease"]["phase"] == "idle"

@@ -4,7 +4,6 @@ a published table or figure with ours."""
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +22,7 @@ from placewire.optimizer.names import Model
 from placewire.optimizer.published.comparison.presets import PRESETS
 from placewire.optimizer.published.formulations.solver import SolverName
 from placewire.optimizer.reductions.reduction import REDUCTIONS
+from placewire.visible import json_document
 
 if TYPE_CHECKING:
     from placewire.optimizer.published.comparison.cases import (
@@ -140,7 +140,7 @@ def _compare(options: argparse.Namespace) -> int:
         found = compare(cases, file, _say)
     written = _write(options.out, csv_text(found), found)
     if options.json:
-        print(json.dumps(figures(found)))
+        print(json_document({"rows": figures(found)}))
     else:
         print("\n".join([*table_lines(found), "", written]))
     return DONE
@@ -164,8 +164,8 @@ def _reproduce(options: argparse.Namespace) -> int:
     found, rows = reproduce(preset, options.out, _say)
     written = _write(options.out, beside_csv(found), rows)
     if options.json:
-        print(json.dumps({"title": preset.title, "figures": [asdict(one) for one in found],
-                          "differs": list(preset.differs)}))  # fmt: skip
+        told = {"title": preset.title, "figures": list(map(asdict, found))}
+        print(json_document({**told, "differs": list(preset.differs)}))
     else:
         print("\n".join([*beside_lines(preset, found), "", written]))
     return DONE

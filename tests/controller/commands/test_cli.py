@@ -100,7 +100,8 @@ def test_what_a_command_tells_can_be_a_document(
     state, out = ("--state-dir", str(tmp_path / "s")), tmp_path / "o"
     issued = told("authority", "issue", "s1", "--out", str(out), *state)
     assert issued["server"] == "s1" and all(Path(file).exists() for file in issued["files"])
-    assert told("authority", "deny", "s1", *state) == {"server": "s1", "denied": 1}
+    denied = told("authority", "deny", "s1", *state)
+    assert denied == {"version": 1, "server": "s1", "denied": 1}
     assert isinstance(told("lab", "list")["labs"], list)
 
 
@@ -124,7 +125,7 @@ def test_a_command_whose_output_nobody_reads_ends_as_ever() -> None:
     ("closed", "told", "complaint"),
     [
         (">&-", "", "controller: "),
-        ("2>&-", '{\n  "error": ', ""),
+        ("2>&-", '{\n  "version": 1,\n  "error": ', ""),
         ("<&- >&-", "", "controller: "),
         ("<&- >&- 2>&-", "", ""),
     ],

@@ -111,6 +111,9 @@ def test_an_installation_puts_nothing_back_and_says_so(
     assert "what provision did stays" in EXIT_CODES[INTERRUPTED]
 
 
+NOTHING_DONE = {"version": 1, "changes": {}, "others": {}}
+
+
 class Interrupted:
     """`controller destroy --json`, with parts of it replaced."""
 
@@ -152,7 +155,7 @@ def test_a_destroy_that_is_interrupted_says_that_it_goes_on_and_what_came_of_it(
     destroy.replace(destruction, "destroyed", destroyed)
     assert destroy.run() == INTERRUPTED
     told = capsys.readouterr()
-    assert json.loads(told.out) == {"changes": {}, "others": {}}, "one document, of what was done"
+    assert json.loads(told.out) == NOTHING_DONE, "one document, of what was done"
     assert told.err.count("a destroy cannot be stopped halfway: it goes on to its end") == 2
     assert "interrupted; nothing of the plan is left on s1, s2\n" in told.err
     assert "putting" not in told.err
@@ -171,9 +174,7 @@ def test_an_interrupted_destroy_prints_one_document(
     told = capsys.readouterr()
     document = json.loads(told.out)
     if after:
-        assert (
-            document == {"changes": {}, "others": {}} and "nothing of the plan is left" in told.err
-        )
+        assert document == NOTHING_DONE and "nothing of the plan is left" in told.err
     else:
         assert document["exit_code"] == INTERRUPTED
         assert document["error"]["what"] == "interrupted; no server's network was changed"
@@ -193,6 +194,4 @@ def test_a_problem_after_a_document_prints_no_second(
     destroy.replace(dropped_servers, "dropped_servers", problem)
     assert destroy.run() == 5
     told = capsys.readouterr()
-    assert (
-        json.loads(told.out) == {"changes": {}, "others": {}} and "it does not answer" in told.err
-    )
+    assert json.loads(told.out) == NOTHING_DONE and "it does not answer" in told.err

@@ -141,7 +141,7 @@ def test_two_servers_with_one_identity_are_named_and_refused(tmp_path: Path) -> 
         assert {lease.highest_generation for lease in cluster.leases.values()} == {0}
         doctor = cluster.run("doctor", cluster.plan(), "--json")
         assert doctor.code == 5
-        assert "runs twice, at" in doctor.document["s1"][0]["what"], doctor.output
+        assert "runs twice, at" in doctor.document["servers"]["s1"][0]["what"], doctor.output
     noted = [json.loads(line) for line in (cluster.state / "refused.jsonl").open()]
     assert any("is a second 's1'" in one["why"] for one in noted)
 

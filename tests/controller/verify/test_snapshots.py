@@ -93,8 +93,10 @@ def test_what_was_and_what_is(tmp_path: Path, launcher: Answering, run: Any) -> 
 
 def test_a_document_tells_it_too(tmp_path: Path, launcher: Answering, run: Any) -> None:
     file = tmp_path / "before.json"
-    assert json.loads(run("--snapshot", file, "--json")[1]) == {"snapshot": str(file)}
-    assert json.loads(run("--against-snapshot", file, "--json")[1]) == {"differences": {}}
+    written = json.loads(run("--snapshot", file, "--json")[1])
+    assert written == {"version": 1, "snapshot": str(file)}
+    compared = json.loads(run("--against-snapshot", file, "--json")[1])
+    assert compared == {"version": 1, "differences": {}}
     launcher.answers["s1"] = snapshot(9000)
     code, said, _ = run("--against-snapshot", file, "--json")
     document = json.loads(said)

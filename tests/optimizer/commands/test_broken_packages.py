@@ -86,7 +86,7 @@ def test_solve_goes_on_and_the_list_says_which_engine_is_broken(broken, files, c
     told = capsys.readouterr().out
     assert "\nmine " in told and said in told and "\nheft " in told
     assert main(["engines", "--json"]) == 0
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["methods"]}
     assert said in rows["mine"]["broken"] and "broken" not in rows["heft"]
 
 

@@ -64,7 +64,7 @@ def test_check_finds_a_forged_step_and_exits_4(files, capsys):
     assert main(["check", str(files[0]), str(files[2])]) == 4
     assert "step_seconds: says 0.001" in capsys.readouterr().out
     assert main(["check", str(files[0]), str(files[2]), "--json"]) == 4
-    assert json.loads(capsys.readouterr().out)[0]["where"] == "step_seconds"
+    assert json.loads(capsys.readouterr().out)["violations"][0]["where"] == "step_seconds"
 
 
 def complaint(capsys) -> str:

@@ -49,7 +49,7 @@ def test_the_command_lists_every_engine_with_its_paper(capsys):
     assert optimizer_main(["engines"]) == 0
     text = capsys.readouterr().out
     assert optimizer_main(["engines", "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)
+    listed = json.loads(capsys.readouterr().out)["methods"]
     assert [row["name"] for row in listed] == list(ENGINES)
     for row in listed:
         assert f"\n{row['name']} " in "\n" + text

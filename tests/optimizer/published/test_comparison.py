@@ -76,7 +76,7 @@ def test_a_comparison_is_a_table_a_csv_file_and_two_pictures(files, capsys):
 
 def test_what_was_interrupted_goes_on_where_it_ended(files, capsys):
     assert compare(files, "--engines", "single", "--json") == 0
-    first = json.loads(capsys.readouterr().out)
+    first = json.loads(capsys.readouterr().out)["rows"]
     rows = files[2] / "rows.jsonl"
     kept = rows.read_bytes()
     rows.write_bytes(kept + b'{"key": "cut o')  # as a power failure leaves it
@@ -84,7 +84,7 @@ def test_what_was_interrupted_goes_on_where_it_ended(files, capsys):
     said = capsys.readouterr()
     assert "1 of 2 cases are in" in said.err
     assert "[1/1]" in said.err
-    assert json.loads(said.out)[0]["key"] == first[0]["key"]
+    assert json.loads(said.out)["rows"][0]["key"] == first[0]["key"]
     assert rows.read_bytes().startswith(kept)
     assert len(rows.read_bytes().splitlines()) == 2
 

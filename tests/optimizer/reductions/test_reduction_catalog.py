@@ -35,7 +35,7 @@ def test_the_list_names_paper_section_and_what_each_takes(capsys):
     assert [line.split()[0] for line in lines if not line.startswith(" ")] == list(NAMES)
     assert f"{'':20}from: Duan et al., HSDAG (2024), appendix G" in lines
     assert main(["reductions", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(capsys.readouterr().out)["methods"]
     assert [row["name"] for row in rows] == list(NAMES)
     assert {tuple(row) for row in rows} == {("name", "package", "summary", "paper", "section")}
 
