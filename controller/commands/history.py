@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from placewire.controller.commands.arguments import add_json, add_state_dir, plan_name
 from placewire.controller.commands.talking import print_json
 from placewire.optimizer.commands.arguments import positive
+
+if TYPE_CHECKING:
+    from placewire.controller.records.journal import Decision, Run
 
 PURPOSE = "list the decisions for servers and the job runs in this machine's journal"
 
@@ -25,15 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from placewire.controller.records.journal import Journal
     from placewire.controller.show.console import console
     from placewire.controller.show.history import decisions_table, runs_table
 
     name = None if arguments.plan is None else plan_name(arguments.plan)
-    with Journal.open(arguments.state_dir) as journal:
-        runs = journal.runs(name)[-arguments.last :]
-        decisions = [one for one in journal.decisions() if name in (None, one.plan_name)]
-    decisions = decisions[-arguments.last :]
+    decisions, runs = _recorded(arguments.state_dir, name)
+    decisions, runs = decisions[-arguments.last :], runs[-arguments.last :]
     if arguments.json:
         told = {"decisions": list(map(asdict, decisions)), "runs": list(map(asdict, runs))}
         print_json(told)
@@ -45,3 +48,16 @@ def run(arguments: argparse.Namespace) -> int:
         if runs:
             out.print(runs_table(runs))
     return 0
+
+
+def _recorded(state_dir: Path, name: str | None) -> tuple[Sequence[Decision], Sequence[Run]]:
+    """Makes no journal where there is no folder for it. name: of the plan; None: of all."""
+    from placewire.controller.records.journal import Journal
+
+    try:
+        state_dir.lstat()
+    except FileNotFoundError:
+        return (), ()
+    with Journal.open(state_dir) as journal:
+        decisions = [one for one in journal.decisions() if name in (None, one.plan_name)]
+        return decisions, journal.runs(name)

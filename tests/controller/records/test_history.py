@@ -65,6 +65,14 @@ def test_decisions_and_runs_are_a_line_each(
     assert len(cells("other version")) == 1
 
 
+def test_history_makes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "none"
+    assert "nothing was decided yet" in said(capsys, "--state-dir", str(folder))
+    document = json.loads(said(capsys, "--json", "--state-dir", str(folder)))
+    assert document == {"version": 1, "decisions": [], "runs": []}
+    assert not folder.exists()
+
+
 def test_one_plan_s_the_last_and_as_json(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = ("--state-dir", str(state))
     document: dict[str, Any] = json.loads(said(capsys, "small", "--last", "1", "--json", *folder))
