@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,12 +24,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--back", type=positive, default=1, metavar="N",
         help="which run: 1 is the last one (the default), 2 the one before it, …",
     )  # fmt: skip
+    parser.add_argument(
+        "--follow", action="store_true", help="go on with what they print, until the run has ended"
+    )
     add_json(parser)
     add_state_dir(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from placewire.controller.records.run_log import printed, rank_mark, runs_of, says_left_out
+    from placewire.controller.records.run_log import printed, runs_of
 
     name = plan_name(arguments.plan)
     # A name with a slash in it would lead to another folder.
@@ -39,6 +43,10 @@ def run(arguments: argparse.Namespace) -> int:
             where=str(arguments.state_dir),
             remedy="`controller history` lists the runs that this machine started",
         )
+    if arguments.follow:
+        if arguments.json:
+            raise UsageError("--follow prints lines, and no document", remedy="leave out --json")
+        return _follow(found[-arguments.back], arguments.rank)
     with found[-arguments.back].open(encoding="utf-8", errors="replace", newline="\n") as log:
         if arguments.rank is not None:
             ranks = sorted({one.rank for one in printed(log)})
@@ -52,13 +60,28 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             lines = [asdict(o) for o in printed(log) if arguments.rank in (None, o.rank)]
             print_json({"log": str(found[-arguments.back]), "lines": lines})
-        elif arguments.rank is None:
-            sys.stdout.writelines(map(visible_lines, log))
         else:
-            mark = f" {rank_mark(arguments.rank)}"
-            sys.stdout.writelines(
-                visible_lines(line)
-                for line in log
-                if mark in line[: len("HH:MM:SS") + len(mark)] or says_left_out(line)
-            )
+            sys.stdout.writelines(_lines(log, arguments.rank))
     return 0
+
+
+def _follow(log: Path, rank: int | None) -> int:
+    from placewire.controller.records.run_log import followed
+
+    try:
+        for line in _lines(followed(log), rank):
+            sys.stdout.write(line)
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        pass  # The usual way to end it.
+    return 0
+
+
+def _lines(log: Iterable[str], rank: int | None) -> Iterator[str]:
+    """rank: None for those of all ranks."""
+    from placewire.controller.records.run_log import rank_mark, says_left_out
+
+    mark = None if rank is None else f" {rank_mark(rank)}"
+    for line in log:
+        if mark is None or mark in line[: len("HH:MM:SS") + len(mark)] or says_left_out(line):
+            yield visible_lines(line)

@@ -1,11 +1,13 @@
 """Logs what ranks print: a file for each run; the last 20 of each plan are kept.
 
 A log does not grow beyond LONGEST_BYTES: where ranks print more, its beginning and its newest end
-are kept, and a line in between says how much is left out.
+are kept, and a line in between says how much is left out. Who writes a log holds a lock on it, so
+that others know when it is complete.
 """
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import re
@@ -23,6 +25,8 @@ from placewire.visible import visible
 _KEPT_RUNS = 20
 LONGEST_BYTES = 32 * 2**20
 _LEFT_OUT = "-- "
+# How often one that follows a log looks for new lines.
+_LOOK_SECONDS = 0.2
 
 
 class RunLog:
@@ -132,8 +136,39 @@ def _new(own: Path) -> tuple[Path, int]:
     for number in itertools.count(1):
         path = own / f"{name}{f'-{number}' if number > 1 else ''}.log"
         with suppress(FileExistsError):
-            return path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            with suppress(OSError):  # Without it nobody can follow the log.
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return path, descriptor
     raise AssertionError("numbers do not end")
+
+
+def followed(path: Path) -> Iterator[str]:
+    """Yields the lines of a log as they are written, and ends when nobody writes it any more."""
+    with path.open("rb") as log:
+        begun = b""  # of a line
+        while True:
+            complete = _nobody_writes(log.fileno())
+            for piece in iter(log.readline, b""):
+                begun += piece
+                if begun.endswith(b"\n"):
+                    yield begun.decode(errors="replace")
+                    begun = b""
+            if complete:
+                return
+            if os.fstat(log.fileno()).st_size < log.tell():  # It was shortened.
+                log.seek(0, os.SEEK_END)
+                begun = b""
+                yield f"{_LEFT_OUT}what ranks printed in a moment is left out here\n"
+            time.sleep(_LOOK_SECONDS)
+
+
+def _nobody_writes(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def runs_of(folder: Path, plan_name: str) -> list[Path]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import stat
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +16,7 @@ import pytest
 import yaml
 
 from placewire.controller.cli import main
-from placewire.controller.records.run_log import RunLog, run_log, runs_of
+from placewire.controller.records.run_log import RunLog, followed, run_log, runs_of
 from tests.controller.plans import plan_document
 
 
@@ -165,3 +168,65 @@ def test_a_link_among_the_logs_is_no_run(state: Path) -> None:
     (own / "0-link.log").symlink_to(state / "elsewhere.log")
     (own / "0-dangling.log").symlink_to(state / "nowhere")
     assert [path.is_symlink() for path in runs_of(state / "logs", "small")] == [False, False]
+
+
+class Follower:
+    """`controller logs small --follow` in a process of its own."""
+
+    def __init__(self, state: Path, *words: str) -> None:
+        command = ["-m", "placewire.controller.cli", "logs", "small", "--follow", *words]
+        self.process = subprocess.Popen(
+            [sys.executable, *command, "--state-dir", str(state)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()[len("HH:MM:SS") :]
+
+
+def test_lines_are_followed_until_the_run_ends(tmp_path: Path) -> None:
+    with run_log(tmp_path / "logs", "small") as log:
+        log.write(0, "begins")
+        follower, of_one = Follower(tmp_path), Follower(tmp_path, "--rank", "1")
+        assert follower.line() == " rank 0 | begins\n"
+        log.write(1, "goes on")
+        assert follower.line() == of_one.line() == " rank 1 | goes on\n"
+        assert follower.process.poll() is None
+        log.write(0, "ends")
+    assert follower.line() == " rank 0 | ends\n"
+    assert of_one.process.communicate() == ("", "") and of_one.process.returncode == 0
+    assert follower.process.communicate() == ("", "") and follower.process.returncode == 0
+
+
+def test_a_follower_of_a_log_that_is_shortened_goes_on(tmp_path: Path) -> None:
+    with run_log(tmp_path / "logs", "small") as long:
+        lines = followed(long.path)
+        log = RunLog(long._file, long.path, longest_bytes=4_000)
+        log.write(0, "x" * 3_900)
+        assert "x" in next(lines)
+        log.write(0, "y" * 200)
+        assert "y" in next(lines)
+        log.write(0, "before the end")
+        assert log.left_out_bytes > 0
+        assert next(lines) == "-- what ranks printed in a moment is left out here\n"
+        log.write(0, "the end")
+        assert next(lines).endswith("rank 0 | the end\n")
+    assert list(lines) == []
+
+
+def test_who_follows_ends_it_with_an_interrupt(tmp_path: Path) -> None:
+    with run_log(tmp_path / "logs", "small") as log:
+        log.write(0, "begins")
+        follower = Follower(tmp_path)
+        assert follower.line() == " rank 0 | begins\n"
+        follower.process.send_signal(signal.SIGINT)
+        assert follower.process.communicate() == ("", "") and follower.process.returncode == 0
+
+
+def test_lines_are_no_document(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, output, error = said(capsys, "small", "--state-dir", state, "--follow", "--json")
+    assert code == 2 and "--follow prints lines" in error
+    assert json.loads(output)["exit_code"] == 2
+    code, output, _ = said(capsys, "small", "--state-dir", state, "--follow")
+    assert code == 0 and "the second run" in output
