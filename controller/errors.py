@@ -3,7 +3,8 @@
 PlacewireError             1  a lab, a profile or the search failed on this machine
 ├── JournalFailed          1  the journal cannot be read or written
 ├── UsageError             2  the command line is wrong
-│   └── CannotListen          the address that agents dial is taken
+│   ├── CannotListen          the address that agents dial is taken
+│   └── ChangeUnderWay        by another command, to which agents dial in
 ├── PlanError              3  plan.yaml has mistakes; each is told with its YAML path
 ├── InfeasiblePlacement    4  no placement fits the cluster
 ├── AgentProblem           5  an agent or its server is at fault:
@@ -91,6 +92,19 @@ class UsageError(PlacewireError):
 
 class CannotListen(UsageError):
     """Another process, perhaps another controller, listens at the address already."""
+
+
+class ChangeUnderWay(UsageError):
+    """Another command changes servers, or runs a job, and agents dial in to it. holder: which
+    process it is, and since when, in words."""
+
+    def __init__(self, holder: str, *, where: str) -> None:
+        super().__init__(
+            f"another change is under way: {holder}",
+            where=where,
+            remedy="agents dial in to that controller; wait for it to end",
+        )
+        self.holder = holder
 
 
 class PlanError(PlacewireError):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placewire.controller.commands.interrupts import interruptible
-from placewire.controller.errors import CannotListen, UsageError
+from placewire.controller.errors import CannotListen, ChangeUnderWay, UsageError
 from placewire.controller.uninterruptible import NOTHING_CHANGED
 
 if TYPE_CHECKING:
@@ -88,11 +88,7 @@ async def _with_tools(
                 return await work(plan, tools)
         except CannotListen as error:
             if (holder := journal.change_lock.holder()) is not None:
-                raise UsageError(
-                    f"another change is under way: {holder}",
-                    where=error.where,
-                    remedy="agents dial in to that controller; wait for it to end",
-                ) from error
+                raise ChangeUnderWay(holder, where=error.where) from error
             raise
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections import deque
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from placewire.controller.commands.arguments import add_plan
+from placewire.controller.commands.arguments import add_plan, plan_name
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import print_json
-from placewire.controller.errors import AgentUnreachable, LaunchFailed
+from placewire.controller.errors import AgentUnreachable, ChangeUnderWay, LaunchFailed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from placewire.controller.story.tools import Tools
 
 PURPOSE = "show what is in force on every server of the plan"
+
+# So many of what ranks printed last are shown while a job runs.
+_LAST_LINES = 5
 
 add_arguments = add_plan
 
@@ -69,4 +73,41 @@ def run(arguments: argparse.Namespace) -> int:
                 )
         return AgentUnreachable.exit_code if None in observations.values() else 0
 
-    return in_session(arguments, status, needs_journal=False)
+    try:
+        return in_session(arguments, status, needs_journal=False)
+    except ChangeUnderWay as change:
+        return _tell_of(change, arguments)
+
+
+def _tell_of(change: ChangeUnderWay, arguments: argparse.Namespace) -> int:
+    """Tells of a change under way what the journal and the log know: agents dial in to the command
+    that makes it, and cannot be asked."""
+    from placewire.controller.records.journal import Journal
+    from placewire.controller.records.run_log import is_written, printed, runs_of
+    from placewire.controller.show.story import Show
+
+    name = plan_name(str(arguments.plan))
+    show = Show(to_error=arguments.json)
+    with Journal.open(arguments.state_dir, show.say, needed=False) as journal:
+        decisions = journal.decisions()
+    log = next((log for log in runs_of(arguments.state_dir / "logs", name)[-1:]), None)
+    lines = []
+    if log is not None and is_written(log):
+        with log.open(encoding="utf-8", errors="replace", newline="\n") as file:
+            lines = list(deque(printed(file), _LAST_LINES))
+    latest = None
+    if decisions:
+        last = decisions[-1]
+        latest = {"decision": last.id, "plan": last.plan_name, "phase": last.last_phase}
+    if arguments.json:
+        document = {"holder": change.holder, "latest": latest, "lines": list(map(asdict, lines))}
+        print_json({"under_way": document})
+        return 0
+    show.say(f"a change is under way: {change.holder}; agents dial in to that command")
+    if latest is not None:
+        show.say("the latest decision is {decision}, of plan {plan}: {phase}".format(**latest))
+    for line in lines:
+        show.say(f"{line.time} rank {line.rank} | {line.text}")
+    if lines:
+        show.say(f"`controller logs {name} --follow` goes on with what ranks print")
+    return 0

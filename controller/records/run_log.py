@@ -163,6 +163,12 @@ def followed(path: Path) -> Iterator[str]:
             time.sleep(_LOOK_SECONDS)
 
 
+def is_written(path: Path) -> bool:
+    """Whether the run that this log is of goes on."""
+    with path.open("rb") as log:
+        return not _nobody_writes(log.fileno())
+
+
 def _nobody_writes(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -71,6 +71,12 @@ def test_a_second_change_is_told_who_makes_the_first(cluster: MemoryCluster) -> 
         assert second.code == 2, second.output
         assert f"another change is under way: process {first.pid}, since" in second.output
         assert "wait for it to end" in second.output
+        status = cluster.run("status", plan, "--json")
+        under_way = status.document["under_way"]
+        assert under_way["holder"].startswith(f"process {first.pid}, since")
+        assert under_way["latest"]["phase"] in ("begun", "staged") and under_way["lines"] == []
+        told = cluster.run("status", plan)
+        assert told.code == 0 and "agents dial in to that command" in told.output
         elsewhere = cluster.run("destroy", plan, "--yes", "--listen", f"127.0.0.1:{free_port()}")
         assert elsewhere.code == 2, elsewhere.output
         cluster.come_back("s2")
