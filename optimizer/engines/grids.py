@@ -25,7 +25,7 @@ from placewire.optimizer.engines.pieces import Layout, Pieces
 from placewire.optimizer.engines.solution import Cuts
 
 # How many ranges of pieces a column has.
-_TURNS = (1, 2)
+_TURNS = (1, 2, 3, 4, 6)
 # With much lateness an earlier micro-batch's backward half comes before a later one's forward.
 _LATENESS = (1.0, 1 / 8, 1 / 32)
 # In data parallelism it also lets gradients be added, and updates begin, before the last half ends.
