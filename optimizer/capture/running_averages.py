@@ -5,14 +5,15 @@ As one operator it would hand these from each micro-batch to the next. Here it g
 mean and variance, and one operator for each average moves it by those of all micro-batches, in
 their order.
 
-On a processor the averages equal those of PyTorch to the last bit where its kernel rounds as it
-does on x86 with AVX2; elsewhere, and on CUDA, they may differ in the last bit.
+On a processor the averages equal those of PyTorch to the last bit, as its kernels round on x86
+with AVX2 or AVX512 (torch 2.13); elsewhere, and on CUDA, they may differ in the last bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import fx
@@ -34,24 +35,41 @@ _BACKWARD_TRAINS = 7
 _WHOLE_MOMENTUM = 1.0
 
 
-def rounded_twice(
-    old: torch.Tensor, found: Sequence[torch.Tensor], momentum: float
+def running_average(
+    old: torch.Tensor, found: Sequence[torch.Tensor], momentum: float, kept: float
 ) -> torch.Tensor:
-    """Returns the running average after the statistics in `found`, float[channels] each. Each
-    product is rounded, and each sum."""
+    """Returns the average after the statistics in `found`, float[channels] each. kept: 1 - momentum
+    in the type of the average. Each product is rounded, and each sum."""
+    new = old * kept
+    for number, one in enumerate(found):
+        if number:
+            new.mul_(kept)
+        new.add_(one * momentum)
+    return new
+
+
+def running_average_fused(
+    old: torch.Tensor, found: Sequence[torch.Tensor], momentum: float, kept: float
+) -> torch.Tensor:
+    """As running_average(), but the sum with the second product is rounded once."""
+    new = old * kept
+    for number, one in enumerate(found):
+        if number:
+            new.mul_(kept)
+        new.add_(one, alpha=momentum)
+    return new
+
+
+def running_average_interpolated(
+    old: torch.Tensor, found: Sequence[torch.Tensor], momentum: float, kept: float
+) -> torch.Tensor:
+    """As running_average() but for rounding, by one kernel for each statistic."""
     for one in found:
-        old = old * (1.0 - momentum) + one * momentum
+        old = torch.lerp(old, one, momentum)
     return old
 
 
-def rounded_once(old: torch.Tensor, found: Sequence[torch.Tensor], momentum: float) -> torch.Tensor:
-    """As rounded_twice(), but a sum with its product is rounded once."""
-    for one in found:
-        old = torch.add(old * (1.0 - momentum), one, alpha=momentum)
-    return old
-
-
-MOVES = (rounded_twice, rounded_once)
+MOVES = (running_average, running_average_fused, running_average_interpolated)
 
 
 def with_own_running_averages(joint: JointGraph) -> JointGraph:
@@ -67,7 +85,7 @@ def with_own_running_averages(joint: JointGraph) -> JointGraph:
         pair = [names.get(norm.args[k], "") for k in _AVERAGES]
         items = [new_buffers.get(name) for name in pair]
         alike = _reading_alike(norm)
-        if not alike or items != [_item(norm, k) for k in _NEW_AVERAGES]:
+        if not alike or None in items or items != [_item(norm, k) for k in _NEW_AVERAGES]:
             continue
         for name, item, is_variance in zip(pair, items, (False, True), strict=True):
             new_buffers[name] = _moved(norm, joint.buffers[name], item, is_variance)
@@ -141,14 +159,19 @@ def _moved(
 ) -> fx.Node:
     """Returns the new average, right behind the statistic."""
     assert statistic is not None
-    momentum = norm.args[_MOMENTUM]
     given, value = _value(norm.args[_INPUT]), average.meta["val"]
     assert given is not None
-    # As the kernels of a processor round (torch 2.13). How a CUDA device's do is not known.
-    plain = given.dtype == value.dtype == torch.float32 and is_variance
-    move = rounded_once if plain or value.device.type == "cuda" else rounded_twice
+    if value.device.type != "cpu":
+        move = running_average_interpolated
+    elif given.dtype == value.dtype == torch.float32 and is_variance:
+        move = running_average_fused
+    else:
+        move = running_average
+    momentum: Any = norm.args[_MOMENTUM]
+    kept = 1.0 - float(torch.tensor(momentum, dtype=value.dtype))
     with norm.graph.inserting_after(statistic):
-        moved = norm.graph.call_function(move, (average, [statistic], momentum))
+        arguments = (average, [statistic], momentum, kept)
+        moved = norm.graph.call_function(move, arguments)
     with value.fake_mode:
         moved.meta["val"] = torch.empty_like(value)
     moved.meta[MODULE] = norm.meta.get(MODULE, "")

@@ -19,7 +19,7 @@ def averages_of(captured: CapturedStep) -> list[str]:
     return sorted(graph.ids[i] for i, kind in enumerate(graph.types) if kind in MOVES)
 
 
-@pytest.mark.parametrize("name", ["usual", "slow", "double"])
+@pytest.mark.parametrize("name", ["usual", "slow", "quick", "double"])
 def test_each_average_is_moved_once_and_equals_eager_loops(name: str) -> None:
     path = f"tests.models.normalised:{name}"
     captured = assert_trains_as_eager(path, ADAMW, batch=12, accumulate=3)
@@ -61,6 +61,18 @@ def test_a_checkpointed_batch_norm_moves_its_averages_once() -> None:
     for name in ("running_mean", "running_var"):
         (key,) = (key for key in one if key.endswith(name))
         assert torch.equal(one[key], other[key])
+
+
+def test_batch_norms_in_a_checkpoint_whose_averages_nobody_reads_there_are_captured() -> None:
+    captured = capture("tests.models.normalised:unread", 12, ADAMW, 3, accumulate=3)
+    assert not averages_of(captured) and len(set(train_captured(captured, 3).losses)) == 3
+
+
+def test_the_average_on_a_device_is_that_of_a_processor_but_for_rounding() -> None:
+    old, *found = torch.randn(5, 100, generator=torch.Generator().manual_seed(0))
+    one, *others = (move(old, found, 0.1, 0.9) for move in running_averages.MOVES)
+    for other in others:
+        torch.testing.assert_close(one, other)
 
 
 def test_a_step_of_one_micro_batch_keeps_the_operator_as_it_is() -> None:
