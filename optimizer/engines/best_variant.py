@@ -1,8 +1,9 @@
 """Finds which variant of a step to place: into how many micro-batches and shards it is cut.
 
 The variants are graphs of one step. Each has a bound and its starts; those that begin near the best
-have a short search, and the best of these is placed. What was not searched lost by its bound, or by
-how it began.
+have a short search, and the best of these is placed. What was not searched lost by its bound, by
+how it began, or because there was no time to make its starts: those of large graphs take longer
+than all searches, and the graphs with most promise come first.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from placewire.optimizer.quantities import format_step
 
 # The part of the time or moves that the choice takes; the rest is for the search of what it chose.
 _CHOICE_PART = 0.4
+# Starts are made for this part of the time. Variants that are left then have a bound alone.
+_STARTS_PART = 0.25
 # A variant is searched where its best start is at most so many times the shortest of all, and so
 # many are at most.
 _NEAR, _MOST_SEARCHED = 1.3, 4
@@ -77,24 +80,7 @@ def best_variant(
     """names, problems: at least two; graphs of one step on one cluster, no two the same. Raises
     InfeasibleError where no variant has a placement within the memories."""
     until = time.monotonic() + settings.time_limit_seconds
-    known, why = list[_Known](), list[InfeasibleError]()
-    for k, (name, problem) in enumerate(zip(names, problems, strict=True)):
-        try:
-            known.append(_known(k, name, problem, engine))
-        except InfeasibleError as error:
-            why.append(error)
-            tell(f"{name}: {error}")
-            continue
-        one = known[-1]
-        begins = "no start fits the memories"
-        if math.isfinite(one.start_seconds):
-            begins = f"begins at {format_step(one.start_seconds)}"
-        tell(
-            f"{name}: {problem.graph.operator_count} operators, bound "
-            f"{format_step(one.variant.bound_seconds)}, {begins}"
-        )
-    if not known:
-        raise why[0]
+    known = _all_known(names, problems, engine, settings, tell)
     known.sort(key=lambda one: (one.start_seconds, one.index))
     near = [one for one in known if one.start_seconds <= known[0].start_seconds * _NEAR]
     near = near[:_MOST_SEARCHED]
@@ -138,15 +124,65 @@ def best_variant(
     return Choice(taken.index, starts, left, tuple(one.variant for one in by_index))
 
 
-def _known(index: int, name: str, problem: Problem, engine: str) -> _Known:
-    """Raises InfeasibleError where no placement can fit."""
+def _all_known(
+    names: Sequence[str],
+    problems: Sequence[Problem],
+    engine: str,
+    settings: SolveSettings,
+    tell: Callable[[str], None],
+) -> list[_Known]:
+    """The variants that may have a placement. Raises InfeasibleError where there is none."""
+    known, why, each_operator = list[_Known](), list[InfeasibleError](), list[float]()
+    until = time.monotonic() + settings.time_limit_seconds * _STARTS_PART
+    for k in _by_promise(problems):
+        operators = problems[k].graph.operator_count
+        late = False
+        # The first takes longer than those after it, because code is loaded.
+        if settings.moves is None and len(each_operator) > 1:
+            late = time.monotonic() + min(each_operator) * operators > until
+        try:
+            one = _known(k, names[k], problems[k], engine, starts=not late)
+        except InfeasibleError as error:
+            why.append(error)
+            tell(f"{names[k]}: {error}")
+            continue
+        known.append(one)
+        if late:
+            begins = "no time to begin"
+        else:
+            each_operator.append(one.took_seconds / max(operators, 1))
+            begins = "no start fits the memories"
+            if math.isfinite(one.start_seconds):
+                begins = f"begins at {format_step(one.start_seconds)}"
+        bound = format_step(one.variant.bound_seconds)
+        tell(f"{names[k]}: {operators} operators, bound {bound}, {begins}")
+    if not known:
+        raise why[0]
+    return known
+
+
+def _by_promise(problems: Sequence[Problem]) -> list[int]:
+    """The problems' indices: those with as many micro-batches as devices before those with more and
+    with fewer, and small graphs before large ones."""
+
+    def off(k: int) -> tuple[float, int, int]:
+        problem = problems[k]
+        parts = int(problem.graph.micro_batch.max(initial=0)) + 1
+        ratio = parts / max(len(problem.cluster.devices), 1)
+        return abs(math.log2(ratio)), problem.graph.operator_count, k
+
+    return sorted(range(len(problems)), key=off)
+
+
+def _known(index: int, name: str, problem: Problem, engine: str, *, starts: bool = True) -> _Known:
+    """starts: whether to make them, too. Raises InfeasibleError where no placement can fit."""
     began = time.monotonic()
     if engine != "single":
         refuse_impossible(problem)
     alone = best_single(problem)
     seconds = alone[1] if alone is not None else float("inf")
     # How `auto` would begin says how well a variant can be divided, whatever the engine.
-    if engine != "single":
+    if engine != "single" and starts:
         seen = seen_by_search(problem)
         costing = Costing(seen)
         begun = [*starting_solutions(seen), *piece_solutions(seen)]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from placewire.optimizer.check.check import check
@@ -150,6 +151,18 @@ def test_with_time_a_search_says_how_long_it_takes() -> None:
     (said,) = (line for line in told if line.startswith("v1: searched for "))
     assert 1900 <= int(said.split()[-2]) <= 2000 and choice.taken == 1
     assert 9_000 < choice.left.time_limit_seconds < 10_000
+
+
+def test_without_time_for_all_starts_those_with_most_promise_have_theirs() -> None:
+    graphs = [
+        replace(step(parts), micro_batch=np.array([-1, *range(parts)])) for parts in (1, 2, 16, 4)
+    ]
+    told: list[str] = []
+    limit = replace(SETTINGS, moves=None, time_limit_seconds=1e-3)
+    choice = best_variant(names(4), problems(*graphs), "auto", limit, tell=told.append)
+    begins = {line.split(":")[0]: "begins at" in line for line in told if "bound" in line}
+    assert begins == {"v3": True, "v1": True, "v0": False, "v2": False}
+    assert all(one.bound_seconds > 0.0 for one in choice.variants) and choice.taken in (1, 3)
 
 
 def test_what_cannot_win_by_its_bound_is_not_searched() -> None:
