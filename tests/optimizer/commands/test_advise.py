@@ -70,7 +70,7 @@ def test_a_long_name_of_a_variant_is_cut(tmp_path, capsys) -> None:
 def test_json_is_the_table_and_the_advice_and_nothing_else(tmp_path, capsys) -> None:
     assert advise(tmp_path, [chain(1), chain(4)], cluster(4), "--json") == 0
     found = answer(capsys)
-    assert set(found) == {"rows", "bound_seconds", "advice", "spread"}
+    assert set(found) == {"version", "rows", "bound_seconds", "advice", "spread"}
     assert set(found["rows"]) == {"placewire", "one device", *PEERS}
     steps = {name: row["step_seconds"] for name, row in found["rows"].items()}
     assert list(steps.values()) == sorted(steps.values())
