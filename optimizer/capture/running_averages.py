@@ -127,7 +127,8 @@ def _item(norm: fx.Node, position: int) -> fx.Node | None:
 def _reading_alike(norm: fx.Node) -> list[fx.Node]:
     """The batch norms that read the averages of this one: itself, and a checkpoint's repetition of
     it. Empty where other operators read the averages, old or new."""
-    readers = {user for k in _AVERAGES for user in norm.args[k].users}  # type: ignore[union-attr]
+    averages: list[Any] = [norm.args[k] for k in _AVERAGES]
+    readers = {user for one in averages for user in one.users}
     for one in readers:
         if one.target is not _BATCH_NORM or one.args[_WEIGHT:] != norm.args[_WEIGHT:]:
             return []

@@ -12,8 +12,8 @@ import re
 import unicodedata
 from collections.abc import Mapping
 
-# Of what commands print with --json (docs/json.md). It rises where a key goes, or changes its
-# meaning.
+# The version of all documents that commands print with --json (docs/json.md). It rises where a key
+# goes, or changes its meaning.
 JSON_VERSION = 1
 _LINE = re.compile(r"\n(?=\S)")
 
@@ -33,7 +33,7 @@ def visible_lines(text: str, *, indent: str = "") -> str:
 
 
 def json_document(document: Mapping[str, object], *, indent: int | None = None) -> str:
-    """What a command prints with --json; a document with a version of its own keeps that."""
+    """Returns what a command prints with --json. A document that has a version keeps it."""
     return visible_json(json.dumps({"version": JSON_VERSION, **document}, indent=indent))
 
 

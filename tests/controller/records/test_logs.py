@@ -195,8 +195,8 @@ def test_lines_are_followed_until_the_run_ends(tmp_path: Path) -> None:
         assert follower.process.poll() is None
         log.write(0, "ends")
     assert follower.line() == " rank 0 | ends\n"
-    assert of_one.process.communicate() == ("", "") and of_one.process.returncode == 0
-    assert follower.process.communicate() == ("", "") and follower.process.returncode == 0
+    assert of_one.process.communicate(timeout=60) == ("", "") and of_one.process.returncode == 0
+    assert follower.process.communicate(timeout=60) == ("", "") and follower.process.returncode == 0
 
 
 def test_a_follower_of_a_log_that_is_shortened_goes_on(tmp_path: Path) -> None:
@@ -221,7 +221,8 @@ def test_who_follows_ends_it_with_an_interrupt(tmp_path: Path) -> None:
         follower = Follower(tmp_path)
         assert follower.line() == " rank 0 | begins\n"
         follower.process.send_signal(signal.SIGINT)
-        assert follower.process.communicate() == ("", "") and follower.process.returncode == 0
+        assert follower.process.communicate(timeout=60) == ("", "")
+        assert follower.process.returncode == 0
 
 
 def test_lines_are_no_document(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
