@@ -32,7 +32,7 @@ def advised(asking: Asking, *, as_json: bool) -> str:
 
 def asking(cache: Path, **job: Any) -> Asking:
     made = Asking(cache, **job)
-    solve = made.plan.solve.model_copy(update={"time_limit_seconds": 1.0})
+    solve = made.plan.solve.model_copy(update={"time_limit_seconds": 20.0})
     made.plan = made.plan.model_copy(update={"solve": solve})
     return made
 
