@@ -46,9 +46,9 @@ SMALL_MEMORY, LARGE_MEMORY = "300MiB", "8GiB"
 # (40 Gbit/s). Frames of 9000 bytes let two cores carry all eight NICs at once.
 MODEL, BATCH, SERVERS = "placewire.examples.models.vgg16:training_step", 512, 4
 DEVICE, DEVICE_MEMORY = "rtx4080s", "16GiB"
-TIME_SCALE, NIC_MEGABITS = 1000, 40
+TIME_SCALE, NIC_MEGABITS = 500, 80
 # The set-up latency of a message between such fast machines; slowed down it is 20 ms here.
-SETUP_LATENCY = "20us"
+SETUP_LATENCY = "40us"
 # One device takes longest, and is never late.
 STEPS, STEPS_ALONE = 3, 2
 ADVISE_SECONDS = 20
