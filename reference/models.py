@@ -96,7 +96,8 @@ def _of_type(annotation: Any) -> str:
     if origin is tuple:
         return "a list of mappings" if _models_in(parts[0]) else "a list of texts"
     if origin is Mapping:
-        return "a mapping of names to texts"
+        accepted = _of_type(parts[1])
+        return f"a mapping of names to {'texts' if accepted == 'a text' else accepted}"
     if kinds := [_kind(model) for part in parts for model, _ in _models_in(part)][1:]:
         return f"a mapping, one of {len(kinds) + 1} kinds"
     if parts:  # an optional value

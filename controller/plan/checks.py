@@ -17,13 +17,20 @@ from placewire.agent.contract.entries import bridge_name
 from placewire.job.contract.rdma import rdma_choices
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.learning_rate_schedule import LearningRateSchedule
+from placewire.optimizer.capture.optimizer_options import options_of
 from placewire.optimizer.cluster_plan.checks import cluster_mistakes, nics_by_server
 from placewire.optimizer.cluster_plan.documents import Mistake
 from placewire.optimizer.cluster_plan.values import MEASURED, shown
 from placewire.optimizer.names import is_cpu
 
 if TYPE_CHECKING:
-    from placewire.controller.plan.job import Job, PlacedJob, TorchrunJob
+    from placewire.controller.plan.job import (
+        Job,
+        PlacedJob,
+        PlanOptimizer,
+        PlanParameterGroup,
+        TorchrunJob,
+    )
     from placewire.controller.plan.plan import Plan, SshLaunch
     from placewire.optimizer.cluster_plan.section import PlanNic
 
@@ -110,14 +117,29 @@ def _file_mistakes(plan: Plan, base: Path) -> Iterator[Mistake]:
         yield from _ssh_file_mistakes(plan.launch)
 
 
+def _optimizer_mistakes(optimizer: PlanOptimizer) -> Iterator[Mistake]:
+    """What a class of the user's accepts is known when the model is captured."""
+    if optimizer.name in ("adam", "adamw") and optimizer.momentum is not None:
+        yield (
+            "job.optimizer.momentum",
+            f"{optimizer.name} takes no momentum; leave it out, or choose sgd",
+        )
+    where: dict[str, PlanOptimizer | PlanParameterGroup] = {"job.optimizer": optimizer}
+    where |= {f"job.optimizer.groups[{k}]": one for k, one in enumerate(optimizer.groups)}
+    for path, one in where.items():
+        for key in ("lr", "momentum", "weight_decay"):
+            if key in one.options:
+                yield f"{path}.options.{key}", f"give it as {path}.{key}"
+        try:
+            options_of(optimizer.name, one.options)
+        except CaptureError as error:
+            yield f"{path}.options", str(error)
+
+
 def _job_mistakes(job: Job) -> Iterator[Mistake]:
     if job.kind != "placed":
         return
-    if job.optimizer.name != "sgd" and job.optimizer.momentum is not None:
-        yield (
-            "job.optimizer.momentum",
-            f"{job.optimizer.name} takes no momentum; leave it out, or choose sgd",
-        )
+    yield from _optimizer_mistakes(job.optimizer)
     try:
         LearningRateSchedule(**job.optimizer_document["schedule"])
     except CaptureError as error:

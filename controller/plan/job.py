@@ -19,6 +19,8 @@ from placewire.controller.plan.values import (
     LearningRate,
     Momentum,
     Norm,
+    OptimizerName,
+    OptionValue,
     PathText,
     SecretText,
     Seed,
@@ -30,8 +32,11 @@ from placewire.controller.plan.values import (
     WeightDecay,
 )
 from placewire.frozen import Frozen
+from placewire.optimizer.capture.optimizer_options import Option
 from placewire.optimizer.capture.variants import Cut, cuts
 from placewire.optimizer.cluster_plan.values import Text
+
+Options = Mapping[Text, OptionValue]
 
 
 class PlanSchedule(Frozen):
@@ -70,22 +75,37 @@ class PlanParameterGroup(Frozen):
     weight_decay: WeightDecay | None = Field(
         None, description="the weight decay; none: that of the others"
     )
+    options: Options = Field(
+        default_factory=dict, description="other options than those of the other parameters"
+    )
+
+    @property
+    def all_options(self) -> Mapping[str, Option]:
+        own = {} if self.weight_decay is None else {"weight_decay": self.weight_decay}
+        return {**self.options, **own}
 
     @property
     def document(self) -> dict[str, Any]:
-        decay = self.weight_decay
-        options = {} if decay is None else {"weight_decay": decay}
-        return {"match": list(self.match), "lr": self.lr, "options": options}
+        return {"match": list(self.match), "lr": self.lr, "options": dict(self.all_options)}
 
 
 class PlanOptimizer(Frozen):
-    name: Literal["adamw", "adam", "sgd"] = Field("adamw", description="torch's AdamW, Adam or SGD")
+    name: OptimizerName = Field(
+        "adamw",
+        description="torch's AdamW, Adam or SGD, or any class that is made like those of "
+        "torch.optim, as `module:Class`; the module is looked for in `workdir`, then beside the "
+        "plan",
+    )
     lr: LearningRate = Field(1e-3, description="the learning rate")
     momentum: Momentum | None = Field(
-        None, description="`sgd` only: the momentum; none: torch's default"
+        None, description="the momentum, where the optimizer has one; none: its default"
     )
     weight_decay: WeightDecay | None = Field(
-        None, description="the weight decay; none: torch's default"
+        None, description="the weight decay; none: the optimizer's default"
+    )
+    options: Options = Field(
+        default_factory=dict,
+        description="the optimizer's other options by their names in torch, such as `betas`",
     )
     clip_norm: Norm | None = Field(
         None,
@@ -100,9 +120,9 @@ class PlanOptimizer(Frozen):
     )
 
     @property
-    def options(self) -> Mapping[str, float]:
-        given = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        return {key: value for key, value in given.items() if value is not None}
+    def all_options(self) -> Mapping[str, Option]:
+        own = {"momentum": self.momentum, "weight_decay": self.weight_decay}
+        return {**self.options, **{k: value for k, value in own.items() if value is not None}}
 
 
 class PlanCheckpoint(Frozen):
@@ -226,7 +246,7 @@ class PlacedJob(Frozen):
         return {
             "name": chosen.name,
             "lr": chosen.lr,
-            "options": dict(chosen.options),
+            "options": dict(chosen.all_options),
             "clip_norm": chosen.clip_norm,
             "schedule": schedule,
             "groups": [group.document for group in chosen.groups],

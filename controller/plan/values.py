@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
+from placewire.optimizer.capture.optimizer_options import DEFAULTS, is_class_path
 from placewire.optimizer.cluster_plan.values import (
     Check,
     Text,
@@ -36,6 +37,10 @@ _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*")
 _USER_LENGTH = 64
 # ssh and Ansible give them a meaning within the name of a file.
 _MEANT_BY_SSH = "\"'\\$%`{}"
+_OPTIMIZER_ACCEPTED = "adamw, adam, sgd, or a class as `module:Class`, like torch.optim:RMSprop"
+_OPTION_ACCEPTED = "a number, true, false, or a list of numbers"
+# Every whole number below it can also be a float.
+_LARGEST_OPTION = 2**53
 
 
 def _variable_name(text: str) -> str:
@@ -180,6 +185,23 @@ def _positive(high: float) -> Check:
     return quantity(_number, _ABOVE_0, high, f"more than 0, at most {high:g}")
 
 
+def _optimizer_name(name: str) -> str:
+    if name not in DEFAULTS and not is_class_path(name):
+        raise ValueError(f"{shown(name)} is no optimizer; accepted: {_OPTIMIZER_ACCEPTED}")
+    return name
+
+
+def _option(value: object) -> bool | int | float | tuple[float, ...]:
+    if isinstance(value, bool | int) and abs(value) < _LARGEST_OPTION:
+        return value
+    try:
+        if isinstance(value, list | tuple):
+            return tuple(map(_number, value))
+        return _number(value)
+    except ValueError:
+        raise ValueError(f"found {shown(value)}; accepted: {_OPTION_ACCEPTED}") from None
+
+
 def _engine(name: str) -> str:
     if name not in ENGINES:
         accepted = ", ".join(map(repr, ENGINES))
@@ -218,6 +240,10 @@ _gap = quantity(parse_fraction, 0, _BELOW_1, "0% to below 100%")
 # HTB needs a guaranteed rate above zero.
 _floor = quantity(parse_fraction, 0.01, 1, "1% to 100%")
 
+OptimizerName = Annotated[Text, AfterValidator(Check(_OPTIMIZER_ACCEPTED, _optimizer_name))]
+OptionValue = Annotated[
+    bool | int | float | tuple[float, ...], BeforeValidator(Check(_OPTION_ACCEPTED, _option))
+]
 EngineName = Annotated[
     Text, AfterValidator(Check("an engine that `optimizer engines` lists", _engine))
 ]

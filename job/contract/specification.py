@@ -58,20 +58,23 @@ class ScheduleSpec(Frozen):
     decay: float | None = None
 
 
+OptimizerOption = bool | int | float | tuple[float, ...]
+
+
 class ParameterGroupSpec(Frozen):
     """The fields of placewire.optimizer.capture.updates.ParameterGroup."""
 
     match: tuple[str, ...]
     lr: float | None = None
-    options: Mapping[str, float] = {}
+    options: Mapping[str, OptimizerOption] = {}
 
 
 class OptimizerSpec(Frozen):
-    """clip_norm: the largest norm of the gradients of all parameters together."""
+    """The fields of placewire.optimizer.capture.updates.OptimizerChoice."""
 
-    name: Literal["sgd", "adam", "adamw"] = "adamw"
+    name: str = "adamw"
     lr: float = 1e-3
-    options: Mapping[str, float] = {}
+    options: Mapping[str, OptimizerOption] = {}
     clip_norm: float | None = None
     schedule: ScheduleSpec = ScheduleSpec()
     groups: tuple[ParameterGroupSpec, ...] = ()

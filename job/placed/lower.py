@@ -21,7 +21,7 @@ from placewire.optimizer.capture.execute import execution_of
 from placewire.optimizer.capture.layout import Layout
 from placewire.optimizer.capture.step import CapturedStep
 from placewire.optimizer.capture.stepped import Stepped
-from placewire.optimizer.capture.updates import Adam, Sgd
+from placewire.optimizer.capture.updates import Update
 from placewire.optimizer.placement import Placement, Sent
 
 # torch's memory on a GPU begins at multiples of this, and on a CPU at multiples of a divisor of it.
@@ -100,7 +100,7 @@ class RankProgram:
     inputs: tuple[int, ...]
     stepped: tuple[Stepped, ...]
     held: Mapping[str, torch.Tensor]
-    updates: Mapping[str, Adam | Sgd]
+    updates: Mapping[str, Update]
     operators: Mapping[str, str]
 
     def tell(self, step: int) -> None:
@@ -139,7 +139,7 @@ class _Lowering:
     values: dict[str, fx.Node] = field(default_factory=dict)
     stepped: list[Stepped] = field(default_factory=list)
     held: dict[str, torch.Tensor] = field(default_factory=dict)
-    updates: dict[str, Adam | Sgd] = field(default_factory=dict)
+    updates: dict[str, Update] = field(default_factory=dict)
     wires: dict[tuple[Sent, ...], fx.Node] = field(default_factory=dict)  # by tensors
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ from placewire.job.placed.lower import RankProgram
 from placewire.job.placed.tensor_file import described
 from placewire.optimizer.capture.state import StateName, StatePart
 from placewire.optimizer.capture.step import CapturedStep
-from placewire.optimizer.capture.updates import Adam, Sgd
+from placewire.optimizer.capture.updates import Update
 from placewire.optimizer.graph.halves import forward_hash
 from placewire.optimizer.placement import Placement
 
@@ -40,7 +40,7 @@ class RankState:
 
     parts: Mapping[str, tuple[StatePart, ...]]
     held: Mapping[str, torch.Tensor]
-    updates: Mapping[str, Adam | Sgd]
+    updates: Mapping[str, Update]
     others: Tensors
 
     def to_load(self, steps_done: int) -> Iterator[tuple[str, torch.Tensor]]:

@@ -44,6 +44,8 @@ _GATHERS = {"embedding", "index", "index_select", "gather"}
 _FILLS = {"zeros", "ones", "full", "empty", "scalar_tensor", "arange", "new_zeros", "zeros_like"}
 # (operations, reads and writes) per element of a parameter.
 _UPDATES = {"adam": (14, 7), "adamw": (14, 7), "sgd": (2, 3), "sgd with momentum": (4, 5)}
+# The same where a kernel runs for each operation, for a parameter and for each tensor of its state.
+_UNFUSED = (4, 6)
 _SCALING = (1, 2)  # added to each update where gradients are clipped
 
 
@@ -85,7 +87,11 @@ def _update_cost(parameter: torch.Tensor, choice: OptimizerChoice) -> Cost:
     name = choice.name
     if name == "sgd" and choice.all_options["momentum"]:
         name = "sgd with momentum"
-    operations, touches = _UPDATES[name]
+    if name in _UPDATES:
+        operations, touches = _UPDATES[name]
+    else:
+        kept = 1 + math.ceil(choice.state_bytes(parameter) / max(parameter.nbytes, 1))
+        operations, touches = _UNFUSED[0] * kept, _UNFUSED[1] * kept
     if choice.clip_norm is not None:
         operations, touches = operations + _SCALING[0], touches + _SCALING[1]
     return Cost(operations * parameter.numel(), touches * parameter.nbytes)

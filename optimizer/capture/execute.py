@@ -11,7 +11,7 @@ from torch import fx
 from placewire.optimizer.capture.layout import Layout, as_captured
 from placewire.optimizer.capture.step import CapturedStep
 from placewire.optimizer.capture.stepped import Seeder, Stepped
-from placewire.optimizer.capture.updates import Adam, Sgd, parameter_update
+from placewire.optimizer.capture.updates import Update, parameter_update
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Execution:
     """
 
     seeder: Seeder | None
-    update: Adam | Sgd | None
+    update: Update | None
     layout: Layout | None
 
     @property

@@ -184,7 +184,7 @@ def _weight_bytes(node: fx.Node, placeable: PlaceableGraph, choice: OptimizerCho
     if node.name not in placeable.writers.values():
         return parameter.nbytes
     own = placeable.choice_of(choice, node.name)
-    return parameter.nbytes + own.state_bytes(parameter.nbytes)
+    return parameter.nbytes + own.state_bytes(parameter)
 
 
 def _activation_bytes(node: fx.Node, analysis: Analysis) -> int:

@@ -133,7 +133,7 @@ def _is_tensors(inputs: object) -> bool:
     return isinstance(inputs, tuple) and all(isinstance(x, torch.Tensor) for x in inputs)
 
 
-def _look_here_for(package: str) -> None:
+def look_here_for(package: str) -> None:
     """Puts the working directory first on the path where it has the package: an installed command
     has not got it there, unlike `python -m`."""
     if Path(package).is_dir() or Path(f"{package}.py").is_file():
@@ -149,7 +149,7 @@ def _find_function(model_path: str) -> Callable[..., Any]:
             f"model {model_path!r} is not of the form `module:function`, "
             "for example placewire.examples.models.alexnet:training_step"
         )
-    _look_here_for(module_name.partition(".")[0])
+    look_here_for(module_name.partition(".")[0])
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

@@ -55,7 +55,8 @@ def with_shards(
 ) -> tuple[JointGraph, dict[str, Shard]]:
     """Rewrites the graph so that each large trained parameter is `count` parameters, or fewer where
     these would be small. Returns also the shard by the new parameters' names. joint: without tied
-    parameters. Raises CaptureError where gradients are clipped, as their norm would be another.
+    parameters. Raises CaptureError where gradients are clipped, as their norm would be another, and
+    where the optimizer needs whole weights.
     """
     trained = {k: node.meta["val"] for k, node in joint.parameters.items() if k in joint.gradients}
     total = sum(value.nbytes for value in trained.values())
@@ -71,6 +72,11 @@ def with_shards(
         raise CaptureError(
             f"job.shards {count} cuts {next(iter(cuts))}, and job.optimizer.clip_norm needs the "
             "norm of each whole gradient; leave one of them out"
+        )
+    if not choice.elementwise:
+        raise CaptureError(
+            f"job.shards {count} cuts {next(iter(cuts))}, and {choice.name} updates a weight as a "
+            "whole: of its parts it makes other values; give job.shards 1"
         )
     first_operator = next(node for node in joint.graph.nodes if node.op != "placeholder")
     shards: dict[str, Shard] = {}

@@ -68,9 +68,11 @@ def with_small_weights(
     """Rewrites the graph so that small trained weights are flat parameters. Returns also their
     members. joint: of one micro-batch, without tied parameters. names: all those of parameters, of
     a shard those of its weight. replicas: how many a flat parameter will have. No weight is put
-    into one where that is 1, or where gradients are clipped, as their norm would be another.
+    into one where that is 1, where gradients are clipped, as their norm would be another, or where
+    the optimizer needs each weight by itself.
     """
-    flats = _flats(joint, names, choice) if replicas > 1 and choice.clip_norm is None else {}
+    joined = replicas > 1 and choice.clip_norm is None and choice.elementwise
+    flats = _flats(joint, names, choice) if joined else {}
     if not flats:
         return joint, {}
     first_operator = next(node for node in joint.graph.nodes if node.op != "placeholder")

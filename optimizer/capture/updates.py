@@ -1,9 +1,9 @@
 """Runs one optimizer step for one parameter, in place.
 
 The fused kernels of torch make one pass over memory and need no workspace, but for the scaled
-gradient where gradients are clipped. A parameter's update uses only its own gradient and state, the
-number of the step, and the coefficient of clipping, so that it gives the same bits wherever it
-runs.
+gradient where gradients are clipped; other classes of optimizers run as they are. A parameter's
+update uses only its own gradient and state, the number of the step, and the coefficient of
+clipping, so that it gives the same bits wherever it runs.
 """
 
 from __future__ import annotations
@@ -18,17 +18,20 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from placewire.optimizer.capture.errors import CaptureError
+from placewire.optimizer.capture.foreign_optimizer import ForeignOptimizer, stepped, tried
 from placewire.optimizer.capture.learning_rate_schedule import LearningRateSchedule
+from placewire.optimizer.capture.optimizer_options import (
+    DEFAULTS,
+    Option,
+    is_class_path,
+    options_of,
+)
 from placewire.optimizer.capture.stepped import Stepped
 
 # How many parameters an error names.
 _NAMED = 3
-# Accepted options and their defaults, which are those of torch.optim.
-DEFAULTS: Mapping[str, Mapping[str, float]] = {
-    "adam": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
-    "adamw": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 1e-2},
-    "sgd": {"momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "nesterov": 0.0},
-}
+# The shape of a parameter that every class takes, and what JSON can hold of its options.
+_PROBE, _WRITABLE = (2, 2), (bool, int, float, str, tuple, type(None))
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class ParameterGroup:
 
     match: tuple[str, ...]
     lr: float | None = None
-    options: Mapping[str, float] = field(default_factory=dict)
+    options: Mapping[str, Option] = field(default_factory=dict)
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> ParameterGroup:
@@ -62,7 +65,8 @@ class ParameterGroup:
 
 @dataclass(frozen=True)
 class OptimizerChoice:
-    """name: one of DEFAULTS. options: those in DEFAULTS. Raises CaptureError for any other.
+    """name: one of DEFAULTS, with its options there, or `module:Class`, with the class's own beside
+    lr. Raises CaptureError for any other.
 
     clip_norm: the gradients of all parameters are scaled by one coefficient, so that their norm
     together is at most this, as in torch.nn.utils.clip_grad_norm_. groups: a parameter belongs to
@@ -71,7 +75,7 @@ class OptimizerChoice:
 
     name: str = "adamw"
     lr: float = 1e-3
-    options: Mapping[str, float] = field(default_factory=dict)
+    options: Mapping[str, Option] = field(default_factory=dict)
     clip_norm: float | None = None
     schedule: LearningRateSchedule = field(default_factory=LearningRateSchedule)
     groups: tuple[ParameterGroup, ...] = ()
@@ -80,21 +84,24 @@ class OptimizerChoice:
     def of(document: Mapping[str, Any]) -> OptimizerChoice:
         """document: the fields, and in `schedule` and `groups` their fields. Raises CaptureError,
         and TypeError for an unknown field."""
+        name = str(document.get("name", OptimizerChoice.name))
         schedule = LearningRateSchedule(**document.get("schedule") or {})
-        groups = tuple(ParameterGroup.of(one) for one in document.get("groups") or ())
-        return OptimizerChoice(**{**document, "schedule": schedule, "groups": groups})
+        groups = (ParameterGroup.of(one) for one in document.get("groups") or ())
+        return OptimizerChoice(
+            **{
+                **document,
+                "options": options_of(name, document.get("options") or {}),
+                "schedule": schedule,
+                "groups": tuple(
+                    replace(group, options=options_of(name, group.options)) for group in groups
+                ),
+            }
+        )
 
     def __post_init__(self) -> None:
-        if self.name not in DEFAULTS:
-            raise CaptureError(
-                f"optimizer {self.name!r} is not known; accepted: {', '.join(DEFAULTS)}"
-            )
-        given = {*self.options, *(key for group in self.groups for key in group.options)}
-        if unknown := given - set(DEFAULTS[self.name]):
-            raise CaptureError(
-                f"optimizer {self.name} has no option {min(unknown)!r}; accepted: "
-                f"{', '.join(DEFAULTS[self.name])}"
-            )
+        for options in (self.options, *(group.options for group in self.groups)):
+            options_of(self.name, options)
+        _ = self.foreign  # Raises where the class cannot be used.
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise CaptureError(f"clip_norm {self.clip_norm:g} must be more than 0")
 
@@ -123,19 +130,37 @@ class OptimizerChoice:
                 )
 
     @property
-    def all_options(self) -> Mapping[str, float]:
-        return {**DEFAULTS[self.name], **self.options}
+    def foreign(self) -> ForeignOptimizer | None:
+        """The class that updates, where it is none of DEFAULTS. Raises CaptureError where it cannot
+        be used."""
+        if not is_class_path(self.name):
+            return None
+        return tried(self.name, tuple(sorted(self.options.items())))
 
-    def state_bytes(self, parameter_bytes: int) -> int:
-        """Returns how much the optimizer keeps for a parameter of that size."""
+    @property
+    def elementwise(self) -> bool:
+        """Whether parts of a parameter may be updated apart, and several parameters as one."""
+        return (foreign := self.foreign) is None or foreign.elementwise
+
+    @property
+    def all_options(self) -> Mapping[str, Any]:
+        return {**DEFAULTS.get(self.name, {}), **self.options}
+
+    def state_bytes(self, parameter: torch.Tensor) -> int:
+        """Returns how much the optimizer keeps for a parameter of that shape and type."""
+        if (foreign := self.foreign) is not None:
+            return foreign.state_bytes(parameter)
         if self.name != "sgd":
-            return 2 * parameter_bytes
-        return parameter_bytes if self.all_options["momentum"] else 0
+            return 2 * parameter.nbytes
+        return parameter.nbytes if self.all_options["momentum"] else 0
 
     @property
     def torch_options(self) -> Mapping[str, object]:
         """The options as in an entry of torch.optim's param_groups."""
         options = dict(self.all_options)
+        if (foreign := self.foreign) is not None:
+            (entry,) = foreign.of(torch.zeros(_PROBE), self.lr).param_groups
+            return {k: v for k, v in entry.items() if isinstance(v, _WRITABLE)}
         if self.name != "sgd":
             betas = (options.pop("beta1"), options.pop("beta2"))
             return {"lr": self.lr, "betas": betas, **options, "amsgrad": False}
@@ -146,11 +171,21 @@ class OptimizerChoice:
         options = ",".join(f"{k}={v!r}" for k, v in sorted(self.all_options.items()))
         clip = "" if self.clip_norm is None else f"clip_norm={self.clip_norm!r}"
         groups = ",".join(group.signature for group in self.groups)
-        more = "".join(f",{part}" for part in (clip, self.schedule.signature, groups) if part)
-        return f"{self.name}(lr={self.lr!r},{options}{more})"
+        parts = (f"lr={self.lr!r}", options, clip, self.schedule.signature, groups)
+        return f"{self.name}({','.join(part for part in parts if part)})"
 
 
-class Adam(Stepped):
+class Update(Stepped):
+    """A module (parameter, gradient[, coefficient of clipping]) -> None that holds the optimizer
+    state of the parameter."""
+
+    def state(self, parameter: torch.Tensor, steps_done: int) -> dict[str, torch.Tensor]:
+        """What torch.optim keeps for the parameter after so many steps, by torch's names; the
+        tensors are the module's own, to be read or overwritten."""
+        raise NotImplementedError
+
+
+class Adam(Update):
     """Loshchilov and Hutter, Decoupled Weight Decay Regularization, algorithm 2: Adam with L2
     regularization, and AdamW."""
 
@@ -195,7 +230,7 @@ class Adam(Stepped):
         )
 
 
-class Sgd(Stepped):
+class Sgd(Update):
     """By torch's convention the first momentum buffer is the first gradient, undamped."""
 
     def __init__(self, choice: OptimizerChoice) -> None:
@@ -232,6 +267,57 @@ class Sgd(Stepped):
         )
 
 
+class Foreign(Update):
+    """Holds an optimizer object of the class for the one parameter. held: the tensors of its state,
+    which stay between steps."""
+
+    def __init__(
+        self, choice: OptimizerChoice, kind: ForeignOptimizer, parameter: torch.Tensor
+    ) -> None:
+        super().__init__()
+        self.choice = choice
+        self.kind = kind
+        self.optimizer = kind.of(parameter, choice.lr)
+        self.began = False
+        self.held: list[torch.Tensor] = []
+        # What the state has as numbers, not as tensors, in the form in which a checkpoint has it.
+        self.numbers: dict[str, torch.Tensor] = {}
+
+    def state(self, parameter: torch.Tensor, steps_done: int) -> dict[str, torch.Tensor]:
+        if not steps_done:
+            return {}
+        if not self.began:
+            # A step makes the state. It will be overwritten, and the parameter keeps its value.
+            before = parameter.clone()
+            self.forward(parameter, torch.zeros_like(parameter))
+            parameter.copy_(before)
+        state = self.optimizer.state[parameter]
+        for key, value in state.items():
+            if isinstance(value, int | float):
+                self.numbers.setdefault(key, torch.zeros((), dtype=torch.float64)).fill_(value)
+        return {**{k: v for k, v in state.items() if torch.is_tensor(v)}, **self.numbers}
+
+    def forward(
+        self,
+        parameter: torch.Tensor,
+        gradient: torch.Tensor,
+        coefficient: torch.Tensor | None = None,
+    ) -> None:
+        (entry,), state = self.optimizer.param_groups, self.optimizer.state
+        before = entry["params"][0]
+        if before is not parameter:  # A profile may run a copy.
+            entry["params"][0] = parameter
+            if before in state:
+                state[parameter] = state.pop(before)
+        for key, number in self.numbers.items():
+            state[parameter][key] = type(state[parameter][key])(number.item())
+        self.numbers.clear()
+        entry["lr"] = self.choice.lr_at(self.step)
+        stepped(self.optimizer, self.kind.path, [parameter], [scaled(gradient, coefficient)])
+        self.began = True
+        self.held = [value for value in state[parameter].values() if torch.is_tensor(value)]
+
+
 def clip_coefficient(norms: list[torch.Tensor], clip_norm: float) -> torch.Tensor:
     """Returns the scalar, at most 1, that every gradient is multiplied by, with the arithmetic of
     torch.nn.utils.clip_grad_norm_. norms: float[k] each, in the order of the parameters."""
@@ -244,11 +330,8 @@ def scaled(gradient: torch.Tensor, coefficient: torch.Tensor | None) -> torch.Te
     return gradient if coefficient is None else gradient * coefficient
 
 
-def parameter_update(choice: OptimizerChoice, parameter: torch.Tensor) -> Adam | Sgd:
-    """Returns a module (parameter, gradient[, coefficient of clipping]) -> None that holds the
-    optimizer state of the parameter.
-
-    Its state(parameter, steps_done) returns what torch.optim keeps for that parameter after so many
-    steps, by torch's names; the tensors are the module's own, to be read or overwritten.
-    """
+def parameter_update(choice: OptimizerChoice, parameter: torch.Tensor) -> Update:
+    """Raises CaptureError where the optimizer refuses the parameter."""
+    if (foreign := choice.foreign) is not None:
+        return Foreign(choice, foreign, parameter)
     return Sgd(choice) if choice.name == "sgd" else Adam(choice, parameter)

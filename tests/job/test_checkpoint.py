@@ -62,6 +62,9 @@ HARD = "tests.models.hard:training_step"
 EAGER = ("tests.models.small:gpt2", "tests.models.small:mlp")
 ADAMW = OptimizerSpec(name="adamw", lr=1e-2)
 SGD = OptimizerSpec(name="sgd", lr=0.1, options={"momentum": 0.9, "dampening": 0.5})
+RMSPROP = OptimizerSpec(name="torch.optim:RMSprop", lr=1e-3, options={"momentum": 0.9})
+ADAFACTOR = OptimizerSpec(name="torch.optim:Adafactor", lr=1e-2)
+SIGNED = OptimizerSpec(name="tests.models.optimizers:Signed", lr=1e-3)
 STEPS, SAVED_AFTER = 6, 3
 
 
@@ -149,7 +152,7 @@ def job(
     return made
 
 
-@pytest.mark.parametrize("optimizer", [ADAMW, SGD], ids=["adamw", "sgd"])
+@pytest.mark.parametrize("optimizer", [ADAMW, SGD, RMSPROP, ADAFACTOR, SIGNED])
 def test_another_number_of_ranks_goes_on_to_the_last_bit(
     tmp_path: Path, optimizer: OptimizerSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,7 +264,10 @@ def eager(step: Any, optimizer: torch.optim.Optimizer, steps: range) -> list[flo
     return losses
 
 
-@pytest.mark.parametrize(("model", "optimizer"), [(EAGER[0], ADAMW), (EAGER[1], SGD)])
+@pytest.mark.parametrize(
+    ("model", "optimizer"),
+    [(EAGER[0], ADAMW), (EAGER[1], SGD), (EAGER[0], RMSPROP), (EAGER[1], ADAFACTOR)],
+)
 def test_plain_pytorch_goes_on_from_a_checkpoint(
     tmp_path: Path, model: str, optimizer: OptimizerSpec
 ) -> None:
@@ -275,8 +281,10 @@ def test_plain_pytorch_goes_on_from_a_checkpoint(
 
     step = load_training_step(model, 4, seed=99)  # other parameters
     options = placed.captured.optimizer.torch_options
-    kind = torch.optim.AdamW if optimizer.name == "adamw" else torch.optim.SGD
-    trainable = kind(step.model.parameters(), **dict[str, Any](options), fused=True)
+    kinds = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+    kind = kinds.get(optimizer.name) or getattr(torch.optim, optimizer.name.partition(":")[2])
+    fused = {"fused": True} if optimizer.name in kinds else {}
+    trainable = kind(step.model.parameters(), **dict[str, Any](options), **fused)
     state = read_checkpoint(saved.path)
     step.model.load_state_dict(state["model"])
     # Not strict: a parameter that no step uses has no optimizer state.

@@ -17,6 +17,7 @@ from placewire.controller.errors import PlanError
 from placewire.controller.plan.job import PlacedJob
 from placewire.controller.plan.plan import Plan
 from placewire.controller.plan.plan_file import load_plan, parse_plan
+from placewire.job.contract.specification import OptimizerSpec
 from tests.controller.plans import plan, plan_document
 from tests.paths import ROOT
 
@@ -279,6 +280,22 @@ MISTAKES = {
         "job.optimizer.momentum",
         "adamw takes no momentum",
     ),
+    "no optimizer": (_set("job", "optimizer", to={"name": "lion"}), "job.optimizer.name", "lion"),
+    "an option of none": (
+        _set("job", "optimizer", to={"name": "adamw", "options": {"alpha": 1}}),
+        "job.optimizer.options",
+        "no option 'alpha'; accepted: beta1, beta2, eps, weight_decay, betas",
+    ),
+    "an option of none in a group": (
+        _set("job", "optimizer", to={"groups": [{"match": ["bias"], "options": {"alpha": 1}}]}),
+        "job.optimizer.groups[0].options",
+        "no option 'alpha'",
+    ),
+    "an option that has a key": (
+        _set("job", "optimizer", to={"name": "a.b:C", "options": {"weight_decay": 1}}),
+        "job.optimizer.options.weight_decay",
+        "give it as job.optimizer.weight_decay",
+    ),
     "version": (_set("version", to=2), "version", "accepted: 1"),
     "a user that is a template": (
         _set("launch", to={"kind": "ssh", "user": "{{ lookup('pipe', 'id') }}"}),
@@ -328,6 +345,8 @@ VALUES: dict[tuple[Any, ...], list[Any]] = {
     ("job", "accumulate"): [0, 1.5, "two", "4", "Auto", True, None, ["auto"], 2**31],
     ("job", "shards"): [0, 1.5, "two", "4", "Auto", True, None, ["auto"], 2**31],
     ("job", "optimizer", "momentum"): [-0.5, 1, float("nan")],
+    ("job", "optimizer", "name"): ["Adam", "torch.optim.Adam", ":Adam", "torch.optim:", 1],
+    ("job", "optimizer", "options"): [{"dampening": "much"}, {"dampening": None}, [1], {"x": {}}],
     ("job", "env"): [
         {"A": 1}, {"": "x"}, {"A=B": "x"}, {"A": "\0"}, ["A"], {"A B": "x"}, {"A\n": "x"},
         {"1A": "x"}, {"$(id)": "x"}, {"PLACEWIRE_LAB": "x"}, {"BASH_FUNC_a%%": "() { id; }"},
@@ -428,6 +447,24 @@ def test_numbers_arrive_as_written() -> None:
     assert isinstance(read.job, PlacedJob)
     assert (read.job.optimizer.lr, read.job.optimizer.momentum) == (1e-3, 0.0)
     assert (read.solve.gap, read.solve.seed) == (0.0, 2**32 - 1)
+
+
+def test_options_of_a_class_arrive_as_written() -> None:
+    document = plan_document()
+    document["job"]["optimizer"] = {
+        "name": "torch.optim:Muon", "weight_decay": 0.5, "groups": [{"match": ["a"], "lr": 2}],
+        "options": {"nesterov": True, "ns_steps": 5, "eps": "1e-7", "ns_coefficients": [3.4, 1, 2]},
+    }  # fmt: skip
+    job = plan(document).job
+    assert isinstance(job, PlacedJob)
+    told = OptimizerSpec.model_validate(job.optimizer_document)
+    again = OptimizerSpec.model_validate_json(told.model_dump_json())
+    for options in (told.options, again.options):
+        assert options == {
+            "nesterov": True, "ns_steps": 5, "eps": 1e-7, "ns_coefficients": (3.4, 1.0, 2.0),
+            "weight_decay": 0.5,
+        }  # fmt: skip
+        assert [type(options[key]) for key in ("nesterov", "ns_steps")] == [bool, int]
 
 
 @pytest.mark.parametrize("name", MISTAKES)

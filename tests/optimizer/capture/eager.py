@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -74,6 +75,11 @@ def train_eager(
 
 def optimizer_of(choice: OptimizerChoice, model: nn.Module) -> torch.optim.Optimizer:
     options = choice.all_options
+    if choice.foreign is not None:
+        module, _, name = choice.name.partition(":")
+        kind: Any = getattr(importlib.import_module(module), name)
+        made: torch.optim.Optimizer = kind(model.parameters(), lr=choice.lr, **options)
+        return made
     if choice.name == "sgd":
         return torch.optim.SGD(
             model.parameters(), lr=choice.lr, momentum=options["momentum"],

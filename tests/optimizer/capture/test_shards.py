@@ -20,6 +20,7 @@ from placewire.optimizer.profile.straight import StraightStep
 
 ADAMW = OptimizerChoice()
 MOMENTUM = OptimizerChoice("sgd", 0.1, {"momentum": 0.9})
+RMSPROP = OptimizerChoice("torch.optim:RMSprop", 1e-3, {"momentum": 0.9})
 STEPS = 3
 
 
@@ -45,7 +46,9 @@ def trained(captured: CapturedStep) -> tuple[list[float], dict[str, torch.Tensor
     }
 
 
-@pytest.mark.parametrize("optimizer", [ADAMW, MOMENTUM], ids=["adamw", "momentum"])
+@pytest.mark.parametrize(
+    "optimizer", [ADAMW, MOMENTUM, RMSPROP], ids=["adamw", "momentum", "RMSprop"]
+)
 @pytest.mark.parametrize(("accumulate", "count"), [(1, 2), (2, 4), (4, 3)])
 @pytest.mark.parametrize(
     "model",
