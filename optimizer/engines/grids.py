@@ -31,7 +31,9 @@ _LATENESS = (1.0, 1 / 8, 1 / 32)
 # In data parallelism it also lets gradients be added, and updates begin, before the last half ends.
 _LATENESS_OF_ONE_COLUMN = (0.0, 1.0)
 # In how many ranges of layers weights, and gradients, travel together.
-_RANGES, _FEW_RANGES = (1, 4, 8), (4,)
+_EQUAL, _FEW_EQUAL = (1, 4, 8), (4,)
+# Small first ranges let the first layers begin, and the last gradients arrive, soon.
+_GROWING = Cuts((0.1, 0.25, 0.45, 0.7), (0.1, 0.3, 0.6))
 # By what part of a stage's work its end may be off, to lie where the fewest bytes cross.
 _OFF_EQUAL = (0.0, 0.1, 0.25)
 # On graphs of so many operators only this, because each grid takes a simulation.
@@ -42,12 +44,13 @@ def grid_layouts(pieces: Pieces) -> Iterator[Layout]:
     """Those that the micro-batches can use; pieces: of at least two micro-batches."""
     devices = len(pieces.devices)
     large = len(pieces.micro_batch) >= _FEW_FROM
-    ranges = _FEW_RANGES if large or pieces.costing.bundles is None else _RANGES
+    equal = _FEW_EQUAL if large or pieces.costing.bundles is None else _EQUAL
+    ranges = [*map(Cuts.equal, equal), *([_GROWING] if pieces.costing.bundles is not None else [])]
     for used in sorted({min(pieces.micro_batches, devices), *_powers_of_two(devices)}):
         if used <= pieces.micro_batches:
             layout = _layout(pieces, pieces.devices[:used].reshape(used, 1), 1, 0.0)
-            for late, count in product(_LATENESS_OF_ONE_COLUMN, ranges):
-                yield replace(layout, lateness=late, cuts=Cuts.equal(count))
+            for late, cuts in product(_LATENESS_OF_ONE_COLUMN, ranges):
+                yield replace(layout, lateness=late, cuts=cuts)
     seen = set[bytes]()
     off = _FEW_OFF_EQUAL if large else _OFF_EQUAL
     for columns in range(2, min(devices, pieces.count) + 1):

@@ -21,16 +21,18 @@ from placewire.optimizer.engines.solution import USUAL_CUTS, Solution
 from placewire.optimizer.problem import Problem
 
 CHAINS = 2
-# So many of the best grids are searched, for this part of the time, before the best of them is.
-_GRIDS, _GRIDS_PART = 8, 0.7
+# So many of the best grids are searched, for this part of the time, before the best of them is; and
+# fewer where there is no time to look at so many states from each.
+_GRIDS, _GRIDS_PART, _LEAST_STATES = 8, 0.7, 80
 # The temperature at the begin, as a part of the step.
 _HOT = 0.003
 # One state counts as so many moves of a budget; a walk looks at _MOST_STATES states at most.
 _MOVES_PER_STATE, _MOST_STATES = 10, 3_000
 # Between these, lateness matters.
 _LATENESS = (1e-4, 4.0)
-# The part of moves of no piece that changes which layers share messages.
-_CUTS_PART = 0.7
+# The part of moves that changes which layers share messages, where the search counts messages; and
+# in data parallelism, in which most moves of pieces only send more.
+_CUTS_PART, _CUTS_PART_OF_ONE_COLUMN = 0.3, 0.7
 
 
 @dataclass(frozen=True)
@@ -58,20 +60,25 @@ def piece_solutions(
     pieces = Pieces(problem)
     if pieces.micro_batches < 2:
         return []
+    began = time.monotonic()
     grids = [_State(layout, pieces.cost(layout)) for layout in grid_layouts(pieces)]
+    each = (time.monotonic() - began) / max(len(grids), 1)
     grids = _without_alike(sorted(grids, key=lambda state: state.key))
     first = grids[0]
     if first.found.excess == 0.0:
         on_best(first.found.cost)
     states = None if moves is None else max(1, moves // (_MOVES_PER_STATE * (_GRIDS + 1)))
     left = max(seconds - (time.monotonic() - begun), 0.0)
-    short = left * _GRIDS_PART * CHAINS / _GRIDS
+    several = left * _GRIDS_PART * CHAINS
+    few = grids[:_GRIDS]
+    if states is None:
+        few = few[: max(CHAINS, int(several / (each * _LEAST_STATES)))]
+    short = several / len(few)
 
     def walk(start: _State, number: int, limit: float) -> _State:
         return _annealed(pieces, start, seed * 1_009 + number, limit, states)
 
     with ThreadPoolExecutor(CHAINS) as pool:
-        few = grids[:_GRIDS]
         ends = list(pool.map(walk, few, range(len(few)), [short] * len(few)))
         best = min([first, *ends], key=lambda state: state.key)
         long = max(seconds - (time.monotonic() - begun), 0.0)
@@ -122,9 +129,11 @@ def _annealed(
 
 def _moved(pieces: Pieces, layout: Layout, start: Layout, chance: np.random.Generator) -> Layout:
     """start: a layout whose rows of devices moves may use."""
-    kind = int(chance.integers(10))
-    if kind == 0 and pieces.costing.bundles is not None and chance.random() < _CUTS_PART:
+    one_column = bool((layout.home == layout.home[0]).all())
+    part = _CUTS_PART_OF_ONE_COLUMN if one_column else _CUTS_PART
+    if pieces.costing.bundles is not None and chance.random() < part:
         return replace(layout, cuts=(layout.cuts or USUAL_CUTS).moved(chance))
+    kind = int(chance.integers(10))
     if kind == 0:
         least, most = _LATENESS
         if chance.random() < 0.5:  # anew
