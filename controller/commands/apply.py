@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewire.controller.abandonable import abandonable
-from placewire.controller.commands.arguments import add_no_measurement, add_plan, require_writable
+from placewire.controller.commands.arguments import (
+    add_full,
+    add_no_measurement,
+    add_plan,
+    require_writable,
+)
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import confirmed, print_json
 from placewire.controller.errors import JournalFailed
@@ -26,6 +31,7 @@ PURPOSE = "place the job, shape the network, measure it, run the job, restore"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan(parser, previewed=True)
     parser.add_argument("--yes", action="store_true", help="do not ask before changing servers")
+    add_full(parser)
     parser.add_argument(
         "--network-only", action="store_true", help="shape and measure the network; run no job"
     )
@@ -63,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
 
     plan = None if previewed is None else previewed.parsed()
-    return in_session(arguments, work, plan, runs_job=True)
+    return in_session(arguments, work, plan, runs_job=True, every_change=arguments.full)
 
 
 def _keep(report: RunReport, tools: Tools, out: Path | None) -> None:

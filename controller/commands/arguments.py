@@ -73,6 +73,12 @@ def plan_name(text: str) -> str:
     return load_plan(Path(text), runs_job=False).name
 
 
+def add_full(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--full", action="store_true", help="show each change of a server, where they are many, too"
+    )
+
+
 def add_no_measurement(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-measurement", action="store_true", help="only read back; send no test traffic"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from placewire.controller.commands.arguments import add_no_measurement, add_plan
+from placewire.controller.commands.arguments import add_full, add_no_measurement, add_plan
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import confirmed, print_json
 from placewire.optimizer.commands.arguments import positive
@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "kept and is not in force",
     )  # fmt: skip
     parser.add_argument("--yes", action="store_true", help="do not ask before changing servers")
+    add_full(parser)
     add_no_measurement(parser)
 
 
@@ -49,4 +50,4 @@ def run(arguments: argparse.Namespace) -> int:
             )  # fmt: skip
         return 0
 
-    return in_session(arguments, work)
+    return in_session(arguments, work, every_change=arguments.full)

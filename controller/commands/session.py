@@ -35,16 +35,19 @@ def in_session(
     *,
     needs_journal: bool = True,
     runs_job: bool = False,
+    every_change: bool = True,
 ) -> int:
     """Runs a command's work, in the lab of the plan's name where one is up. arguments: of
     `add_plan`. plan: replaces what its file has now. needs_journal: whether the work must not begin
-    without the journal. runs_job: whether it needs the job's files. Raises PlanError before
-    anything is done."""
+    without the journal. runs_job: whether it needs the job's files. every_change: whether to
+    show each change of servers. Raises PlanError before anything is done."""
     from placewire.controller.plan.plan_file import load_plan
 
     plan = plan or load_plan(arguments.plan, runs_job=runs_job)
     _enter_lab(plan, arguments)
-    return interruptible(_with_tools(plan, arguments, work, needs_journal), means=NOTHING_CHANGED)
+    return interruptible(
+        _with_tools(plan, arguments, work, needs_journal, every_change), means=NOTHING_CHANGED
+    )
 
 
 def _enter_lab(plan: Plan, arguments: argparse.Namespace) -> None:
@@ -71,14 +74,18 @@ def with_launcher(
 
 
 async def _with_tools(
-    plan: Plan, arguments: argparse.Namespace, work: Work, needs_journal: bool
+    plan: Plan,
+    arguments: argparse.Namespace,
+    work: Work,
+    needs_journal: bool,
+    every_change: bool,
 ) -> int:
     from placewire.controller.records.journal import Journal
     from placewire.controller.show.story import Show
     from placewire.controller.story.tools import Tools
 
     state: Path = arguments.state_dir
-    show = Show(to_error=arguments.json)
+    show = Show(to_error=arguments.json, every_change=every_change)
     listening = agents_listening(arguments, show.say)
     with Journal.open(state, show.say, needed=needs_journal) as journal:
         try:

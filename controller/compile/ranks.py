@@ -10,7 +10,13 @@ from placewire.agent.contract.entries import bridge_name
 from placewire.controller.plan.job import Job, PlacedJob, ReplayJob, TorchrunJob
 from placewire.controller.plan.plan import Plan
 from placewire.job.contract.checkpoint import CheckpointSpec
-from placewire.job.contract.specification import OptimizerSpec, RailInterface, RankSpec, TraceSpec
+from placewire.job.contract.specification import (
+    OptimizerSpec,
+    RailInterface,
+    RankSpec,
+    StateSpec,
+    TraceSpec,
+)
 from placewire.optimizer.cluster_plan.section import PlanServer
 from placewire.optimizer.device_names import device_name, server_of
 from placewire.optimizer.network.sharings import SHARINGS
@@ -66,6 +72,7 @@ def _of_kind(job: PlacedJob | ReplayJob, graph_file: Path) -> dict[str, Any]:
         "shards": job.shards,
         "autocast": job.autocast,
         "optimizer": OptimizerSpec.model_validate(job.optimizer_document),
+        "state": None if job.state is None else StateSpec(**job.state.model_dump()),
         "seed": job.seed,
         "checkpoint": None if asked is None else CheckpointSpec(**asked.model_dump()),
     }

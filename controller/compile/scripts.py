@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from placewire.controller.compile.rail_pattern import pattern_shares, rail_pattern
 from placewire.controller.compile.ranks import RENDEZVOUS_TCP_PORT, rail_interfaces
-from placewire.controller.plan.job import TorchrunJob
+from placewire.controller.plan.job import Job, TorchrunJob
 from placewire.controller.plan.plan import Plan
 from placewire.job.contract.specification import ScriptSpec
 from placewire.optimizer.device_names import device_name
@@ -26,6 +26,7 @@ def script_specs(plan: Plan, job: TorchrunJob) -> tuple[ScriptSpec, ...]:
             master_tcp_port=RENDEZVOUS_TCP_PORT,
             rail_interfaces=rail_interfaces(plan, server, shares),
             rail_pattern=pattern,
+            rail_parts=tuple(shares.values()) if _cuts(plan, job) else (),
             backend=plan.backend,
             threads=job.threads,
             script=job.script,
@@ -38,11 +39,18 @@ def script_specs(plan: Plan, job: TorchrunJob) -> tuple[ScriptSpec, ...]:
 
 
 def planned_shares(plan: Plan) -> Mapping[str, float]:
-    """By rail, the part of a server's traffic that goes there: as near to `rail_shares` as whole
-    collectives allow."""
+    """By rail, the part of a server's traffic that goes there: `rail_shares`, or as near to them as
+    whole collectives allow."""
     shares = rail_shares(plan)
+    if _cuts(plan, plan.job):
+        return shares
     pattern = rail_pattern(tuple(shares.values()))
     return dict(zip(shares, pattern_shares(pattern, len(shares)), strict=True))
+
+
+def _cuts(plan: Plan, job: Job) -> bool:
+    """Whether large collectives are cut between the rails. NCCL uses all by itself."""
+    return job.kind == "torchrun" and job.cut_collectives and plan.backend == "gloo"
 
 
 def rail_shares(plan: Plan) -> Mapping[str, float]:

@@ -113,6 +113,8 @@ def _file_mistakes(plan: Plan, base: Path) -> Iterator[Mistake]:
         yield "job.graph", f"{shown(job.graph)} is no file (looked in {Path.cwd()}, {base})"
     if plan.launch is None:
         yield from _code_mistakes(job, base)
+        if job.kind == "placed" and job.state and not _exists(Path(job.state.file), Path.exists):
+            yield "job.state.file", f"{shown(job.state.file)} is no file or folder"
     else:
         yield from _ssh_file_mistakes(plan.launch)
 

@@ -34,7 +34,7 @@ from placewire.controller.plan.values import (
 from placewire.frozen import Frozen
 from placewire.optimizer.capture.optimizer_options import Option
 from placewire.optimizer.capture.variants import Cut, cuts
-from placewire.optimizer.cluster_plan.values import Text
+from placewire.optimizer.cluster_plan.values import Flag, Text
 
 Options = Mapping[Text, OptionValue]
 
@@ -125,6 +125,26 @@ class PlanOptimizer(Frozen):
         return {**self.options, **{k: value for k, value in own.items() if value is not None}}
 
 
+class PlanState(Frozen):
+    file: Folder = Field(
+        description="a safetensors file, or a folder of them, under this absolute path on every "
+        "server"
+    )
+    module: Text = Field(
+        "",
+        description="the module that the file is of, by its name in `model.named_modules()`; "
+        "empty: the whole model",
+    )
+    prefix: Text = Field(
+        "", description="what names in the file have before those of the module's `state_dict()`"
+    )
+    partial: Flag = Field(
+        False,
+        description="begins with what is in both the file and the module, and leaves the rest; "
+        "else both must have the same names",
+    )
+
+
 class PlanCheckpoint(Frozen):
     folder: Folder = Field(description="a folder that all servers share, under the same path")
     every: Count = Field(
@@ -211,6 +231,11 @@ class PlacedJob(Frozen):
         None, description="runs model and loss under `torch.autocast`; none: without it"
     )
     optimizer: PlanOptimizer = Field(PlanOptimizer(), description="what updates the parameters")
+    state: PlanState | None = Field(
+        None,
+        description="values that the model begins with where no checkpoint is resumed, such as "
+        "those of a pretrained model; none: those that its function gives it",
+    )
     steps: Steps
     seed: Seed = Field(0, description="the random seed of parameters, data and dropout")
     checkpoint: PlanCheckpoint | None = Field(
@@ -293,6 +318,11 @@ class TorchrunJob(Frozen):
         default_factory=dict,
         description="how much each server sends to each other server, in any one unit; rates get "
         "these proportions, and are as large as the NICs allow; `even`: all send alike",
+    )
+    cut_collectives: Flag = Field(
+        True,
+        description="cuts large collectives of gloo between all NICs, in proportion to their "
+        "rates; `false`: each is one NIC's, in turn",
     )
     backend: CudaBackend = "auto"
     threads: RankThreads = 1

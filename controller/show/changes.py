@@ -1,8 +1,9 @@
-"""Shows what would change on servers, a line for each change."""
+"""Shows what would change on servers: a line for each change, or how many there are."""
 
 from __future__ import annotations
 
 import json
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -15,22 +16,55 @@ from placewire.visible import visible
 
 _SINGULAR = {"addresses": "address"}
 _MARKS = {"add": ("+", "green"), "replace": ("~", "yellow"), "remove": ("-", "red")}
-# Longer lists of changes are only counted, by collection.
-_FULL_DIFF_LINES = 60
+# So few changes, of all servers together, are listed in any case.
+_FEW = 20
+_WIDTH = 98
 _LARGEST_NUMBER = 2**63
 
 
 def previewed_lines(previewed: Mapping[str, Previewed], *, every_change: bool) -> list[Text]:
-    """Returns the changes server by server. every_change: lists each change, unless a server has
-    more than _FULL_DIFF_LINES; else changes are counted by collection."""
+    """Returns the changes server by server. every_change: lists each change; else they are counted,
+    and servers that have the same share their lines, unless there are few."""
+    changes = {server: preview.changes for server, preview in previewed.items()}
+    if every_change or sum(map(len, changes.values())) <= _FEW:
+        return [
+            line
+            for server, some in changes.items()
+            for line in (_heading(server, some), *diff_lines(some))
+        ]
+    alike: dict[tuple[tuple[tuple[str, str], int], ...], list[str]] = {}
+    for server, some in changes.items():
+        counts = Counter((change.action, change.collection) for change in some)
+        alike.setdefault(tuple(counts.items()), []).append(server)
     lines = []
-    for server, preview in previewed.items():
-        count = Counter[str](change.action for change in preview.changes)
-        summary = ", ".join(f"{count[a]} to {a}" for a in _MARKS if count[a]) or "0 changes"
-        lines.append(Text.assemble((server, "bold"), f": {summary}"))
-        full = every_change and len(preview.changes) <= _FULL_DIFF_LINES
-        lines += diff_lines(preview.changes) if full else _by_collection(preview.changes)
+    for servers in alike.values():
+        some = changes[servers[0]]
+        lines += [_heading(", ".join(servers), some, len(servers) > 1), *_counted_lines(some)]
+    return [*lines, Text("--full shows each change", style="dim")]
+
+
+def _heading(server: str, changes: Sequence[Change], several: bool = False) -> Text:
+    count = Counter[str](change.action for change in changes)
+    summary = ", ".join(f"{count[a]} to {a}" for a in _MARKS if count[a]) or "0 changes"
+    return Text.assemble((server, "bold"), f": {summary}{' on each' if several else ''}")
+
+
+def _counted_lines(changes: Sequence[Change]) -> list[Text]:
+    """+ 2 bridges, 2 addresses …"""
+    lines = []
+    for action, (mark, colour) in _MARKS.items():
+        count = Counter(change.collection for change in changes if change.action == action)
+        words = ", ".join(f"{n} {_singular(kind) if n == 1 else kind}" for kind, n in count.items())
+        if words:
+            made = textwrap.wrap(
+                words, _WIDTH, initial_indent=f"  {mark} ", subsequent_indent="    "
+            )
+            lines += [Text(visible(line), style=colour) for line in made]
     return lines
+
+
+def _singular(collection: str) -> str:
+    return _SINGULAR.get(collection, collection[:-1])
 
 
 def diff_lines(changes: Sequence[Change]) -> list[Text]:
@@ -38,7 +72,7 @@ def diff_lines(changes: Sequence[Change]) -> list[Text]:
     lines = []
     for change in changes:
         mark, colour = _MARKS[change.action]
-        kind = _SINGULAR.get(change.collection, change.collection[:-1])
+        kind = _singular(change.collection)
         detail = _detail(change.before if change.action == "remove" else change.after, change.key)
         text = visible(f"  {mark} {kind:<10} {change.key}  {detail}")
         lines.append(Text(text.rstrip()[:100], style=colour))
@@ -71,11 +105,3 @@ def _word(name: str, field: object) -> str:
         if name.endswith("_bits"):
             return f"{name.removesuffix('_bits')} {format_bytes(field / 8)}"
     return f"{name} {field}"
-
-
-def _by_collection(changes: Sequence[Change]) -> list[Text]:
-    counts = Counter((change.action, change.collection) for change in changes)
-    return [
-        Text(f"  {_MARKS[action][0]} {count} {collection}", style=_MARKS[action][1])
-        for (action, collection), count in counts.items()
-    ]

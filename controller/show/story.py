@@ -52,7 +52,8 @@ _CARRIED_EVERY_SECONDS = 60.0
 
 
 class Show:
-    """to_error: prints on standard error, so that standard output has nothing but JSON."""
+    """to_error: prints on standard error, so that standard output has nothing but JSON.
+    every_change: shows each change of a server, where they are many, too."""
 
     def __init__(self, *, to_error: bool = False, every_change: bool = True) -> None:
         self.console = console(to_error=to_error)

@@ -80,6 +80,17 @@ class OptimizerSpec(Frozen):
     groups: tuple[ParameterGroupSpec, ...] = ()
 
 
+class StateSpec(Frozen):
+    """Where parameters and buffers begin. file: a file, or a folder of safetensors, under the same
+    path on every server. module: which of the model's it is of, "" for all. prefix: what its names
+    have before those of that module. partial: what is in one of both only is left."""
+
+    file: str
+    module: str = ""
+    prefix: str = ""
+    partial: bool = False
+
+
 class TraceSpec(Frozen):
     """After the last step each rank writes a file of its own, with the last `steps` steps. The
     folder is made where it does not exist. workspace: the step before these measures, slowly, what
@@ -112,8 +123,9 @@ class ProgramSpec(Frozen):
 class ScriptSpec(ProgramSpec):
     """One server's part of a script, of `processes` processes; rank and world_size count servers,
     device is the server's first. rail_pattern: for each of gloo's contexts the index of its
-    interface in rail_interfaces, the same on every server. python: the words before the script's
-    own; none: this program's interpreter."""
+    interface in rail_interfaces, the same on every server. rail_parts: which part of a large
+    collective each of rail_interfaces carries; none: each collective is one rail's. python: the
+    words before the script's own; none: this program's interpreter."""
 
     kind: Literal["torchrun"] = "torchrun"
     script: str
@@ -121,6 +133,7 @@ class ScriptSpec(ProgramSpec):
     processes: Annotated[int, Field(ge=1)] = 1
     python: tuple[str, ...] = ()
     rail_pattern: tuple[int, ...]
+    rail_parts: tuple[float, ...] = ()
 
 
 class RankSpec(ProgramSpec):
@@ -149,6 +162,7 @@ class RankSpec(ProgramSpec):
     shards: int = 1
     autocast: Literal["bf16"] | None = None
     optimizer: OptimizerSpec = OptimizerSpec()
+    state: StateSpec | None = None
     steps: int
     seed: int = 0
     time_scale: float = 1.0

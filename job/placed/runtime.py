@@ -28,6 +28,7 @@ from placewire.job.messages.rank_messages import RankMessages, rank_messages
 from placewire.job.placed.checkpoint import Checkpoints
 from placewire.job.placed.clocked import ClockedStep
 from placewire.job.placed.device import use_device
+from placewire.job.placed.initial_state import load_initial_state
 from placewire.job.placed.lower import lower
 from placewire.job.placed.recorder import Recorder
 from placewire.job.placed.replay import payload_for, replay_actions, replay_step
@@ -61,6 +62,8 @@ class Program:
     recorder: Recorder
     checkpoints: Checkpoints | None = None
     notes: tuple[str, ...] = ()
+    # Gives parameters the values that they begin with, and says what it did.
+    begin: Callable[[], str] = lambda: ""
     held_bytes: Callable[[], int] = lambda: 0
     device_type: str = "cpu"
 
@@ -123,12 +126,14 @@ def _prepare(
             notes=(*backend_notes(spec), *program.notes),
         )
     )
-    if program.checkpoints is None:
-        return program, Beginning()
-    beginning = begin(spec, program.checkpoints, store)
-    if beginning.resumed is not None:
-        emit(beginning.resumed)
-    _emit_notes(spec, program.checkpoints, emit)
+    beginning = Beginning()
+    if program.checkpoints is not None:
+        beginning = begin(spec, program.checkpoints, store)
+        if beginning.resumed is not None:
+            emit(beginning.resumed)
+        _emit_notes(spec, program.checkpoints, emit)
+    if beginning.step == 0 and (told := program.begin()) and spec.rank == 0:
+        emit(Noted(rank=spec.rank, notes=(told,)))
     return program, beginning
 
 
@@ -144,6 +149,7 @@ def _placed(
         raise JobError("a placed job needs a model")
     choice = OptimizerChoice.of(spec.optimizer.model_dump())
     device_type = use_device(spec, placement)
+    others = spec.rank == 0 and spec.checkpoint is not None
     part = capture_part(
         spec.model,
         spec.batch,
@@ -154,7 +160,7 @@ def _placed(
         device_type,
         spec.shards,
         wanted=placement.order[spec.device],
-        others=spec.rank == 0 and spec.checkpoint is not None,
+        others=others,
     )
     captured = part.step
     recorder = Recorder(spec, placement)
@@ -184,10 +190,15 @@ def _placed(
         return loss
 
     checkpoints = None
+    state = rank_state(captured, rank_program, is_first=others)
     if spec.checkpoint is not None:
         job = job_manifest(spec, placement, captured)
-        state = rank_state(captured, rank_program, is_first=spec.rank == 0)
         checkpoints = Checkpoints(spec.checkpoint, spec.rank, job, state)
+
+    def begin() -> str:
+        asked = spec.state
+        return "" if asked is None else load_initial_state(asked, captured.names, state)
+
     notes = (part.note,) if part.note else ()
     return Program(
         structure_hash,
@@ -196,6 +207,7 @@ def _placed(
         recorder,
         checkpoints,
         notes,
+        begin,
         held_bytes=lambda: held_bytes(rank_program.module),
         device_type=device_type,
     )

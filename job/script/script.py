@@ -47,6 +47,8 @@ _END_SECONDS = 2.0
 _READ_SECONDS = 30.0
 # A longer line is passed on in parts, each of which is marked like a line.
 _LONGEST_LINE_BYTES = 65_536
+# Its sitecustomize runs at the begin of every Python process that has it on its path.
+ON_PATH = Path(__file__).resolve().parent / "on_path"
 _INTERRUPTIONS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -58,6 +60,10 @@ def run_script(spec: ScriptSpec, events: Events) -> int:
     began = time.monotonic()
     taken = " ".join(spec.rail_interfaces[rail].rail for rail in spec.rail_pattern)
     notes = [f"{spec.processes} processes; gloo's collectives take rails {taken} in turn"]
+    if len(spec.rail_parts) > 1:
+        rails_parts = zip(spec.rail_interfaces, spec.rail_parts, strict=True)
+        parts = ", ".join(f"{one.rail} {part:.0%}" for one, part in rails_parts)
+        notes = [f"{spec.processes} processes; large collectives are cut: {parts}"]
     notes += [
         f"{name} is {instead} here, not {os.environ[name]} as the server has it: RDMA passes by "
         "every queue"
@@ -112,6 +118,13 @@ def script_environment(spec: ScriptSpec, local: int, given: dict[str, str]) -> d
         "GLOO_SOCKET_IFNAME": ",".join(names[rail] for rail in spec.rail_pattern),
         **nccl_environment(names, 0.0, 1),
     }
+    given = _own_imports(given, spec)
+    # Who chooses gloo's interfaces has chosen.
+    if len(spec.rail_parts) > 1 and "GLOO_SOCKET_IFNAME" not in given:
+        parts = zip(names, spec.rail_parts, strict=True)
+        chosen["PLACEWIRE_NICS"] = ",".join(f"{name}:{part!r}" for name, part in parts)
+        path = [str(ON_PATH), *filter(None, [given.get("PYTHONPATH")])]
+        given = {**given, "PYTHONPATH": os.pathsep.join(path)}
     rendezvous = {
         "RANK": rank,
         "LOCAL_RANK": str(local),
@@ -129,7 +142,7 @@ def script_environment(spec: ScriptSpec, local: int, given: dict[str, str]) -> d
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "PYTHONUNBUFFERED": "1",
     }
-    return {**chosen, **_own_imports(given, spec), **rdma_choices(given), **rendezvous}
+    return {**chosen, **given, **rdma_choices(given), **rendezvous}
 
 
 def _own_imports(given: dict[str, str], spec: ScriptSpec) -> dict[str, str]:

@@ -23,7 +23,7 @@ from placewire.job.contract.specification import (
     ScriptSpec,
     parse_rank_event,
 )
-from placewire.job.script.script import script_environment
+from placewire.job.script.script import ON_PATH, script_environment
 from tests.free_port import free_port
 from tests.paths import ROOT
 
@@ -102,6 +102,23 @@ def test_what_the_plan_says_of_sockets_and_threads_wins() -> None:
     given = {"GLOO_SOCKET_IFNAME": "eth7", "OMP_NUM_THREADS": "8", "NCCL_NSOCKS_PERTHREAD": "4"}
     found = script_environment(spec(Path("x.py")), 0, given)
     assert given.items() <= found.items()
+
+
+def test_a_script_finds_on_its_path_what_cuts_collectives() -> None:
+    parts = spec(Path("x.py"), rail_parts=(0.75, 0.25))
+    found = script_environment(parts, 0, {"PYTHONPATH": "/mine"})
+    assert found["PYTHONPATH"].split(os.pathsep) == [str(ON_PATH), "/mine"]
+    assert found["PLACEWIRE_NICS"] == "lo:0.75,lo:0.25"
+    assert (ON_PATH / "sitecustomize.py").is_file()
+    assert script_environment(parts, 0, {})["PYTHONPATH"] == str(ON_PATH)
+    chosen = {"GLOO_SOCKET_IFNAME": "eth7"}
+    for of, given in (
+        (parts, chosen),
+        (spec(Path("x.py")), {}),
+        (spec(Path("x.py"), rail_parts=(1.0,)), {}),
+    ):
+        found = script_environment(of, 0, given)
+        assert "PLACEWIRE_NICS" not in found and "PYTHONPATH" not in found
 
 
 def test_a_rail_that_is_gone_for_a_moment_takes_nothing_back(

@@ -90,6 +90,14 @@ def test_every_server_is_told_the_same_of_rails_and_its_own_of_itself() -> None:
     assert specs[2].rail_interfaces[0].address == "10.7.0.3"
     assert specs[2].rail_interfaces[0].peers == ("10.7.0.1", "10.7.0.2")
     assert specs[0].processes == 2 and specs[0].arguments == ("--steps", "3")
+    assert {one.rail_parts for one in specs} == {(0.5, 0.5)}
+
+
+def test_collectives_are_cut_unless_the_plan_says_no_or_nccl_carries_them() -> None:
+    for more in ({"cut_collectives": False}, {"backend": "nccl"}):
+        of = with_script(**more)
+        assert isinstance(of.job, TorchrunJob)
+        assert {one.rail_parts for one in script_specs(of, of.job)} == {()}
 
 
 @pytest.mark.parametrize(("sent", "right"), [((52, 48), True), ((60, 40), False), ((3, 1), True)])

@@ -280,6 +280,16 @@ MISTAKES = {
         "job.optimizer.momentum",
         "adamw takes no momentum",
     ),
+    "no file to begin with": (
+        _set("job", "state", to={"file": "/nowhere/model.safetensors"}),
+        "job.state.file",
+        "'/nowhere/model.safetensors' is no file or folder",
+    ),
+    "a relative file to begin with": (
+        _set("job", "state", to={"file": "model.safetensors"}),
+        "job.state.file",
+        "no absolute path",
+    ),
     "no optimizer": (_set("job", "optimizer", to={"name": "lion"}), "job.optimizer.name", "lion"),
     "an option of none": (
         _set("job", "optimizer", to={"name": "adamw", "options": {"alpha": 1}}),

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import io
 import time
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 from rich.console import Console
 
 from placewire.agent.contract.measurement import LinkMeasurement
-from placewire.agent.contract.messages import Observation, ReadBackResult
+from placewire.agent.contract.messages import Observation, Previewed, ReadBackResult
 from placewire.agent.contract.state import Change, DriftState, LeaseState, ObservedState
 from placewire.controller.records.report import RunReport
-from placewire.controller.show.changes import diff_lines
+from placewire.controller.show.changes import diff_lines, previewed_lines
 from placewire.controller.show.placements import (
     beside_tensors,
     variants_table,
@@ -262,3 +262,42 @@ def test_a_script_has_no_steps_that_it_ended_after() -> None:
     ))  # fmt: skip
     told = show.console.file.getvalue()
     assert "the script did not come to its end" in told and "steps" not in told
+
+
+def _change(action: Literal["add", "replace", "remove"], collection: str, key: str) -> Change:
+    return Change(action=action, collection=collection, key=key, before="{}", after="{}")
+
+
+def _answer(*changes: Change) -> Previewed:
+    return cast(Any, Previewed).model_construct(changes=changes)
+
+
+def _previewed(queues: int) -> Previewed:
+    keys = [("addresses", "pw-nic0"), *(("queues", f"nic0 queue {k}") for k in range(queues))]
+    changes = [_change("add", *key) for key in keys]
+    return _answer(*changes, _change("remove", "flows", "old"))
+
+
+def test_many_changes_are_counted_and_servers_that_have_the_same_share_lines() -> None:
+    previewed = {"s1": _previewed(9), "s2": _previewed(4), "s3": _previewed(9)}
+    counted = [line.plain for line in previewed_lines(previewed, every_change=False)]
+    assert counted == [
+        "s1, s3: 10 to add, 1 to remove on each", "  + 1 address, 9 queues", "  - 1 flow",
+        "s2: 5 to add, 1 to remove", "  + 1 address, 4 queues", "  - 1 flow",
+        "--full shows each change",
+    ]  # fmt: skip
+    full = [line.plain for line in previewed_lines(previewed, every_change=True)]
+    assert len(full) == 3 + 11 + 6 + 11 and full[:2] == [
+        "s1: 10 to add, 1 to remove", "  + address    pw-nic0",
+    ]  # fmt: skip
+    few = {"s1": _previewed(2)}
+    assert previewed_lines(few, every_change=False) == previewed_lines(few, every_change=True)
+
+
+@pytest.mark.parametrize("kinds", [1, 40])
+def test_no_line_of_counted_changes_is_wider_than_a_terminal(kinds: int) -> None:
+    changes = (
+        _change("replace", f"things{k:02d}s", str(n)) for k in range(kinds) for n in range(30)
+    )
+    lines = previewed_lines({"s1": _answer(*changes)}, every_change=False)
+    assert all(len(line.plain) <= 100 for line in lines)

@@ -1,0 +1,62 @@
+"""Runs at the begin of every Python process of a script, before the script does.
+
+Once the script begins to use torch.distributed with gloo, its collectives are cut between all NICs
+(placewire_every_nic.py). A sitecustomize of the script's own environment runs as ever.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+_HERE = Path(__file__).resolve().parent
+_DISTRIBUTED = "torch.distributed.distributed_c10d"
+
+
+def _run_the_next() -> None:
+    others = [path for path in sys.path if Path(path).resolve() != _HERE]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+class _WhenImported(importlib.abc.MetaPathFinder):
+    """Changes init_process_group as soon as its module is there, before others take it from it."""
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        if name != _DISTRIBUTED:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader.exec_module = _then_changed(spec.loader.exec_module)  # type: ignore[method-assign]
+        return spec
+
+
+def _then_changed(exec_module):  # type: ignore[no-untyped-def]
+    @functools.wraps(exec_module)
+    def run(module):  # type: ignore[no-untyped-def]
+        exec_module(module)
+        begin = module.init_process_group
+
+        @functools.wraps(begin)
+        def init_process_group(*args, **options):  # type: ignore[no-untyped-def]
+            # Not before, since it imports torch.distributed.
+            importlib.import_module("placewire_every_nic").install()
+            return begin(*args, **options)
+
+        module.init_process_group = init_process_group
+
+    return run
+
+
+_run_the_next()
+if os.environ.get("PLACEWIRE_NICS"):
+    sys.meta_path.insert(0, _WhenImported())

@@ -1,0 +1,342 @@
+"""What scripts send by gloo's collectives is cut between NICs, and nothing else changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.job.namespaces import Namespaces
+from placewire.job.script.script import ON_PATH
+from tests.free_port import free_port
+
+pytestmark = pytest.mark.slow
+LONGEST_SECONDS = 240
+# The same numbers on both ways, whose sums are exact in any order.
+COLLECTIVES = """
+import hashlib, json, os, sys
+from datetime import timedelta
+import torch, torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.set_num_threads(1)
+found = {}
+
+def values(n=5003, dtype=torch.float32, k=0):
+    return (torch.arange(n) % 61 + rank * 7 + k).to(dtype)
+
+def note(name, *tensors):
+    data = b"".join(t.detach().contiguous().view(-1).view(torch.uint8).numpy() for t in tensors)
+    found[name] = hashlib.sha256(data).hexdigest()
+
+for dtype in (torch.float32, torch.float64, torch.int64, torch.uint8, torch.float16):
+    x = values(dtype=dtype) % 5
+    dist.all_reduce(x)
+    note(f"all_reduce {dtype}", x)
+for op in ("MAX", "MIN", "PRODUCT"):
+    x = values() % 3
+    dist.all_reduce(x, op=getattr(dist.ReduceOp, op))
+    note(f"all_reduce {op}", x)
+x = values(6400).view(64, 100).t()
+dist.all_reduce(x)
+note("all_reduce, strided", x)
+x = torch.nn.Parameter(values())
+dist.all_reduce(x)
+note("all_reduce, parameter", x)
+with torch.inference_mode():
+    x = values()
+    dist.all_reduce(x)
+note("all_reduce, inference", x.clone())
+several = [values(k=k) for k in range(9)]
+for work in [dist.all_reduce(x, async_op=True) for x in several]:
+    work.wait()
+note("all_reduce, async", *several)
+futures = [dist.all_reduce(x, async_op=True).get_future() for x in several]
+note("all_reduce, futures", *[future.wait()[0] for future in futures])
+work = dist.all_reduce(several[0], async_op=True)
+while not work.is_completed():
+    pass
+note("all_reduce, polled", several[0])
+work = dist.all_reduce(several[0], async_op=True)
+work.wait(timedelta(seconds=100))
+note("all_reduce, with a limit", several[0])
+dist.all_reduce_coalesced(several)
+note("all_reduce_coalesced", *several)
+x = values()
+dist.broadcast(x, 1)
+note("broadcast", x)
+x = values(6400).view(64, 100).t()
+dist.broadcast(x, 0)
+note("broadcast, strided", x)
+x = values()
+dist.reduce(x, 1)
+note("reduce", *([x] if rank == 1 else []))
+out = [torch.zeros(5003) for _ in range(world)]
+dist.all_gather(out, values())
+note("all_gather", *out)
+out = torch.zeros(world * 5003)
+dist.all_gather_into_tensor(out, values())
+note("all_gather_into_tensor", out)
+out = torch.zeros(5003)
+dist.reduce_scatter_tensor(out, values(world * 5003))
+note("reduce_scatter_tensor", out)
+dist.reduce_scatter(out, [values(k=k) for k in range(world)])
+note("reduce_scatter", out)
+out = torch.zeros(world * 500)
+dist.all_to_all_single(out, values(world * 500))
+note("all_to_all_single", out)
+sent = [k + 1 + rank for k in range(world)]
+out = torch.zeros(sum(1 + rank + k for k in range(world)))
+dist.all_to_all_single(out, values(sum(sent)), [1 + rank + k for k in range(world)], sent)
+note("all_to_all_single, uneven", out)
+if rank < 2:
+    x = values()
+    if rank:
+        dist.recv(x)
+    else:
+        dist.send(x, 1)
+    note("send and recv", x)
+out = [torch.zeros(5003) for _ in range(world)] if rank == 0 else None
+dist.gather(values(), out)
+note("gather", *(out or []))
+out = torch.zeros(5003)
+dist.scatter(out, [values(k=k) for k in range(world)] if rank == 0 else None)
+note("scatter", out)
+objects = [None] * world
+dist.all_gather_object(objects, {"rank": rank, "text": "x" * 5000 * (rank + 1)})
+found["all_gather_object"] = [one["rank"] for one in objects]
+objects = [list(range(9000)) if rank == 0 else None]
+dist.broadcast_object_list(objects)
+found["broadcast_object_list"] = sum(objects[0])
+some = dist.new_group([0, 1])
+if rank < 2:
+    x = values()
+    dist.all_reduce(x, group=some)
+    note("all_reduce, some ranks", x)
+everyone = dist.group.WORLD
+note("functional all_reduce", functional.all_reduce(values(), "sum", everyone))
+note("functional all_gather", functional.all_gather_tensor(values(), 0, everyone))
+x = functional.reduce_scatter_tensor(values(world * 5003), "sum", 0, everyone)
+note("functional reduce_scatter", x)
+dist.barrier()
+dist.monitored_barrier()
+dist.destroy_process_group()
+dist.init_process_group("gloo", init_method="tcp://127.0.0.1:" + os.environ["SECOND_PORT"],
+                        rank=rank, world_size=world)
+x = values()
+dist.all_reduce(x)
+note("all_reduce, anew", x)
+cut = sys.modules.get("placewire_every_nic")
+groups = next(iter(cut._KEPT[1].values()))._nics._groups if cut else {}
+found_groups = sum(len(made) for _, made in groups.values())
+print(json.dumps({"found": found, "groups": found_groups}))
+dist.destroy_process_group()
+"""
+MODELS = """
+import hashlib, json, sys
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.set_num_threads(1)
+found = {}
+
+def trained(model, forward):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    losses = []
+    for step in range(4):
+        draw = torch.Generator().manual_seed(10 * step + rank)
+        optimizer.zero_grad()
+        loss = forward(torch.randn(8, 32, generator=draw)).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+def made():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(32, 300), nn.BatchNorm1d(300), nn.ReLU(), nn.Linear(300, 32))
+
+model = nn.parallel.DistributedDataParallel(made(), bucket_cap_mb=0.05)
+found["ddp"] = trained(model, model)
+with model.no_sync():
+    model(torch.ones(8, 32)).sum().backward()
+model = made()
+for part in (model[0], model[3], model):
+    fully_shard(part)
+found["fsdp"] = trained(model, model)
+torch.manual_seed(0)
+stage = PipelineStage(nn.Linear(64, 64), rank, world, torch.device("cpu"))
+schedule = ScheduleGPipe(stage, 4, loss_fn=nn.MSELoss())
+draw = torch.Generator().manual_seed(0)
+x, losses = torch.randn(64, 64, generator=draw), []
+if rank == 0:
+    schedule.step(x)
+else:
+    schedule.step(target=x, losses=losses)
+found["pipeline"] = [one.item() for one in losses]
+print(json.dumps({"found": found, "cut": "placewire_every_nic" in sys.modules}))
+"""
+
+
+def run(
+    folder: Path, text: str, ranks: int, *, nics: str = "", least: int = 1000, **more: str
+) -> list[subprocess.CompletedProcess[str]]:
+    """Runs the script in so many processes on loopback, with NICS as in PLACEWIRE_NICS."""
+    script = folder / "script.py"
+    script.write_text(text)
+    shared = {
+        **os.environ, "PYTHONPATH": str(ON_PATH), "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()), "SECOND_PORT": str(free_port()),
+        "WORLD_SIZE": str(ranks), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **more,
+        **({"PLACEWIRE_NICS": nics, "PLACEWIRE_CUT_FROM_BYTES": str(least)} if nics else {}),
+    }  # fmt: skip
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(script)], text=True, cwd=folder,
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        for rank in range(ranks)
+    ]  # fmt: skip
+    ended = []
+    try:
+        for one in started:
+            out, errors = one.communicate(timeout=LONGEST_SECONDS)
+            ended.append(subprocess.CompletedProcess(one.args, one.returncode, out, errors))
+    finally:
+        for one in started:
+            one.kill()
+    return ended
+
+
+def answers(ended: list[subprocess.CompletedProcess[str]]) -> list[dict[str, Any]]:
+    assert [one.returncode for one in ended] == [0] * len(ended), [e.stderr[-2000:] for e in ended]
+    return [json.loads(one.stdout.splitlines()[-1]) for one in ended]
+
+
+@pytest.mark.parametrize(("ranks", "nics"), [(2, "lo:1,lo:1"), (3, "lo:0.7,lo:0.2,lo:0.1")])
+def test_every_collective_gives_what_it_gave(tmp_path: Path, ranks: int, nics: str) -> None:
+    plain, cut = (answers(run(tmp_path, COLLECTIVES, ranks, nics=n)) for n in ("", nics))
+    assert [one["found"] for one in cut] == [one["found"] for one in plain]
+    assert [one["groups"] for one in plain] == [0] * ranks
+    assert all(one["groups"] >= len(nics.split(",")) for one in cut)
+
+
+def test_ddp_fsdp_and_pipelines_train_as_they_did(tmp_path: Path) -> None:
+    plain, cut = (answers(run(tmp_path, MODELS, 2, nics=n)) for n in ("", "lo:0.6,lo:0.4"))
+    assert [one["cut"] for one in plain + cut] == [False, False, True, True]
+    assert [one["found"] for one in cut] == [one["found"] for one in plain]
+
+
+ENDS = """
+import sys
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+x = torch.ones(10_000)
+for _ in range(20):
+    dist.all_reduce(x, async_op=True)
+dist.all_reduce(x)
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("dist.destroy_process_group()", 0), ("", 0), ("sys.exit(3)", 3), ("1 / 0", 1)],
+)
+def test_a_process_ends_as_it_would(tmp_path: Path, end: str, code: int) -> None:
+    ended = run(tmp_path, ENDS.format(end=end), 2, nics="lo:1,lo:2")
+    assert [one.returncode for one in ended] == [code, code], ended[0].stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        "dist.all_reduce(x)", "dist.all_reduce(x, async_op=True).wait()",
+        "dist.all_gather_into_tensor(torch.zeros(20_000), x)",
+        "print(functional.all_reduce(x, 'sum', dist.group.WORLD))",
+        "nn.parallel.DistributedDataParallel(nn.Linear(99, 99))(x[:99]).sum().backward()",
+    ],
+)  # fmt: skip
+def test_a_rank_that_fails_fails_the_collective(tmp_path: Path, act: str) -> None:
+    end = f"""
+from torch import nn
+import torch.distributed._functional_collectives as functional
+if dist.get_rank(): sys.exit(0)
+{act}
+"""
+    first, second = run(tmp_path, ENDS.format(end=end), 2, nics="lo:1,lo:2")
+    assert second.returncode == 0 and first.returncode == 1, first.stdout
+    assert "RuntimeError" in first.stderr
+
+
+def test_a_torch_that_cannot_is_left_alone_and_says_so(tmp_path: Path) -> None:
+    old = ENDS.replace("dist.init", "torch.__version__ = '2.12.1+cpu'\ndist.init", 1)
+    for one in run(tmp_path, old.format(end=""), 2, nics="lo:1,lo:2"):
+        assert one.returncode == 0 and "gives each collective to one NIC" in one.stderr
+
+
+def test_the_environment_s_own_sitecustomize_runs_too(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("print('mine')\n")
+    path = f"{ON_PATH}{os.pathsep}{own}"
+    for text in ("print('script')", ENDS.format(end="print('script')")):
+        for one in run(tmp_path, text, 2, nics="lo:1,lo:2", PYTHONPATH=path):
+            assert one.returncode == 0 and one.stdout.split() == ["mine", "script"]
+
+
+SENDS = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for size in (4_000_000, 100):
+    x = torch.ones(size)
+    dist.all_reduce(x)
+    assert (x == dist.get_world_size()).all()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("rates", [{"a": 400e6, "b": 400e6}, {"a": 280e6, "b": 120e6}])
+def test_every_nic_carries_its_part(tmp_path: Path, rates: dict[str, float]) -> None:
+    (tmp_path / "script.py").write_text(SENDS)
+    servers = ("s1", "s2", "s3")
+    of_rail = {rail: dict.fromkeys(servers, rate) for rail, rate in rates.items()}
+    with Namespaces(of_rail, "en", offloads=True) as network:
+        nics = ",".join(f"{network.nic(rail)}:{rate:g}" for rail, rate in rates.items())
+        started = [
+            subprocess.Popen(
+                [
+                    *network.prefix(server), "env", f"PYTHONPATH={ON_PATH}",
+                    f"PLACEWIRE_NICS={nics}", f"RANK={rank}", "WORLD_SIZE=3",
+                    f"MASTER_ADDR={network.address('s1', 'a')}", "MASTER_PORT=29511",
+                    f"GLOO_SOCKET_IFNAME={network.nic('a')}", sys.executable,
+                    str(tmp_path / "script.py"),
+                ],
+                stderr=subprocess.PIPE, text=True,
+            )
+            for rank, server in enumerate(servers)
+        ]  # fmt: skip
+        try:
+            errors = [one.communicate(timeout=LONGEST_SECONDS)[1] for one in started]
+        finally:
+            for one in started:
+                one.kill()
+        assert [one.returncode for one in started] == [0, 0, 0], errors
+        for server in servers:
+            sent = {rail: network.transmitted_bytes(server, rail) for rail in rates}
+            for rail, rate in rates.items():
+                part = sent[rail] / sum(sent.values())
+                assert part == pytest.approx(rate / sum(rates.values()), abs=0.02)
