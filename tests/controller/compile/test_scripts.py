@@ -93,11 +93,10 @@ def test_every_server_is_told_the_same_of_rails_and_its_own_of_itself() -> None:
     assert {one.rail_parts for one in specs} == {(0.5, 0.5)}
 
 
-def test_collectives_are_cut_unless_the_plan_says_no_or_nccl_carries_them() -> None:
-    for more in ({"cut_collectives": False}, {"backend": "nccl"}):
-        of = with_script(**more)
-        assert isinstance(of.job, TorchrunJob)
-        assert {one.rail_parts for one in script_specs(of, of.job)} == {()}
+def test_a_plan_may_leave_collectives_whole() -> None:
+    of = with_script(cut_collectives=False)
+    assert isinstance(of.job, TorchrunJob)
+    assert {one.rail_parts for one in script_specs(of, of.job)} == {()}
 
 
 @pytest.mark.parametrize(("sent", "right"), [((52, 48), True), ((60, 40), False), ((3, 1), True)])
