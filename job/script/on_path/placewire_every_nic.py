@@ -41,6 +41,8 @@ _ELEMENTS = 64
 _CPU = torch.device("cpu")
 
 Values = dict[str, Any]
+# Tensors, and their elements in a row of its own, to be copied back.
+Copies = list[tuple[torch.Tensor, torch.Tensor]]
 # What a NIC's group is to run, by (operator, its arguments), and what is done when all have run.
 Cut = tuple[list[tuple[str, Values]], Callable[[], None]]
 
@@ -95,7 +97,7 @@ def _on_nic(store: Any, like: Any, nic: str) -> Any:
     return group
 
 
-def _flat(tensor: torch.Tensor, copies: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+def _flat(tensor: torch.Tensor, copies: Copies) -> torch.Tensor:
     """The elements in a row. copies: gets (tensor, row) where the row is a copy."""
     if tensor.is_contiguous():
         return tensor.view(-1)
@@ -104,7 +106,7 @@ def _flat(tensor: torch.Tensor, copies: list[tuple[torch.Tensor, torch.Tensor]])
     return row
 
 
-def _copy_back(copies: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+def _copy_back(copies: Copies) -> None:
     with torch.no_grad():
         for tensor, row in copies:
             tensor.copy_(row.view(tensor.shape))
@@ -114,35 +116,37 @@ def _one(values: Values, nics: _Nics, name: str, key: str = "tensors") -> Cut | 
     """Of allreduce_, broadcast_ and reduce_: one tensor, every part by itself."""
     if len(values[key]) != 1 or values.get("sparse_indices") is not None:
         return None
-    copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+    copies: Copies = []
     row = _flat(values[key][0], copies)
     parts = [(name, {**values, key: [row[a:b]]}) for a, b in nics.ranges(row.numel())]
     return parts, lambda: _copy_back(copies)
 
 
-def _gathered(values: Values, nics: _Nics, rows: list[torch.Tensor], own: torch.Tensor) -> Cut:
+def _gathered(
+    values: Values, nics: _Nics, rows: list[torch.Tensor], own: torch.Tensor, copies: Copies
+) -> Cut:
     """rows: of each rank what it gives, to be filled. own: what this rank gives."""
-    copies: list[tuple[torch.Tensor, torch.Tensor]] = []
-    into, given = [_flat(row, copies) for row in rows], own.contiguous().view(-1)
-    parts = []
+    given, parts = own.contiguous().view(-1), []
     for a, b in nics.ranges(given.numel()):
-        asked = {"output_tensors": [[row[a:b] for row in into]], "input_tensors": [given[a:b]]}
+        asked = {"output_tensors": [[row[a:b] for row in rows]], "input_tensors": [given[a:b]]}
         parts.append(("allgather_", {**values, **asked}))
     return parts, lambda: _copy_back(copies)
 
 
 def _allgather(values: Values, nics: _Nics, name: str) -> Cut | None:
     rows, given = values["output_tensors"], values["input_tensors"]
+    # Where one rank gives more than another, no rank has rows that are all like its own.
     if len(given) != 1 or any(row.numel() != given[0].numel() for row in rows[0]):
         return None
-    return _gathered(values, nics, rows[0], given[0])
+    copies: Copies = []
+    return _gathered(values, nics, [_flat(row, copies) for row in rows[0]], given[0], copies)
 
 
 def _allgather_base(values: Values, nics: _Nics, name: str) -> Cut | None:
-    out, given = values["output_tensor"], values["input_tensor"]
-    if not out.is_contiguous():
-        return None
-    return _gathered(values, nics, list(out.view(-1, given.numel())), given)
+    given = values["input_tensor"]
+    copies: Copies = []
+    table = _flat(values["output_tensor"], copies).view(-1, given.numel())
+    return _gathered(values, nics, list(table), given, copies)
 
 
 def _allgather_coalesced(values: Values, nics: _Nics, name: str) -> Cut | None:
