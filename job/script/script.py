@@ -60,7 +60,7 @@ def run_script(spec: ScriptSpec, events: Events) -> int:
     began = time.monotonic()
     taken = " ".join(spec.rail_interfaces[rail].rail for rail in spec.rail_pattern)
     notes = [f"{spec.processes} processes; gloo's collectives take rails {taken} in turn"]
-    if len(spec.rail_parts) > 1:
+    if len(spec.rail_parts) > 1 and "GLOO_SOCKET_IFNAME" not in os.environ:
         rails_parts = zip(spec.rail_interfaces, spec.rail_parts, strict=True)
         parts = ", ".join(f"{one.rail} {part:.0%}" for one, part in rails_parts)
         notes = [f"{spec.processes} processes; large collectives are cut: {parts}"]
@@ -119,10 +119,12 @@ def script_environment(spec: ScriptSpec, local: int, given: dict[str, str]) -> d
         **nccl_environment(names, 0.0, 1),
     }
     given = _own_imports(given, spec)
-    # Who chooses gloo's interfaces has chosen.
-    if len(spec.rail_parts) > 1 and "GLOO_SOCKET_IFNAME" not in given:
+    if len(spec.rail_parts) > 1:
         parts = zip(names, spec.rail_parts, strict=True)
-        chosen["PLACEWIRE_NICS"] = ",".join(f"{name}:{part!r}" for name, part in parts)
+        # Who chooses gloo's interfaces has chosen. Other ranks must learn of it.
+        cut = "GLOO_SOCKET_IFNAME" not in given
+        text = ",".join(f"{name}:{part!r}" for name, part in parts)
+        chosen["PLACEWIRE_NICS"] = text if cut else "no"
         path = [str(ON_PATH), *filter(None, [given.get("PYTHONPATH")])]
         given = {**given, "PYTHONPATH": os.pathsep.join(path)}
     rendezvous = {

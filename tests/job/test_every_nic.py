@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 LONGEST_SECONDS = 240
 # The same numbers on both ways, whose sums are exact in any order.
 COLLECTIVES = """
-import hashlib, json, os, sys
+import hashlib, json, sys
 from datetime import timedelta
 import torch, torch.distributed as dist
 import torch.distributed._functional_collectives as functional
@@ -51,9 +51,35 @@ x = torch.nn.Parameter(values())
 dist.all_reduce(x)
 note("all_reduce, parameter", x)
 with torch.inference_mode():
-    x = values()
+    x, y = values(), values(6400).view(64, 100).t()
     dist.all_reduce(x)
-note("all_reduce, inference", x.clone())
+    dist.all_reduce(y)
+    out = torch.zeros(5003)
+    dist.reduce_scatter_tensor(out, values(world * 5003))
+note("inference", x.clone(), y.clone(), out.clone())
+# One begins later than the other, after a message that it waits for.
+x, y = values(), values(10)
+some = dist.new_group([0, 1])
+if rank == 0:
+    work = dist.all_reduce(x, async_op=True, group=some)
+    dist.send(y, 1)
+    work.wait()
+elif rank == 1:
+    dist.recv(y, 0)
+    dist.all_reduce(x, group=some)
+note("after a message", x)
+x = values(200_000)
+dist.all_reduce(x, async_op=True)
+dist.barrier()
+note("after a barrier", x)
+x = values(200_000)
+dist.all_reduce(x, async_op=True)
+dist.barrier(async_op=True).wait()
+note("after a barrier's end", x)
+try:
+    dist.reduce_scatter_tensor(torch.zeros(5003), values((world + 1) * 5003))
+except (RuntimeError, ValueError) as error:
+    found["wrong sizes"] = type(error).__name__
 several = [values(k=k) for k in range(9)]
 for work in [dist.all_reduce(x, async_op=True) for x in several]:
     work.wait()
@@ -130,15 +156,8 @@ x = functional.reduce_scatter_tensor(values(world * 5003), "sum", 0, everyone)
 note("functional reduce_scatter", x)
 dist.barrier()
 dist.monitored_barrier()
-dist.destroy_process_group()
-dist.init_process_group("gloo", init_method="tcp://127.0.0.1:" + os.environ["SECOND_PORT"],
-                        rank=rank, world_size=world)
-x = values()
-dist.all_reduce(x)
-note("all_reduce, anew", x)
 cut = sys.modules.get("placewire_every_nic")
-groups = next(iter(cut._KEPT[1].values()))._nics._groups if cut else {}
-found_groups = sum(len(made) for _, made in groups.values())
+found_groups = sum(map(len, cut._KEPT[-1]._groups.values())) if cut else 0
 print(json.dumps({"found": found, "groups": found_groups}))
 dist.destroy_process_group()
 """
@@ -200,7 +219,7 @@ def run(
     script.write_text(text)
     shared = {
         **os.environ, "PYTHONPATH": str(ON_PATH), "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()), "SECOND_PORT": str(free_port()),
+        "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": str(ranks), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **more,
         **({"PLACEWIRE_NICS": nics, "PLACEWIRE_CUT_FROM_BYTES": str(least)} if nics else {}),
     }  # fmt: skip
@@ -282,6 +301,47 @@ if dist.get_rank(): sys.exit(0)
     first, second = run(tmp_path, ENDS.format(end=end), 2, nics="lo:1,lo:2")
     assert second.returncode == 0 and first.returncode == 1, first.stdout
     assert "RuntimeError" in first.stderr
+
+
+ANEW = """
+import os, time
+import torch, torch.distributed as dist
+for _ in range(3):
+    dist.init_process_group("gloo")
+    x = torch.ones(10_000)
+    dist.all_reduce(x)
+    dist.barrier()
+    assert (x == 2).all()
+    dist.destroy_process_group()
+    if os.environ["RANK"] == "1":
+        time.sleep(1)  # The first rank makes the store anew.
+"""
+
+
+def test_groups_end_and_are_made_anew(tmp_path: Path) -> None:
+    ended = run(tmp_path, ANEW, 2, nics="lo:1,lo:2")
+    assert [one.returncode for one in ended] == [0, 0], ended[0].stderr[-2000:]
+
+
+DIFFER = """
+import os, sys
+if os.environ["RANK"] == "0":
+    {change}
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+x = torch.ones(10_000)
+dist.all_reduce(x)
+assert (x == 2).all()
+assert not sys.modules["placewire_every_nic"]._KEPT[-1]._groups
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_that_would_cut_otherwise_agree_not_to(tmp_path: Path) -> None:
+    for change in ("os.environ['PLACEWIRE_NICS'] = 'no'", "os.environ['PLACEWIRE_NICS'] = 'lo:2'"):
+        ended = run(tmp_path, DIFFER.format(change=change), 2, nics="lo:1,lo:2")
+        assert [one.returncode for one in ended] == [0, 0], ended[0].stderr
+        assert "not every rank can cut" in ended[1].stderr
 
 
 def test_a_torch_that_cannot_is_left_alone_and_says_so(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def _run_the_next() -> None:
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
-    """Changes init_process_group as soon as its module is there, before others take it from it."""
+    """Changes two functions as soon as their module is there, before others take them from it."""
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
         if name != _DISTRIBUTED:
@@ -44,7 +44,7 @@ def _then_changed(exec_module):  # type: ignore[no-untyped-def]
     @functools.wraps(exec_module)
     def run(module):  # type: ignore[no-untyped-def]
         exec_module(module)
-        begin = module.init_process_group
+        begin, end = module.init_process_group, module.destroy_process_group
 
         @functools.wraps(begin)
         def init_process_group(*args, **options):  # type: ignore[no-untyped-def]
@@ -52,11 +52,19 @@ def _then_changed(exec_module):  # type: ignore[no-untyped-def]
             importlib.import_module("placewire_every_nic").install()
             return begin(*args, **options)
 
+        @functools.wraps(end)
+        def destroy_process_group(group=None):  # type: ignore[no-untyped-def]
+            ours = sys.modules.get("placewire_every_nic")
+            if ours is not None:
+                ours.forget(group)
+            return end(group)
+
         module.init_process_group = init_process_group
+        module.destroy_process_group = destroy_process_group
 
     return run
 
 
-_run_the_next()
 if os.environ.get("PLACEWIRE_NICS"):
     sys.meta_path.insert(0, _WhenImported())
+_run_the_next()
