@@ -17,14 +17,17 @@ from placewire.job.errors import JobError
 from placewire.job.placed.state import RankState
 from placewire.job.placed.tensor_file import TensorFile, TensorFileError
 from placewire.optimizer.capture.state import StateName, StateNames
+from placewire.optimizer.capture.step import CapturedStep
 
 _NAMED = 3
 _SAFETENSORS = "*.safetensors"
 
 
-def load_initial_state(asked: StateSpec, names: StateNames, state: RankState) -> str:
-    """Overwrites what the rank holds of the model. Returns what was done, for the user. Raises
-    JobError where the file cannot be read, and where it is of another model."""
+def load_initial_state(asked: StateSpec, captured: CapturedStep, state: RankState) -> str:
+    """Overwrites what the rank holds of the model, and the captured step's constants, which every
+    rank has. Returns what was done, for the user. Raises JobError where the file cannot be read,
+    and where it is of another model."""
+    names = captured.names
     every = {name for parts in names.of.values() for part in parts for name in part.names}
     inside = f"{asked.module}." if asked.module else ""
     own = {
@@ -45,6 +48,10 @@ def load_initial_state(asked: StateSpec, names: StateNames, state: RankState) ->
             for value, rows, shape, some in _held(state):
                 if (key := next((found[name] for name in some if name in found), None)) is not None:
                     _overwrite(value, source, key, rows, shape)
+            for constant, name in names.constants.items():
+                if name in found:
+                    value = captured.code.constants[constant]
+                    _overwrite(value, source, found[name], None, tuple(value.shape))
             for name, value in names.others.items():
                 if name in found and name.key in state.others:
                     _overwrite(value, source, found[name], None, tuple(value.shape))
@@ -114,7 +121,11 @@ def _overwrite(
 
 class _TensorFiles:
     def __init__(self, files: Sequence[TensorFile]) -> None:
-        self._file_of = {name: file for file in files for name in file.entries}
+        self._file_of: dict[str, TensorFile] = {}
+        for file in files:
+            if twice := self._file_of.keys() & file.entries.keys():
+                raise TensorFileError(f"{min(twice)} is in {file.path.name} and in another file")
+            self._file_of |= dict.fromkeys(file.entries, file)
         self.shapes = {name: file.entries[name].shape for name, file in self._file_of.items()}
 
     def read(self, name: str, rows: slice | None) -> torch.Tensor:

@@ -197,7 +197,7 @@ def _placed(
 
     def begin() -> str:
         asked = spec.state
-        return "" if asked is None else load_initial_state(asked, captured.names, state)
+        return "" if asked is None else load_initial_state(asked, captured, state)
 
     notes = (part.note,) if part.note else ()
     return Program(

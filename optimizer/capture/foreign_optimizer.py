@@ -22,7 +22,9 @@ from placewire.optimizer.capture.protocol import look_here_for
 
 # What a class is tried with: matrices of so many rows and columns, cut at half of the rows, and so
 # many steps. Rows are whole vectors of a processor, as those of shards are.
-_ROWS, _COLUMNS, _STEPS = 128, 8, 4
+_ROWS, _COLUMNS, _STEPS, _LR = 128, 8, 4, 1e-2
+# What of a parameter's state a checkpoint has.
+SAVED = (torch.Tensor, int, float)
 
 
 @dataclass(frozen=True)
@@ -69,12 +71,61 @@ def tried(path: str, options: tuple[tuple[str, Option], ...]) -> ForeignOptimize
             f"optimizer {path} updates a parameter by the gradients of others, which may be on "
             "other servers; take one that updates each parameter by its own gradient and state"
         )
+    if not _equal(apart[0], _resumed(path, options, values[0], [one[0] for one in gradients])):
+        raise CaptureError(
+            f"optimizer {path} keeps more than tensors and numbers by parameter in its `state`, as "
+            "in its groups or attributes, which no checkpoint would have; take one that does not"
+        )
+    elementwise = _is_elementwise(path, options, values, gradients, together)
+    return ForeignOptimizer(path, options, elementwise)
+
+
+def _is_elementwise(
+    path: str,
+    options: tuple[tuple[str, Option], ...],
+    values: Sequence[torch.Tensor],
+    gradients: Sequence[Sequence[torch.Tensor]],
+    trained: Sequence[torch.Tensor],
+) -> bool:
     half = _ROWS // 2
-    parts = [
-        _trained(path, options, [values[0][rows]], [[one[0][rows]] for one in gradients])[0]
-        for rows in (slice(0, half), slice(half, _ROWS))
-    ]
-    return ForeignOptimizer(path, options, elementwise=_equal(together[0], torch.cat(parts)))
+    try:
+        parts = [
+            _trained(path, options, [values[0][rows]], [[one[0][rows]] for one in gradients])[0]
+            for rows in (slice(0, half), slice(half, _ROWS))
+        ]
+        # Small weights of any shape are joined to a row.
+        (row,) = _trained(path, options, [_row(values)], [[_row(one)] for one in gradients])
+    except CaptureError:  # The class takes no such shape.
+        return False
+    return _equal(trained[0], torch.cat(parts)) and _equal(_row(trained), row)
+
+
+def _row(values: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([value.reshape(-1) for value in values])
+
+
+def _resumed(
+    path: str,
+    options: tuple[tuple[str, Option], ...],
+    value: torch.Tensor,
+    gradients: Sequence[torch.Tensor],
+) -> torch.Tensor:
+    """The value after all gradients, where another object goes on after half of them with the first
+    one's tensors and numbers."""
+    parameter = value.clone()
+    first, second = (_made(path, options, [parameter], _LR) for _ in range(2))
+    half = len(gradients) // 2
+    for gradient in gradients[:half]:
+        stepped(first, path, [parameter], [gradient])
+    kept = {k: v for k, v in first.state[parameter].items() if isinstance(v, SAVED)}
+    # As a training that resumes: a step makes the state, and what was saved overwrites it.
+    before = parameter.clone()
+    stepped(second, path, [parameter], [torch.zeros_like(parameter)])
+    parameter.copy_(before)
+    second.state[parameter].update(kept)
+    for gradient in gradients[half:]:
+        stepped(second, path, [parameter], [gradient])
+    return parameter
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -89,7 +140,7 @@ def _trained(
 ) -> list[torch.Tensor]:
     """The values after a step for each list of gradients."""
     parameters = [value.clone() for value in values]
-    optimizer = _made(path, options, parameters, 1e-2)
+    optimizer = _made(path, options, parameters, _LR)
     for some in gradients:
         stepped(optimizer, path, parameters, some)
     return parameters
@@ -153,7 +204,7 @@ def _class(path: str) -> Callable[..., torch.optim.Optimizer]:
 @functools.cache
 def _state_bytes(optimizer: ForeignOptimizer, shape: tuple[int, ...], dtype: torch.dtype) -> int:
     parameter = torch.zeros(shape, dtype=dtype)
-    made = optimizer.of(parameter, 1e-2)
+    made = optimizer.of(parameter, _LR)
     stepped(made, optimizer.path, [parameter], [torch.zeros_like(parameter)])
     tensors = [value for value in made.state[parameter].values() if torch.is_tensor(value)]
     storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}

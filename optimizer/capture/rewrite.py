@@ -38,7 +38,8 @@ REPLICATED_BYTES = 1 << 20
 class PlaceableGraph:
     """graph: placeholders, get_attr (constants), call_function, and call_module for updates.
 
-    parameters, buffers: real values by node name. names: by node name the names of each of these
+    constant_names: of constants that are buffers, the name in the exported module. parameters,
+    buffers: real values by node name. names: by node name the names of each of these
     in the exported module, several where parameters are tied. shards: by node name which rows a
     parameter is, where it is not a whole one. members: by node name what a flat parameter is made
     of, which has no name itself. inputs: node name to position.
@@ -47,6 +48,7 @@ class PlaceableGraph:
 
     graph: fx.Graph
     constants: Mapping[str, torch.Tensor]
+    constant_names: Mapping[str, str]
     parameters: Mapping[str, torch.Tensor]
     buffers: Mapping[str, torch.Tensor]
     names: Mapping[str, tuple[str, ...]]
@@ -81,7 +83,8 @@ def placeable(
     graph.erase_node(graph.output_node())
     joint = _without_identity_views(joint)
     recompute(graph, dependent(graph, joint.tangents))
-    constants = {**joint.constants, **_constants_of_placeholders(joint, micro_batches)}
+    made, constant_names = _constants_of_placeholders(joint, micro_batches)
+    constants = {**joint.constants, **made}
     for node in graph.find_nodes(op="call_function", target=aten.convolution_backward.default):
         _split_convolution_backward(graph, node)
     joint, names = merge_ties(joint)
@@ -114,6 +117,7 @@ def placeable(
     return PlaceableGraph(
         graph=graph,
         constants={k: v for k, v in constants.items() if k in read_constants},
+        constant_names={k: v for k, v in constant_names.items() if k in read_constants},
         parameters={node: joint.values[name].detach() for node, name in parameters.items()},
         buffers={node: joint.values[name].detach() for node, name in buffers.items()},
         names={n: names.get(name, (name,)) for n, name in {**parameters, **buffers}.items()},
@@ -162,10 +166,12 @@ def _identical_ancestor(node: fx.Node) -> fx.Node | None:
     return found
 
 
-def _constants_of_placeholders(joint: JointGraph, micro_batches: int) -> dict[str, torch.Tensor]:
+def _constants_of_placeholders(
+    joint: JointGraph, micro_batches: int
+) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """Makes these placeholders constants: the loss's own gradient (one, or its share in the mean),
-    and small buffers that are only read."""
-    constants: dict[str, torch.Tensor] = {}
+    and small buffers that are only read. Returns also the names of the buffers."""
+    constants, names = dict[str, torch.Tensor](), dict[str, str]()
     for node in joint.tangents:
         value = node.meta["val"]
         one = torch.ones(value.shape, dtype=value.dtype, device=value.device)
@@ -173,8 +179,9 @@ def _constants_of_placeholders(joint: JointGraph, micro_batches: int) -> dict[st
     for name, node in joint.buffers.items():
         value = joint.values[name]
         if name not in joint.new_buffers and value.nbytes <= REPLICATED_BYTES and node.users:
-            constants[_to_constant(joint.graph, node)] = value.detach()
-    return constants
+            constant = _to_constant(joint.graph, node)
+            constants[constant], names[constant] = value.detach(), name
+    return constants, names
 
 
 def _to_constant(graph: fx.Graph, placeholder: fx.Node) -> str:

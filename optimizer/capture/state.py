@@ -57,11 +57,13 @@ class StatePart:
 class StateNames:
     """of: by operator id; several parts for a flat parameter. others: what model and loss save and
     no operator holds, which are constants of the step and parameters that it does not use; steps
-    never change them. order: the names that model and loss save, in their order.
+    never change them. constants: the names of those constants that the step reads, by constant.
+    order: the names that model and loss save, in their order.
     """
 
     of: Mapping[str, tuple[StatePart, ...]]
     others: Mapping[StateName, torch.Tensor]
+    constants: Mapping[str, StateName]
     order: tuple[StateName, ...]
 
 
@@ -95,4 +97,5 @@ def state_names(step: TrainingStep, code: PlaceableGraph) -> StateNames:
     found = {identifier: tuple(parts_of(identifier)) for identifier in code.names}
     held = {name for parts in found.values() for part in parts for name in part.names}
     others = {name: value for name, value in saved.items() if name not in held}
-    return StateNames(of=found, others=others, order=tuple(saved))
+    constants = {constant: named(name) for constant, name in code.constant_names.items()}
+    return StateNames(of=found, others=others, constants=constants, order=tuple(saved))

@@ -101,7 +101,7 @@ class OptimizerChoice:
     def __post_init__(self) -> None:
         for options in (self.options, *(group.options for group in self.groups)):
             options_of(self.name, options)
-        _ = self.foreign  # Raises where the class cannot be used.
+        _ = self._each_foreign  # Raises where the class cannot be used.
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise CaptureError(f"clip_norm {self.clip_norm:g} must be more than 0")
 
@@ -140,7 +140,15 @@ class OptimizerChoice:
     @property
     def elementwise(self) -> bool:
         """Whether parts of a parameter may be updated apart, and several parameters as one."""
-        return (foreign := self.foreign) is None or foreign.elementwise
+        return all(one.elementwise for one in self._each_foreign)
+
+    @property
+    def _each_foreign(self) -> list[ForeignOptimizer]:
+        """With the options of all parameters and of each group."""
+        options = [self.options, *({**self.options, **group.options} for group in self.groups)]
+        if not is_class_path(self.name):
+            return []
+        return [tried(self.name, tuple(sorted(one.items()))) for one in options]
 
     @property
     def all_options(self) -> Mapping[str, Any]:

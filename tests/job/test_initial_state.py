@@ -69,7 +69,7 @@ def as_link(values: Values, path: Path) -> Path:
 def load(made: Job, file: Path, **asked: Any) -> list[str]:
     spec = StateSpec(file=str(file), **asked)
     return [
-        load_initial_state(spec, made.captured.names, checkpoints._state)
+        load_initial_state(spec, made.captured, checkpoints._state)
         for checkpoints in made.checkpoints
     ]
 
@@ -102,7 +102,7 @@ def test_a_shard_begins_with_its_rows(tmp_path: Path, monkeypatch: pytest.Monkey
     state = made.checkpoints[0]._state
     parts = type(state)(cut.names.of, dict(cut.values), {}, {})
     spec = StateSpec(file=str(as_safetensors(values, tmp_path / "values")))
-    load_initial_state(spec, cut.names, parts)
+    load_initial_state(spec, cut, parts)
     found = dict(parts.to_load(0))
     for name, value in values.items():
         rows = [key for key in found if key.partition("[")[0] == f"model.{name}"]
@@ -182,12 +182,40 @@ def _wrong(tmp_path: Path) -> dict[str, tuple[Path, str]]:
     return {name: (made[name], word) for name, word in words.items()}
 
 
+def test_a_name_that_two_files_have_is_refused(tmp_path: Path) -> None:
+    made = job(tmp_path / "unused", model=MLP)
+    _, values = others(MLP)
+    folder = as_folder(values, tmp_path / "values")
+    as_safetensors(values, folder / "all")
+    with pytest.raises(JobError, match="and in another file"):
+        load(made, folder)
+
+
 def test_what_cannot_be_loaded_is_told(tmp_path: Path) -> None:
     made = job(tmp_path / "unused", model=MLP)
     for file, words in _wrong(tmp_path).values():
         with pytest.raises(JobError, match=words) as raised:
             load(made, file)
         assert f"job.state.file {file} cannot be loaded" in str(raised.value)
+
+
+@pytest.mark.slow
+def test_buffers_that_are_only_read_begin_there_on_every_rank(tmp_path: Path) -> None:
+    path = "tests.models.frozen:training_step"
+    step, values = others(path)
+    for name in ("scale", "norm.running_mean", "norm.running_var"):
+        values[name] = torch.rand(8) + 0.5
+    step.model.load_state_dict(values)
+    captured = captured_step(path, 4, 3, ADAMW)
+    assert len(captured.names.constants) == 3
+    options: dict[str, Any] = {
+        "kind": "placed", "model": path, "batch": 4, "seed": 3, "optimizer": ADAMW,
+        "state": StateSpec(file=str(as_safetensors(values, tmp_path / "values"))),
+    }  # fmt: skip
+    ranks = run_ranks(spread(captured, 2), tmp_path / "ranks", steps=3, **options)
+    settings = captured.optimizer.torch_options
+    optimizer = torch.optim.AdamW(step.model.parameters(), **dict[str, Any](settings), fused=True)
+    assert [loss for rank in ranks for loss in rank.losses] == eager(step, optimizer, range(3))
 
 
 @pytest.mark.slow

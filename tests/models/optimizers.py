@@ -47,6 +47,35 @@ class OneNorm(torch.optim.Optimizer):
                 parameter.add_(parameter.grad / norm, alpha=-group["lr"])
 
 
+class Counting(torch.optim.Optimizer):
+    """Counts its steps in the group, which no parameter's state has."""
+
+    def __init__(self, params: Iterable[torch.Tensor], lr: float) -> None:
+        super().__init__(params, {"lr": lr, "count": 0})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            group["count"] += 1
+            for parameter in group["params"]:
+                parameter.add_(parameter.grad, alpha=-group["lr"] / group["count"])
+
+
+class OfMatrices(torch.optim.Optimizer):
+    """Lets matrices decay, and no rows; where there is decay, by the norm of the whole matrix."""
+
+    def __init__(self, params: Iterable[torch.Tensor], lr: float, decay: float = 0.0) -> None:
+        super().__init__(params, {"lr": lr, "decay": decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.dim() > 1 and group["decay"]:
+                    parameter.mul_(1 - group["decay"] * group["lr"])
+                parameter.add_(parameter.grad, alpha=-group["lr"])
+
+
 class NoOptimizer:
     def __init__(self, params: Iterable[torch.Tensor], lr: float) -> None:
         pass

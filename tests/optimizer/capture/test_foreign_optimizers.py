@@ -13,7 +13,7 @@ from placewire.optimizer.capture.learning_rate_schedule import LearningRateSched
 from placewire.optimizer.capture.memory import held_bytes
 from placewire.optimizer.capture.optimizer_options import options_of
 from placewire.optimizer.capture.step import capture
-from placewire.optimizer.capture.updates import OptimizerChoice, parameter_update
+from placewire.optimizer.capture.updates import OptimizerChoice, ParameterGroup, parameter_update
 from tests.optimizer.capture.eager import assert_trains_as_eager
 
 SMALL = "tests.models.small:mlp"
@@ -79,6 +79,7 @@ def test_a_copy_of_the_parameter_takes_the_state_with_it() -> None:
         ("nothing.at_all:Adam", {}, "cannot be imported.*nothing"),
         ("tests.models.optimizers:NoOptimizer", {}, "no subclass of torch.optim.Optimizer"),
         ("tests.models.optimizers:OneNorm", {}, "by the gradients of others"),
+        ("tests.models.optimizers:Counting", {}, "which no checkpoint would have"),
         ("torch.optim.RMSprop", {}, "accepted: adam, adamw, sgd, or `module:Class`"),
         ("torch.optim:RMSprop", {"alpha": "much"}, "'alpha' is 'much'; accepted: a number"),
     ],
@@ -100,6 +101,16 @@ def test_what_updates_whole_weights_has_no_shards(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(CaptureError, match=r"updates a weight as a whole.*give job\.shards 1"):
         capture(model, 4, CHOICES["Adafactor"], 0, 2, shards=2)
     assert capture(model, 4, CHOICES["RMSprop"], 0, 2, shards=2).code.shards
+
+
+def test_what_a_group_s_options_make_of_a_class_counts() -> None:
+    name = "tests.models.optimizers:OfMatrices"
+    assert OptimizerChoice(name, 0.1).elementwise
+    assert not OptimizerChoice(name, 0.1, {"decay": 0.5}).elementwise
+    groups = (ParameterGroup(("bias",), options={"decay": 0.5}),)
+    assert not OptimizerChoice(name, 0.1, groups=groups).elementwise
+    with pytest.raises(CaptureError, match="unexpected keyword argument 'odd'"):
+        OptimizerChoice(name, 0.1, groups=(ParameterGroup(("bias",), options={"odd": 1}),))
 
 
 def test_betas_are_taken_as_torch_has_them() -> None:
