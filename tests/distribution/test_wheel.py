@@ -107,6 +107,9 @@ def test_it_is_the_wheel_that_runs(installed: Installed) -> None:
     top = {path.name for path in installed.environment.glob("lib/*/site-packages/*")}
     rooms = {"agent", "controller", "examples", "job", "optimizer", "oracle"}
     assert not top & (rooms | {"tests", "benchmarks"})
+    # No package: a script's own interpreter finds these on its path.
+    on_path = installed.environment.glob("lib/*/site-packages/placewire/job/script/on_path/*.py")
+    assert {path.name for path in on_path} == {"placewire_every_nic.py", "sitecustomize.py"}
 
 
 @pytest.mark.parametrize("command", ["controller", "agent", "optimizer"])

@@ -2,10 +2,9 @@
 
 This file runs in a script's own interpreter, where nothing of Placewire is installed: it imports
 torch alone. By torch.library it puts kernels of its own in the place of those of `c10d` for tensors
-in the processor's memory. Whoever
-makes a process group of gloo makes one more on each NIC at that moment, when all of its ranks are
-there. A part of the elements of a large collective then goes to each NIC, in proportion to
-`PLACEWIRE_NICS`.
+in the processor's memory. Whoever makes a process group of gloo makes one more on each NIC at that
+moment, when all of its ranks are there. A part of the elements of a large collective then goes to
+each NIC, in proportion to `PLACEWIRE_NICS`.
 
 All ranks must decide alike what is cut, or they wait for each other. So they agree on it when the
 first group is made, and it depends on sizes alone that all ranks see alike. What only two ranks
@@ -200,13 +199,6 @@ def _allgather_base(values: Values, nics: _Nics, name: str) -> Cut | None:
     return _gathered(values, nics, list(table), given, copies)
 
 
-def _allgather_coalesced(values: Values, nics: _Nics, name: str) -> Cut | None:
-    if len(values["inputs"]) != 1:
-        return None
-    one = {"output_tensor": values["outputs"][0], "input_tensor": values["inputs"][0]}
-    return _allgather_base({**values, **one}, nics, name)
-
-
 def _reduce_scatter_base(values: Values, nics: _Nics, name: str) -> Cut | None:
     """As gloo does it: sums all, and keeps this rank's row."""
     out, given, group = values["output_tensor"], values["input_tensor"], values["process_group"]
@@ -222,11 +214,18 @@ def _reduce_scatter_base(values: Values, nics: _Nics, name: str) -> Cut | None:
     return parts, finish
 
 
-def _reduce_scatter_coalesced(values: Values, nics: _Nics, name: str) -> Cut | None:
-    if len(values["inputs"]) != 1:
-        return None
-    one = {"output_tensor": values["outputs"][0], "input_tensor": values["inputs"][0]}
-    return _reduce_scatter_base({**values, **one}, nics, name)
+def _coalesced(
+    rule: Callable[[Values, _Nics, str], Cut | None],
+) -> Callable[[Values, _Nics, str], Cut | None]:
+    """The rule of one tensor for a list that has one; longer lists are not cut."""
+
+    def cut(values: Values, nics: _Nics, name: str) -> Cut | None:
+        if len(values["inputs"]) != 1:
+            return None
+        one = {"output_tensor": values["outputs"][0], "input_tensor": values["inputs"][0]}
+        return rule({**values, **one}, nics, name)
+
+    return cut
 
 
 def _reduce_scatter(values: Values, nics: _Nics, name: str) -> Cut | None:
@@ -247,9 +246,9 @@ _RULES: dict[str, tuple[Callable[[Values, _Nics, str], Cut | None], str]] = {
     "reduce_": (_one, "tensors"),
     "allgather_": (_allgather, "input_tensors"),
     "_allgather_base_": (_allgather_base, "input_tensor"),
-    "allgather_into_tensor_coalesced_": (_allgather_coalesced, "inputs"),
+    "allgather_into_tensor_coalesced_": (_coalesced(_allgather_base), "inputs"),
     "_reduce_scatter_base_": (_reduce_scatter_base, "input_tensor"),
-    "reduce_scatter_tensor_coalesced_": (_reduce_scatter_coalesced, "inputs"),
+    "reduce_scatter_tensor_coalesced_": (_coalesced(_reduce_scatter_base), "inputs"),
     "reduce_scatter_": (_reduce_scatter, "output_tensors"),
 }
 

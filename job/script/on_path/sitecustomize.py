@@ -48,8 +48,11 @@ def _then_changed(exec_module):  # type: ignore[no-untyped-def]
 
         @functools.wraps(begin)
         def init_process_group(*args, **options):  # type: ignore[no-untyped-def]
-            # Not before, since it imports torch.distributed.
-            importlib.import_module("placewire_every_nic").install()
+            try:
+                # Not before, since it imports torch.distributed.
+                importlib.import_module("placewire_every_nic").install()
+            except Exception as error:  # Of a torch that lacks what it imports.
+                sys.stderr.write(f"placewire: each collective is one NIC's: {error!r}\n")
             return begin(*args, **options)
 
         @functools.wraps(end)
