@@ -120,7 +120,7 @@ def _file_mistakes(plan: Plan, base: Path) -> Iterator[Mistake]:
 
 
 def _optimizer_mistakes(optimizer: PlanOptimizer) -> Iterator[Mistake]:
-    """What a class of the user's accepts is known when the model is captured."""
+    """Options of a `module:Class` are checked later, by the process that captures the model."""
     if optimizer.name in ("adam", "adamw") and optimizer.momentum is not None:
         yield (
             "job.optimizer.momentum",

@@ -82,7 +82,7 @@ def _differences(
     found: Mapping[StateName, str],
 ) -> str:
     """Says what is not in both. Raises JobError where the plan asks for all."""
-    # Of tied names one is enough.
+    # A tied parameter has several names; the file needs one of them.
     together = [part.names for parts in names.of.values() for part in parts]
     tied = {name for some in together if any(map(found.__contains__, some)) for name in some}
     missing = sorted(name.name for name in own - tied - found.keys())

@@ -121,7 +121,7 @@ def script_environment(spec: ScriptSpec, local: int, given: dict[str, str]) -> d
     given = _own_imports(given, spec)
     if len(spec.rail_parts) > 1:
         parts = zip(names, spec.rail_parts, strict=True)
-        # Who chooses gloo's interfaces has chosen. Other ranks must learn of it.
+        # A user who chooses gloo's interfaces wants no others; the other ranks must learn of it.
         cut = "GLOO_SOCKET_IFNAME" not in given
         text = ",".join(f"{name}:{part!r}" for name, part in parts)
         chosen["PLACEWIRE_NICS"] = text if cut else "no"

@@ -20,10 +20,10 @@ from placewire.optimizer.capture.errors import CaptureError, one_line, user_loca
 from placewire.optimizer.capture.optimizer_options import Option
 from placewire.optimizer.capture.protocol import look_here_for
 
-# What a class is tried with: matrices of so many rows and columns, cut at half of the rows, and so
-# many steps. Rows are whole vectors of a processor, as those of shards are.
+# A class is tried with matrices of so many rows and columns, cut at half of the rows, for so many
+# steps. Rows are whole vectors of a processor, as those of shards are.
 _ROWS, _COLUMNS, _STEPS, _LR = 128, 8, 4, 1e-2
-# What of a parameter's state a checkpoint has.
+# A checkpoint has values of these types from a parameter's state.
 SAVED = (torch.Tensor, int, float)
 
 

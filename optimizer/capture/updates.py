@@ -8,6 +8,7 @@ clipping, so that it gives the same bits wherever it runs.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -183,14 +184,14 @@ class OptimizerChoice:
         return f"{self.name}({','.join(part for part in parts if part)})"
 
 
-class Update(Stepped):
+class Update(Stepped, ABC):
     """A module (parameter, gradient[, coefficient of clipping]) -> None that holds the optimizer
     state of the parameter."""
 
+    @abstractmethod
     def state(self, parameter: torch.Tensor, steps_done: int) -> dict[str, torch.Tensor]:
         """What torch.optim keeps for the parameter after so many steps, by torch's names; the
         tensors are the module's own, to be read or overwritten."""
-        raise NotImplementedError
 
 
 class Adam(Update):

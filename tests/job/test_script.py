@@ -111,7 +111,7 @@ def test_a_script_finds_on_its_path_what_cuts_collectives() -> None:
     assert found["PLACEWIRE_NICS"] == "lo:0.75,lo:0.25"
     assert (ON_PATH / "sitecustomize.py").is_file()
     assert script_environment(parts, 0, {})["PYTHONPATH"] == str(ON_PATH)
-    # Who chooses gloo's interfaces has chosen, and the other ranks must learn of it.
+    # A user who chooses gloo's interfaces wants no others; the other ranks must learn of it.
     assert script_environment(parts, 0, {"GLOO_SOCKET_IFNAME": "eth7"})["PLACEWIRE_NICS"] == "no"
     for of in (spec(Path("x.py")), spec(Path("x.py"), rail_parts=(1.0,))):
         found = script_environment(of, 0, {})

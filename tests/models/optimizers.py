@@ -19,7 +19,7 @@ class Signed(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "betas": betas})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
             fast, slow = group["betas"]
             for parameter in group["params"]:
@@ -40,7 +40,7 @@ class OneNorm(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
             norm = nn.utils.get_total_norm([p.grad for p in group["params"]])
             for parameter in group["params"]:
@@ -54,7 +54,7 @@ class Counting(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "count": 0})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
             group["count"] += 1
             for parameter in group["params"]:
@@ -68,7 +68,7 @@ class OfMatrices(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "decay": decay})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.dim() > 1 and group["decay"]:

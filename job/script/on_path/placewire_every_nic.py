@@ -163,7 +163,7 @@ def _copy_back(copies: Copies) -> None:
 
 
 def _one(values: Values, nics: _Nics, name: str, key: str = "tensors") -> Cut | None:
-    """Of allreduce_, broadcast_ and reduce_: one tensor, every part by itself."""
+    """Cuts allreduce_, broadcast_ and reduce_, in which every part of a tensor stands by itself."""
     if len(values[key]) != 1 or values.get("sparse_indices") is not None:
         return None
     copies: Copies = []
@@ -294,7 +294,7 @@ class _Holding(ProcessGroup):
 
 
 def _with_is_completed() -> None:
-    """Of a handle that C++ holds torch does not ask Python whether it has completed."""
+    """Lets Work.is_completed answer for our handles: torch does not ask Python about them."""
     kind: Any = Work
     known = kind.is_completed
 
@@ -449,7 +449,7 @@ def forget(group: Any = None) -> None:
 
 
 def _text() -> str:
-    """What this rank would cut by."""
+    """Returns the NICs and parts by which this rank would cut, or NOT_CUT."""
     text = os.environ[NICS_VARIABLE]
     version = tuple(int(number) for number in torch.__version__.split(".")[:2])
     if text != NOT_CUT and version < _LEAST_TORCH:

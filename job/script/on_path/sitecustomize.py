@@ -13,7 +13,9 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 _HERE = Path(__file__).resolve().parent
 _DISTRIBUTED = "torch.distributed.distributed_c10d"
@@ -30,24 +32,24 @@ def _run_the_next() -> None:
 class _WhenImported(importlib.abc.MetaPathFinder):
     """Changes two functions as soon as their module is there, before others take them from it."""
 
-    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != _DISTRIBUTED:
             return None
         sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        spec: Any = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = _then_changed(spec.loader.exec_module)  # type: ignore[method-assign]
+            spec.loader.exec_module = _then_changed(spec.loader.exec_module)
         return spec
 
 
-def _then_changed(exec_module):  # type: ignore[no-untyped-def]
+def _then_changed(exec_module: Callable[[Any], None]) -> Callable[[Any], None]:
     @functools.wraps(exec_module)
-    def run(module):  # type: ignore[no-untyped-def]
+    def run(module: Any) -> None:
         exec_module(module)
         begin, end = module.init_process_group, module.destroy_process_group
 
         @functools.wraps(begin)
-        def init_process_group(*args, **options):  # type: ignore[no-untyped-def]
+        def init_process_group(*args: Any, **options: Any) -> Any:
             try:
                 # Not before, since it imports torch.distributed.
                 importlib.import_module("placewire_every_nic").install()
@@ -56,7 +58,7 @@ def _then_changed(exec_module):  # type: ignore[no-untyped-def]
             return begin(*args, **options)
 
         @functools.wraps(end)
-        def destroy_process_group(group=None):  # type: ignore[no-untyped-def]
+        def destroy_process_group(group: Any = None) -> Any:
             ours = sys.modules.get("placewire_every_nic")
             if ours is not None:
                 ours.forget(group)
