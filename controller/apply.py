@@ -8,11 +8,14 @@ after that, each server is left on one whole state (controller/change/change.py)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from placewire.agent.contract.measurement import LinkMeasurement
+from placewire.agent.contract.state import Change
 from placewire.controller.change.change import NetworkChange, preview
 from placewire.controller.compile.transfers import promises
 from placewire.controller.decide.decide import PlacementDecision
@@ -41,6 +44,7 @@ from placewire.controller.story.proposal import Proposal
 from placewire.controller.story.propose import propose
 from placewire.controller.story.tools import ApplyRequest, Tools
 from placewire.controller.uninterruptible import uninterruptible
+from placewire.controller.verify.nic_use import NicWatch
 from placewire.controller.verify.rail_use import rail_rows
 from placewire.job.contract.specification import RankEvent
 
@@ -64,6 +68,7 @@ async def apply(
     events: list[RankEvent] = []
     calibrated: tuple[CalibratedRow, ...] = ()
     trace: Path | None = None
+    nics = NicWatch(tools.agents, plan)
     try:
         async with NetworkChange(
             tools.agents, tools.journal, proposal.desired, lease_seconds=plan.network.lease_seconds
@@ -77,7 +82,7 @@ async def apply(
                     paths = calibrated_paths(request, tools, decision, change)
                     calibrated = await change.while_held(paths)
                 with tools.stage("job"):
-                    job = run_job(request, tools, decision, change, events)
+                    job = run_job(request, tools, decision, change, events, nics)
                     await change.while_held(job)
                 if isinstance(decision, PlacementDecision):
                     trace = await merge_traces(plan, decision, tools.launcher, show.progress)
@@ -88,7 +93,7 @@ async def apply(
             await uninterruptible(_note_what_is_otherwise(tools, list(change.made)))
             if events:
                 report = make_report(
-                    request, tools, proposal, change.changes, links, calibrated, events, failure,
+                    request, tools, proposal, change.made, links, calibrated, events, nics, failure,
                     trace,
                 )  # fmt: skip
                 keep(report)
@@ -100,7 +105,7 @@ async def apply(
         raise
     await _note_what_is_otherwise(tools, list(change.made))
     report = make_report(
-        request, tools, proposal, change.changes, links, calibrated, events, trace=trace
+        request, tools, proposal, change.made, links, calibrated, events, nics, trace=trace
     )
     keep(report)
     show.report(report)
@@ -130,10 +135,11 @@ def make_report(
     request: ApplyRequest,
     tools: Tools,
     proposal: Proposal,
-    changes: dict[str, int],
+    made: Mapping[str, Sequence[Change]],
     links: tuple[LinkMeasurement, ...],
     calibrated: tuple[CalibratedRow, ...],
     events: list[RankEvent],
+    nics: NicWatch,
     failure: BaseException | None = None,
     trace: Path | None = None,
 ) -> RunReport:
@@ -141,8 +147,10 @@ def make_report(
     report = RunReport(
         plan_name=plan.name,
         plan_digest=next(iter(proposal.desired.values())).plan_digest,
+        ended_unix_seconds=time.time(),
         generations={server: state.generation for server, state in proposal.desired.items()},
-        changes=changes,
+        changes={server: len(changes) for server, changes in made.items()},
+        changed={server: _counted(changes) for server, changes in made.items()},
         sharing=decision.allocation.sharing,
         links=links,
         calibrated=calibrated,
@@ -150,6 +158,7 @@ def make_report(
         network=_network_after(plan, failure),
         stage_seconds=dict(tools.seconds),
         files={},
+        nic_use=nics.use(),
         notes=tuple(tools.notes),
     )
     if isinstance(decision, TrafficDecision):
@@ -157,9 +166,15 @@ def make_report(
         rails = rail_rows(plan, events)
         return of_script(report, servers, rails, decision.allocation_file, events)
     files = {"graph": decision.graph_file, "placement": decision.placement_file}
+    if decision.scored_file != decision.graph_file:
+        files["scored_graph"] = decision.scored_file
     if trace is not None:
         files["trace"] = trace
     return of_placed(report, decision.placement, decision.compared, files, events)
+
+
+def _counted(changes: Sequence[Change]) -> dict[str, int]:
+    return dict(Counter(f"{change.action} {change.collection}" for change in changes))
 
 
 def _network_after(plan: Plan, failure: BaseException | None) -> NetworkAfter:

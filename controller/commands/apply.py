@@ -17,7 +17,7 @@ from placewire.controller.commands.arguments import (
 )
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import confirmed, print_json
-from placewire.controller.errors import JournalFailed
+from placewire.controller.errors import JournalFailed, UsageError
 from placewire.visible import visible_json, visible_lines
 
 if TYPE_CHECKING:
@@ -37,16 +37,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_no_measurement(parser)
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the report (run.json)")
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE", help="also write the report as a page (HTML)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     from placewire.controller.story.preview_file import read_preview
 
-    require_writable(arguments.out, reads=arguments.plan)
+    _require_writable(arguments)
     previewed = read_preview(arguments.plan)
     if previewed is not None:
         arguments.plan = Path(previewed.plan_file)
-        require_writable(arguments.out, reads=arguments.plan)
+        _require_writable(arguments)
 
     async def work(plan: Plan, tools: Tools) -> int:
         from placewire.controller.apply import apply
@@ -63,7 +66,9 @@ def run(arguments: argparse.Namespace) -> int:
             measured=not arguments.no_measurement,
         )
         with tools.journal.change_lock.exclusive():
-            report = await apply(request, tools, lambda report: _keep(report, tools, arguments.out))
+            report = await apply(
+                request, tools, lambda report: _keep(report, tools, arguments.out, arguments.report)
+            )
         if arguments.json:
             print_json(report.model_dump(mode="json"))
         return 0
@@ -72,10 +77,18 @@ def run(arguments: argparse.Namespace) -> int:
     return in_session(arguments, work, plan, runs_job=True, every_change=arguments.full)
 
 
-def _keep(report: RunReport, tools: Tools, out: Path | None) -> None:
+def _require_writable(arguments: argparse.Namespace) -> None:
+    """Raises UsageError."""
+    require_writable(arguments.out, reads=arguments.plan)
+    require_writable(arguments.report, reads=arguments.plan, option="--report")
+    if arguments.out is not None and arguments.out == arguments.report:
+        raise UsageError("--out and --report are the same file", remedy="give two names")
+
+
+def _keep(report: RunReport, tools: Tools, out: Path | None, page: Path | None = None) -> None:
     """Writes the report to the journal and to `out`. Where neither takes it, it goes to another
     file, or to standard error: the run has ended, and nothing can make its report again. The
-    command's exit status says how the run ended."""
+    command's exit status says how the run ended. page: where its HTML page goes."""
     from placewire.controller.records.unrecorded import write_elsewhere
     from placewire.optimizer.graph.named_output import open_stream
 
@@ -92,6 +105,8 @@ def _keep(report: RunReport, tools: Tools, out: Path | None) -> None:
             kept = True
         except OSError as error:
             _say(f"--out {out}: not written: {error.strerror}")
+    if page is not None:
+        _write_page(report, page)
     if kept:
         return
     folders = (tools.logs / report.plan_name, Path.cwd(), Path(tempfile.gettempdir()))
@@ -100,6 +115,16 @@ def _keep(report: RunReport, tools: Tools, out: Path | None) -> None:
         _say(f"the run's report is in {elsewhere}")
     else:
         _say(f"the run's report can be written nowhere; here it is:\n{text}")
+
+
+def _write_page(report: RunReport, page: Path) -> None:
+    """A page that cannot be made must not change how the run ended: run.json has all of it."""
+    from placewire.controller.page.page import report_page
+
+    try:
+        page.write_text(report_page(report), encoding="utf-8")
+    except Exception as error:
+        _say(f"--report {page}: not written: {error or type(error).__name__}")
 
 
 def _say(what: str) -> None:

@@ -35,15 +35,15 @@ def add_place(parser: argparse.ArgumentParser, option: str, default: str, what: 
     parser.add_argument(option, default=default, metavar="HOST:PORT", help=text)
 
 
-def require_writable(out: Path | None, *, reads: Path | None = None) -> None:
-    """Checks `--out` before long work is done for it. reads: the file that the command reads, which
-    it must not replace. Raises UsageError."""
+def require_writable(out: Path | None, *, reads: Path | None = None, option: str = "--out") -> None:
+    """Checks the file of an option before long work is done for it. reads: the file that the
+    command reads, which it must not replace. Raises UsageError."""
     if out is None:
         return
     if reads is not None and _is_same(out, reads):
-        raise UsageError(f"--out {out}: is the file {reads} itself", remedy="give another name")
+        raise UsageError(f"{option} {out}: is the file {reads} itself", remedy="give another name")
     if (why := why_not(out)) is not None:
-        raise UsageError(f"--out {out}: {why}")
+        raise UsageError(f"{option} {out}: {why}")
 
 
 def _is_same(one: Path, other: Path) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.controller.errors import PlacewireError
+from placewire.controller.records.nic_use import NicUse
 from placewire.controller.records.told_steps import believed
 from placewire.frozen import Frozen
 from placewire.job.contract.specification import (
@@ -103,23 +104,27 @@ class FailureRow(Frozen):
 
 
 class RunReport(Frozen):
-    """Seconds are of one training step, which takes as long as its slowest rank, and which every
-    rank ended in this run. measured_step_seconds is the median of all steps but the first, which
-    warms up caches and connections; of one step alone it is that step; of none there is none.
+    """changes: by server, how many its network needed; changed: of what, such as `add queues`.
+    Seconds are of one training step, which takes as long as its slowest rank, and which every rank
+    ended in this run. measured_step_seconds is the median of all steps but the first, which warms
+    up caches and connections; of one step alone it is that step; of none there is none.
     steps: how many there were; None in a former release's report. step_seconds, which is empty
     where no time is to be believed, and losses begin with step first_step, which is not 0 where the
     job was resumed; a loss that is not finite is None. checkpoint: the last whole one. failure:
     None where the run came to its end. files: paths of the run's graph, placement and, if there is
     one, trace. allocation_digest: of the bandwidth in the placement's file, which another search
     may have replaced since; None for a script and in a former release's report. A script that
-    places itself has no operators and no prediction; rails says how it used its NICs. notes: what
-    else is to be known of this report, in sentences."""
+    places itself has no operators and no prediction; rails says how it used its NICs. nic_use: None
+    in a former release's report, and of a job that was too short. notes: what else is to be known
+    of this report, in sentences."""
 
     version: Literal[1] = 1
     plan_name: str
     plan_digest: str
+    ended_unix_seconds: float | None = None
     generations: Mapping[str, int]
     changes: Mapping[str, int]
+    changed: Mapping[str, Mapping[str, int]] = {}
     engine: str | None = None
     sharing: str
     operators: int = 0
@@ -141,6 +146,7 @@ class RunReport(Frozen):
     step_seconds: tuple[float, ...] = ()
     measured_step_seconds: float | None = None
     losses: tuple[float | None, ...] = ()
+    nic_use: NicUse | None = None
     traffic: tuple[TrafficRow, ...] = ()
     peak_memory_bytes: Mapping[str, int] = {}
     network: NetworkAfter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from placewire.controller.change.change import NetworkChange
@@ -15,7 +16,8 @@ from placewire.controller.plan.job import TorchrunJob
 from placewire.controller.records.report import CalibratedRow
 from placewire.controller.records.run_log import run_log
 from placewire.controller.story.tools import ApplyRequest, Tools
-from placewire.job.contract.specification import Carried, ProgramSpec, RankEvent
+from placewire.controller.verify.nic_use import NicWatch
+from placewire.job.contract.specification import Carried, ProgramSpec, RankEvent, StepDone
 
 # Ranks are silent within a step; one may take so many times as long as predicted.
 SLOWER_STEPS = 20.0
@@ -47,8 +49,10 @@ async def run_job(
     decision: PlacementDecision | TrafficDecision,
     change: NetworkChange,
     events: list[RankEvent],
+    nics: NicWatch,
 ) -> None:
-    """Adds the ranks' events to `events`, also when the job fails; logs what ranks print."""
+    """Adds the ranks' events to `events`, also when the job fails; logs what ranks print. nics:
+    watches the NICs meanwhile."""
     plan, silence_seconds = request.plan, SILENCE_SECONDS
     specs: Sequence[ProgramSpec]
     if isinstance(decision, PlacementDecision):
@@ -62,6 +66,8 @@ async def run_job(
     def on_event(event: RankEvent) -> None:
         if isinstance(event, Carried):  # each server's last one holds the totals
             events[:] = [e for e in events if not (type(e) is Carried and e.rank == event.rank)]
+        if isinstance(event, StepDone):
+            nics.step_ended(event.step)
         events.append(event)
         tools.show.event(event)
 
@@ -72,6 +78,7 @@ async def run_job(
             if not is_error:  # mostly warnings of libraries: for the log, and a failure's report
                 tools.show.printed(rank, text)
 
+        watching = asyncio.create_task(nics.watch())
         try:
             await run_ranks(
                 tools.launcher,
@@ -83,6 +90,7 @@ async def run_job(
                 held_seconds=lambda: change.held_seconds,
             )
         finally:
+            watching.cancel()
             if log.left_out_bytes:
                 tools.notes.append(
                     f"ranks printed more than a log takes: {log.left_out_bytes} bytes are left out "

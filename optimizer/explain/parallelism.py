@@ -151,14 +151,14 @@ def stage_words(stage: Stage) -> str:
         words += f"; weights on {_devices(stage.weights)}"
     elif len(stage.weights) > 1:
         words += "; weights spread over these"
-    return f"{_layers(stage.layers)}: {words}"
+    return f"{layers_words(stage.layers)}: {words}"
 
 
 def _devices(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} devices"
 
 
-def _layers(names: Sequence[str]) -> str:
+def layers_words(names: Sequence[str]) -> str:
     """model.layers.0, model.layers.1, model.norm -> model.layers.0-1, model.norm"""
     runs: list[list[str]] = []
     for name in names:

@@ -75,7 +75,9 @@ class Run:
         async def nothing(*_: Any, **__: Any) -> tuple[()]:
             return ()
 
-        async def run_job(_: Any, __: Any, ___: Any, ____: Any, events: list[Any]) -> None:
+        async def run_job(
+            _: Any, __: Any, ___: Any, ____: Any, events: list[Any], nics: Any
+        ) -> None:
             events.append(Carried(rank=0, seconds=9.0, sent_bytes={"a": 2**24, "b": 2**24}))
             self.after_job()
             await asyncio.sleep(0)

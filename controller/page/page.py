@@ -1,0 +1,137 @@
+"""Makes one HTML page of a run's report: no script in it, and no request leaves it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from placewire.controller.page import nic_panels, step_chart, step_picture
+from placewire.controller.page.rate_map import rate_matrices
+from placewire.controller.page.step_picture import NoPicture, StepPicture
+from placewire.controller.records.report import NOT_AS_BEFORE, RunReport
+from placewire.optimizer.explain.parallelism import layers_words
+from placewire.optimizer.quantities import format_bits_per_second, format_bytes, format_seconds
+from placewire.visible import visible, visible_lines
+
+_TEMPLATE = "page.html.j2"
+# Longer tables are cut; run.json has each row.
+_MOST_ROWS = 40
+
+
+def report_page(report: RunReport) -> str:
+    """Reads the files of the run that the report names; where they do not fit it any more, the page
+    says so in place of what they would show."""
+    step, why_no_step = _step(report)
+    return _environment().get_template(_TEMPLATE).render(
+        report=report,
+        version=version("placewire"),
+        ended=_ended(report),
+        outcome=_outcome(report),
+        network=_network(report),
+        bars=_bars(report),
+        matrices=rate_matrices(report.links),
+        kept=Counter(link.within_tolerance and not link.error for link in report.links)[True],
+        nic_use=None if report.nic_use is None else nic_panels.nic_panels(report.nic_use),
+        steps=step_chart.step_chart(report),
+        losses=step_chart.loss_chart(report),
+        step=step,
+        why_no_step=why_no_step,
+        traffic=sorted(report.traffic, key=lambda row: -row.sent_bytes),
+        most_rows=_MOST_ROWS,
+        panel=(nic_panels.WIDTH, nic_panels.HEIGHT),
+        chart=(step_chart.WIDTH, step_chart.HEIGHT),
+        lane_width=step_picture.WIDTH,
+    )  # fmt: skip
+
+
+def _environment() -> Environment:
+    """Whatever is written into the page is escaped, and shows what a terminal or a browser would
+    obey: agents, ranks and files can hold anything."""
+    made = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: (
+            value if isinstance(value, Markup) or not isinstance(value, str) else visible(value)
+        ),
+    )
+    made.filters.update(
+        bits=format_bits_per_second,
+        size=format_bytes,
+        seconds=format_seconds,
+        layers=layers_words,
+        changed=_changed,
+    )
+    return made
+
+
+def _step(report: RunReport) -> tuple[StepPicture | None, str]:
+    if "graph" not in report.files:
+        return None, ""
+    try:
+        return step_picture.step_picture(report), ""
+    except NoPicture as error:
+        return None, str(error)
+
+
+def _ended(report: RunReport) -> str:
+    if report.ended_unix_seconds is None:
+        return ""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(report.ended_unix_seconds))
+
+
+def _outcome(report: RunReport) -> list[str]:
+    """What the run came to, in lines."""
+    if (failure := report.failure) is not None:
+        where = f"{failure.server}: " if failure.server else ""
+        lines = visible_lines(f"The run failed: {where}{failure.what}").splitlines()
+        return [*lines, failure.remedy] if failure.remedy else lines
+    if not report.operators:
+        return ["The script came to its end."] if report.rails else ["The network was shaped."]
+    if report.measured_step_seconds is None or report.prediction_error is None:
+        return [f"{report.steps_run} steps were trained; their time is not known."]
+    return [
+        f"{report.steps_run} steps of {format_seconds(report.measured_step_seconds)} each, "
+        f"{report.prediction_error:+.1%} beside what was predicted."
+    ]
+
+
+def _network(report: RunReport) -> str:
+    """What became of the network."""
+    if report.network == "kept":
+        return "The network stays as it was made, until somebody changes it."
+    if report.network == "not restored":
+        return "The network could not be put back on every server: see the failure above."
+    if any(note.startswith(NOT_AS_BEFORE) for note in report.notes):
+        return "The network is back on its former state, but for what the notes say."
+    return "The network is back on its former state, which every server read back."
+
+
+def _bars(report: RunReport) -> list[tuple[str, str, str, float]]:
+    """(name, its step in words, what it is, percent of the longest) of each step that is known."""
+    known = [
+        ("one device", report.single_device_seconds, "predicted"),
+        ("measured", report.measured_step_seconds, "the median of all steps but the first"),
+        ("predicted", report.predicted_step_seconds, "simulated, with every message"),
+        ("bound", report.bound_seconds, "no placement can be faster"),
+    ]
+    bars = [(name, seconds, what) for name, seconds, what in known if seconds is not None]
+    longest = max((seconds for _, seconds, _ in bars), default=0.0) or 1.0
+    return [
+        (name, format_seconds(seconds), what, round(100 * seconds / longest, 1))
+        for name, seconds, what in bars
+    ]
+
+
+def _changed(counts: Mapping[str, int]) -> str:
+    """counts: as RunReport.changed has them."""
+    words = ((*what.split(" ", 1), count) for what, count in counts.items())
+    return ", ".join(f"{action} {count} {kind}" for action, kind, count in words)

@@ -1,0 +1,96 @@
+"""Watches what every NIC carries while ranks run, by the counters that the agents read."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from placewire.agent.contract.messages import Counters, ReadCounters
+from placewire.controller.agents.agents import Agents
+from placewire.controller.errors import AgentProblem
+from placewire.controller.plan.plan import Plan
+from placewire.controller.records.nic_use import NicUse, NicUseRow
+
+# Where there are more samples, every other one is dropped, and the next ones are half as frequent.
+MOST_SAMPLES = 240
+_TIMEOUT_SECONDS = 2.0
+# Agents of a lab, and the controller of many servers, must not take time from the job.
+_SERVERS_A_SECOND = 8.0
+
+# By (server, interface), the bytes that it had (sent, received).
+_Sample = Mapping[tuple[str, str], tuple[int, int]]
+
+
+class NicWatch:
+    """`watch` runs beside the job, from its begin until it is cancelled."""
+
+    def __init__(self, agents: Agents, plan: Plan) -> None:
+        self._agents, self._plan = agents, plan
+        self._pause_seconds = max(1.0, len(plan.cluster.servers) / _SERVERS_A_SECOND)
+        self._began = time.monotonic()
+        self._samples: list[tuple[float, _Sample]] = []
+        self._step_ends: dict[int, float] = {}
+
+    async def watch(self) -> None:
+        """A server that does not answer in time has no part in that sample."""
+        requests = {
+            server.name: ReadCounters(interfaces=tuple(nic.name for nic in server.nics))
+            for server in self._plan.cluster.servers
+        }
+        self._began = due = time.monotonic()
+        while True:
+            asked = time.monotonic() - self._began
+            try:
+                answers: Mapping[str, Any] = await self._agents.ask_all(
+                    requests, Counters, _TIMEOUT_SECONDS
+                )
+            except AgentProblem as problem:
+                answers = problem.answered
+            self._add(asked, answers)
+            due = max(due + self._pause_seconds, time.monotonic())
+            await asyncio.sleep(due - time.monotonic())
+
+    def _add(self, seconds: float, answers: Mapping[str, Counters]) -> None:
+        sample = {
+            (server, one.interface): (one.transmit_bytes, one.receive_bytes)
+            for server, answer in answers.items()
+            for one in answer.counters
+        }
+        self._samples.append((seconds, sample))
+        if len(self._samples) > MOST_SAMPLES:
+            del self._samples[1::2]
+            self._pause_seconds *= 2
+
+    def step_ended(self, step: int) -> None:
+        """Called as each rank tells of it; the last one's time counts."""
+        self._step_ends[step] = time.monotonic() - self._began
+
+    def use(self) -> NicUse | None:
+        """What was seen; None where there is no time between two samples."""
+        if len(self._samples) < 2:
+            return None
+        rows = [
+            self._row(server.name, nic.rail, nic.name, nic.rate_bits_per_second)
+            for server in self._plan.cluster.servers
+            for nic in server.nics
+        ]
+        steps = sorted(self._step_ends)
+        return NicUse(
+            seconds=tuple(seconds for seconds, _ in self._samples),
+            first_step=steps[0] if steps else 0,
+            step_end_seconds=tuple(self._step_ends[step] for step in steps),
+            nics=tuple(rows),
+        )
+
+    def _row(self, server: str, rail: str, nic: str, rate_bits_per_second: float) -> NicUseRow:
+        counted = [sample.get((server, nic)) for _, sample in self._samples]
+        return NicUseRow(
+            server=server,
+            rail=rail,
+            nic=nic,
+            rate_bits_per_second=rate_bits_per_second,
+            sent_bytes=tuple(None if one is None else one[0] for one in counted),
+            received_bytes=tuple(None if one is None else one[1] for one in counted),
+        )
