@@ -12,6 +12,7 @@ from typing import Protocol
 from placewire.controller.commands import (
     advise,
     apply,
+    attach,
     authority,
     demo,
     destroy,
@@ -68,6 +69,7 @@ COMMANDS: Mapping[str, Command] = {
     "advise": advise,
     "preview": preview,
     "apply": apply,
+    "attach": attach,
     "status": status,
     "verify": verify,
     "rollback": rollback,

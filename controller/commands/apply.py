@@ -40,6 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report", type=Path, metavar="FILE", help="also write the report as a page (HTML)"
     )
+    parser.add_argument(
+        "--detach",
+        action="store_true",
+        help="go on in the background, with --yes; `controller attach` shows what it prints",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -50,6 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
     if previewed is not None:
         arguments.plan = Path(previewed.plan_file)
         _require_writable(arguments)
+
+    if arguments.detach:
+        return _detached(arguments, None if previewed is None else previewed.parsed())
 
     async def work(plan: Plan, tools: Tools) -> int:
         from placewire.controller.apply import apply
@@ -75,6 +83,37 @@ def run(arguments: argparse.Namespace) -> int:
 
     plan = None if previewed is None else previewed.parsed()
     return in_session(arguments, work, plan, runs_job=True, every_change=arguments.full)
+
+
+def _detached(arguments: argparse.Namespace, plan: Plan | None) -> int:
+    """Starts the same command without `--detach`. plan: of a preview; None: the plan's file is
+    read, so that its mistakes are told here. Raises PlanError and UsageError."""
+    from placewire.controller.commands.session import CONTROLLER_PROGRAM
+    from placewire.controller.detached import start
+    from placewire.controller.plan.plan_file import load_plan
+
+    if not arguments.yes:
+        raise UsageError("--detach leaves nobody to ask; nothing was changed", remedy="give --yes")
+    plan = plan or load_plan(arguments.plan, runs_job=True)
+    # argparse takes the beginning of an option for it.
+    words = [
+        word for word in sys.argv[1:] if not (word[:3] == "--d" and "--detach"[: len(word)] == word)
+    ]
+    try:
+        output = start(
+            [sys.executable, *CONTROLLER_PROGRAM, *words], arguments.state_dir / "logs", plan.name
+        )
+    except OSError as error:
+        raise UsageError(
+            f"cannot be written: {error.strerror}", where=str(error.filename or arguments.state_dir)
+        ) from error
+    if arguments.json:
+        print_json({"plan": plan.name, "output": str(output)})
+    else:
+        print(f"{plan.name} is applied in the background; what it prints is in {output}")
+        print(f"  controller attach {plan.name}         shows it until it ends")
+        print(f"  controller attach {plan.name} --stop  ends it, and the network is put back")
+    return 0
 
 
 def _require_writable(arguments: argparse.Namespace) -> None:

@@ -83,7 +83,8 @@ def _tell_of(change: ChangeUnderWay, arguments: argparse.Namespace) -> int:
     """Tells of a change under way what the journal and the log know: agents dial in to the command
     that makes it, and cannot be asked."""
     from placewire.controller.records.journal import Journal
-    from placewire.controller.records.run_log import is_written, printed, runs_of
+    from placewire.controller.records.plan_files import is_written
+    from placewire.controller.records.run_log import printed, runs_of
     from placewire.controller.show.story import Show
 
     name = plan_name(str(arguments.plan))

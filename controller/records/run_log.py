@@ -1,17 +1,13 @@
-"""Logs what ranks print: a file for each run; the last 20 of each plan are kept.
+"""Logs what ranks print: a file for each run (plan_files.py).
 
 A log does not grow beyond LONGEST_BYTES: where ranks print more, its beginning and its newest end
-are kept, and a line in between says how much is left out. Who writes a log holds a lock on it, so
-that others know when it is complete.
+are kept, and a line in between says how much is left out.
 """
 
 from __future__ import annotations
 
-import fcntl
-import itertools
 import os
 import re
-import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -20,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from placewire.controller.records.plan_files import files_of, new_file, nobody_writes
 from placewire.visible import visible
 
-_KEPT_RUNS = 20
+_SUFFIX = ".log"
 LONGEST_BYTES = 32 * 2**20
 _LEFT_OUT = "-- "
 # How often one that follows a log looks for new lines.
@@ -112,43 +109,25 @@ def run_log(folder: Path, plan_name: str) -> Iterator[RunLog]:
     """folder: of all logs. The log of a run whose ranks print nothing is empty. Where it cannot be
     made, that is told once, and lines are lost."""
     try:
-        path, descriptor = _new(folder / plan_name)
+        path, descriptor = new_file(folder, plan_name, _SUFFIX)
     except OSError as error:
         where = error.filename or folder
         print(f"controller: {where}: {error.strerror}; what ranks print is lost", file=sys.stderr)
         path, descriptor = Path(os.devnull), os.open(os.devnull, os.O_RDWR)
     file = os.fdopen(descriptor, "w+", buffering=1, encoding="utf-8", errors="backslashreplace")
     try:
-        with suppress(OSError):  # An old log that stays harms nothing.
-            for former in runs_of(folder, plan_name)[:-_KEPT_RUNS]:
-                former.unlink()
         yield RunLog(file, path)
     finally:
         with suppress(OSError):  # closing tries once more to write lines that were lost
             file.close()
 
 
-def _new(own: Path) -> tuple[Path, int]:
-    """Makes a new file in this folder of a plan's logs. Returns its path, and it open. Raises
-    OSError."""
-    own.mkdir(parents=True, exist_ok=True, mode=0o700)
-    name = time.strftime("%Y-%m-%dT%H-%M-%S")
-    for number in itertools.count(1):
-        path = own / f"{name}{f'-{number}' if number > 1 else ''}.log"
-        with suppress(FileExistsError):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-            with suppress(OSError):  # Without it nobody can follow the log.
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return path, descriptor
-    raise AssertionError("numbers do not end")
-
-
 def followed(path: Path) -> Iterator[str]:
-    """Yields the lines of a log as they are written, and ends when nobody writes it any more."""
+    """Yields the lines of a file as they are written, and ends when nobody writes it any more."""
     with path.open("rb") as log:
         begun = b""  # of a line
         while True:
-            complete = _nobody_writes(log.fileno())
+            complete = nobody_writes(log.fileno())
             for piece in iter(log.readline, b""):
                 begun += piece
                 if begun.endswith(b"\n"):
@@ -163,28 +142,6 @@ def followed(path: Path) -> Iterator[str]:
             time.sleep(_LOOK_SECONDS)
 
 
-def is_written(path: Path) -> bool:
-    """Whether the run that this log is of goes on."""
-    with path.open("rb") as log:
-        return not _nobody_writes(log.fileno())
-
-
-def _nobody_writes(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def runs_of(folder: Path, plan_name: str) -> list[Path]:
-    """Oldest first. Only files of this folder itself count, and no links; what another command
-    removes meanwhile is passed over."""
-    aged: list[tuple[int, int, str, Path]] = []
-    for path in (folder / plan_name).glob("*.log"):
-        with suppress(FileNotFoundError):
-            found = path.lstat()
-            if stat.S_ISREG(found.st_mode):
-                # Within a tick of the kernel's clock, the number in the name tells which is later.
-                aged.append((found.st_mtime_ns, len(path.name), path.name, path))
-    return [path for *_, path in sorted(aged)]
+    """The logs of this plan's runs, oldest first."""
+    return files_of(folder, plan_name, _SUFFIX)

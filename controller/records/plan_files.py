@@ -1,0 +1,68 @@
+"""Files that commands write for a plan, one a run, in the plan's own folder; the newest are kept.
+
+Who writes a file holds a lock on it, so that others know when it is complete.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import stat
+import time
+from contextlib import suppress
+from pathlib import Path
+
+_KEPT = 20
+
+
+def new_file(folder: Path, plan_name: str, suffix: str) -> tuple[Path, int]:
+    """Makes a new file; only this user may read it. Returns its path, and it open for reading and
+    writing, with the lock held. Of the former ones with this suffix the newest stay. Raises
+    OSError."""
+    own = folder / plan_name
+    own.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path, descriptor = _made(own, suffix)
+    with suppress(OSError):  # An old file that stays harms nothing.
+        for former in files_of(folder, plan_name, suffix)[:-_KEPT]:
+            former.unlink()
+    return path, descriptor
+
+
+def _made(own: Path, suffix: str) -> tuple[Path, int]:
+    name = time.strftime("%Y-%m-%dT%H-%M-%S")
+    for number in itertools.count(1):
+        path = own / f"{name}{f'-{number}' if number > 1 else ''}{suffix}"
+        with suppress(FileExistsError):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            with suppress(OSError):  # Without it nobody can follow the file.
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return path, descriptor
+    raise AssertionError("numbers do not end")
+
+
+def files_of(folder: Path, plan_name: str, suffix: str) -> list[Path]:
+    """Oldest first. Only files of the plan's folder itself count, and no links; what another
+    command removes meanwhile is passed over."""
+    aged: list[tuple[int, int, str, Path]] = []
+    for path in (folder / plan_name).glob(f"*{suffix}"):
+        with suppress(FileNotFoundError):
+            found = path.lstat()
+            if stat.S_ISREG(found.st_mode):
+                # Within a tick of the kernel's clock, the number in the name tells which is later.
+                aged.append((found.st_mtime_ns, len(path.name), path.name, path))
+    return [path for *_, path in sorted(aged)]
+
+
+def is_written(path: Path) -> bool:
+    """Whether somebody writes it. Raises OSError."""
+    with path.open("rb") as file:
+        return not nobody_writes(file.fileno())
+
+
+def nobody_writes(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

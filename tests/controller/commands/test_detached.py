@@ -1,0 +1,148 @@
+"""`apply --detach` goes on in the background; `attach` shows it, ends it, and says how it ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from placewire.controller.cli import main
+from placewire.controller.detached import start
+from placewire.controller.records.detached_output import new_output, outputs_of, process_of
+from placewire.controller.records.plan_files import is_written
+from tests.controller.memory_cluster import MemoryCluster
+from tests.paths import ROOT
+
+_SECONDS = 60.0
+# Ends with 42 where it is interrupted, after it has said so.
+_PATIENT = """
+import signal, sys, time
+def interrupted(*_):
+    print("putting back", flush=True)
+    sys.exit(42)
+signal.signal(signal.SIGINT, interrupted)
+print("begun", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Iterator[Path]:
+    """The folder of all outputs; what still runs after a test is killed."""
+    folder = tmp_path / "state" / "logs"
+    yield folder
+    for output in outputs_of(folder, "small"):
+        if (process := process_of(output)) is not None:
+            os.killpg(process, signal.SIGKILL)
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _SECONDS
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def begun(output: Path) -> bool:
+    return "begun\n" in output.read_text()
+
+
+def attached(logs: Path, *arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["attach", "small", "--state-dir", str(logs.parent), *arguments])
+    return int(ended.value.code or 0)
+
+
+def test_attach_shows_all_of_it_and_ends_as_it_did(
+    logs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = "import sys, time; print('one', flush=True); time.sleep(.3); sys.exit('two\\x1b[2J')"
+    start([sys.executable, "-c", program], logs, "small")
+    for _ in range(2):  # Also once it has ended.
+        assert attached(logs) == 1
+        first, *rest = capsys.readouterr().out.splitlines()
+        assert first.startswith("-- process ") and "-c import sys" in first
+        assert rest == ["one", "two\\x1b[2J", "-- ended with exit code 1"]
+
+
+def test_stop_interrupts_it_and_shows_what_it_does_then(
+    logs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = start([sys.executable, "-c", _PATIENT], logs, "small")
+    wait_until(lambda: begun(output))
+    assert attached(logs, "--stop") == 42
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        "begun", "putting back", "-- ended with exit code 42",
+    ]  # fmt: skip
+    assert attached(logs, "--stop") == 2
+    assert "it has ended already" in capsys.readouterr().err
+
+
+def test_what_was_killed_is_told_as_that(logs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = start([sys.executable, "-c", _PATIENT], logs, "small")
+    wait_until(lambda: begun(output))
+    process = process_of(output)
+    assert process is not None and os.getsid(process) == process
+    os.killpg(process, signal.SIGKILL)
+    wait_until(lambda: not is_written(output))
+    assert attached(logs) == 1
+    assert "it was ended from outside before it could say how" in capsys.readouterr().err
+
+
+def test_another_process_is_never_signalled(logs: Path) -> None:
+    path, descriptor = new_output(logs, "small")
+    os.write(descriptor, b"-- process 1: as one that is gone, whose number another has\n")
+    assert is_written(path) and process_of(path) is None
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("plan", "arguments", "code", "told"),
+    [
+        ("good", [], 2, "--detach leaves nobody to ask"),
+        ("good", ["--yes", "--out", "none/run.json"], 2, "--out none/run.json"),
+        ("wrong", ["--yes"], 3, "network.on_exit"),
+    ],
+)
+def test_mistakes_are_told_at_once_and_nothing_is_begun(
+    tmp_path: Path, plan: str, arguments: list[str], code: int, told: str
+) -> None:
+    cluster = MemoryCluster(tmp_path)
+    file = cluster.plan(**({} if plan == "good" else {"on_exit": "never"}))
+    done = detached_apply(cluster, file, *arguments)
+    assert done.returncode == code and told in done.stderr
+    assert not list(cluster.state.glob("logs/*/*"))
+
+
+def detached_apply(
+    cluster: MemoryCluster, file: Path, *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    options = ["--no-lab", "--state-dir", cluster.state, "--listen", f"127.0.0.1:{cluster.port}"]
+    words = ["apply", file, "--detach", *options, *arguments]
+    return subprocess.run(
+        [sys.executable, "-m", "placewire.controller.cli", *map(str, words)],
+        capture_output=True, text=True, cwd=ROOT, stdin=subprocess.DEVNULL, timeout=_SECONDS,
+    )  # fmt: skip
+
+
+def test_a_network_is_applied_in_the_background(tmp_path: Path) -> None:
+    cluster = MemoryCluster(tmp_path)
+    with cluster.running():
+        file = cluster.plan()
+        done = detached_apply(cluster, file, "--yes", "--network-only", "--no-measurement")
+        assert done.returncode == 0, done.stderr
+        assert "controller attach memory" in done.stdout
+        shown = subprocess.run(
+            [sys.executable, "-m", "placewire.controller.cli", "attach", "memory",
+             "--state-dir", str(cluster.state)],
+            capture_output=True, text=True, cwd=ROOT, timeout=_SECONDS,
+        )  # fmt: skip
+        assert shown.returncode == 0, shown.stdout + shown.stderr
+        assert "changes made" in shown.stdout and "ended with exit code 0" in shown.stdout
+        assert {lease.phase for lease in cluster.leases.values()} == {"committed"}
