@@ -16,8 +16,6 @@ from types import FrameType
 
 from placewire.controller.records.detached_output import first_line, last_line, new_output
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
 
 def start(words: list[str], folder: Path, plan_name: str) -> Path:
     """Starts the command in a session of its own, so that no terminal's end is its end. Returns
@@ -48,8 +46,8 @@ def main() -> None:
         else:
             early.append(number)
 
-    for number in _SIGNALS:
-        signal.signal(number, passed_on)
+    for heard in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(heard, passed_on)
     os.write(sys.stdout.fileno(), first_line(words))
     child.append(subprocess.Popen(words))
     for number in early:
