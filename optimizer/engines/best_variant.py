@@ -1,16 +1,15 @@
 """Finds which variant of a step to place: into how many micro-batches and shards it is cut.
 
 The variants are graphs of one step. Each has a bound and its starts; those that begin near the best
-have a short search, and the best of these is placed. What was not searched lost by its bound, by
-how it began, or because there was no time to make its starts: those of large graphs take longer
-than all searches, and the graphs with most promise come first.
+have a short search, and the best of these is placed. What was not searched lost by its bound, or by
+how it began.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from placewire.optimizer.bounds import lower_bound
@@ -19,7 +18,7 @@ from placewire.optimizer.engines.auto import starting_solutions
 from placewire.optimizer.engines.best_sharing import solution_of
 from placewire.optimizer.engines.bundling import seen_by_search
 from placewire.optimizer.engines.costing import Costing
-from placewire.optimizer.engines.piece_search import piece_solutions
+from placewire.optimizer.engines.piece_search import few_solutions, piece_solutions
 from placewire.optimizer.engines.place import place
 from placewire.optimizer.engines.refusals import (
     BrokenRuleError,
@@ -35,7 +34,7 @@ from placewire.optimizer.quantities import format_step
 
 # The part of the time or moves that the choice takes; the rest is for the search of what it chose.
 _CHOICE_PART = 0.4
-# Starts are made for this part of the time. Variants that are left then have a bound alone.
+# All starts of a variant are made for this part of the time. What is left then has a few starts.
 _STARTS_PART = 0.25
 # A variant is searched where its best start is at most so many times the shortest of all, and so
 # many are at most.
@@ -58,14 +57,39 @@ class Choice:
 
 @dataclass
 class _Known:
-    """index: among the variants. start_seconds: of its best start, inf where none fits.
-    took_seconds: how long it took to know this."""
+    """index: among the variants. alone_seconds: on one device, None where it does not fit.
+    start_seconds: of its best start, inf where none fits. took_seconds: how long its starts took.
+    step_seconds: what its search found."""
 
     index: int
+    name: str
     problem: Problem
-    variant: Variant
-    start_seconds: float
-    took_seconds: float
+    alone_seconds: float | None
+    start_seconds: float = math.inf
+    took_seconds: float = 0.0
+    bound_seconds: float = 0.0
+    step_seconds: float | None = None
+
+    def order(self) -> tuple[float, int]:
+        """The shortest start first."""
+        return self.start_seconds, self.index
+
+    def consider(self, seen: Problem, starts: Iterable[Solution]) -> None:
+        """seen: the problem as a search sees it."""
+        costing = Costing(seen)
+        fits = [one.cost for one in map(costing.cost, starts) if one.excess == 0.0]
+        self.start_seconds = min([self.start_seconds, *fits])
+
+    @property
+    def variant(self) -> Variant:
+        return Variant(
+            name=self.name,
+            structure_hash=self.problem.graph.structure_hash,
+            operators=self.problem.graph.operator_count,
+            step_seconds=self.step_seconds,
+            bound_seconds=self.bound_seconds,
+            single_device_seconds=self.alone_seconds,
+        )
 
 
 def best_variant(
@@ -80,8 +104,14 @@ def best_variant(
     """names, problems: at least two; graphs of one step on one cluster, no two the same. Raises
     InfeasibleError where no variant has a placement within the memories."""
     until = time.monotonic() + settings.time_limit_seconds
-    known = _all_known(names, problems, engine, settings, tell)
-    known.sort(key=lambda one: (one.start_seconds, one.index))
+    known = _all_begun(names, problems, engine, settings, tell)
+    for one in known:
+        one.bound_seconds = lower_bound(one.problem).seconds
+        operators, bound = one.problem.graph.operator_count, format_step(one.bound_seconds)
+        begins = "no start fits the memories"
+        if math.isfinite(one.start_seconds):
+            begins = f"begins at {format_step(one.start_seconds)}"
+        tell(f"{one.name}: {operators} operators, bound {bound}, {begins}")
     near = [one for one in known if one.start_seconds <= known[0].start_seconds * _NEAR]
     near = near[:_MOST_SEARCHED]
     time_left = until - time.monotonic() - (1.0 - _CHOICE_PART) * settings.time_limit_seconds
@@ -99,24 +129,24 @@ def best_variant(
     best: tuple[float, _Known, Placement | None] = (float("inf"), near[0], None)
     report = JoinedReports(progress)
     for one in near if len(near) > 1 else ():
-        if one.variant.bound_seconds >= best[0]:
+        if one.bound_seconds >= best[0]:
             continue
         limit = f"for {part.time_limit_seconds:.0f} s"
         if part.moves is not None:
             limit = f"with {part.moves} moves"
-        tell(f"{one.variant.name}: searched {limit}")
+        tell(f"{one.name}: searched {limit}")
         try:
             found = place(one.problem, engine, part, reduction, report.next())
         except (
             InfeasibleError, BrokenRuleError, EngineRefusedError, OutOfTimeError,
         ) as error:  # fmt: skip
-            tell(f"{one.variant.name}: {error}")
+            tell(f"{one.name}: {error}")
             continue
-        one.variant = one.variant.model_copy(update={"step_seconds": found.step_seconds})
+        one.step_seconds = found.step_seconds
         if found.step_seconds < best[0]:
             best = found.step_seconds, one, found
     _, taken, placement = best
-    tell(f"taken: {taken.variant.name}")
+    tell(f"taken: {taken.name}")
     starts = () if placement is None else (solution_of(taken.problem, placement),)
     used = _CHOICE_PART if len(near) > 1 else 0.0
     left = replace(settings.part(1.0 - used), time_limit_seconds=max(until - time.monotonic(), 0.0))
@@ -124,76 +154,50 @@ def best_variant(
     return Choice(taken.index, starts, left, tuple(one.variant for one in by_index))
 
 
-def _all_known(
+def _all_begun(
     names: Sequence[str],
     problems: Sequence[Problem],
     engine: str,
     settings: SolveSettings,
     tell: Callable[[str], None],
 ) -> list[_Known]:
-    """The variants that may have a placement. Raises InfeasibleError where there is none."""
-    known, why, each_operator = list[_Known](), list[InfeasibleError](), list[float]()
+    """The variants that may have a placement, the shortest start first, without their bounds. Each
+    has a few starts at once; all starts of it are made while there is time, from the shortest on.
+    Raises InfeasibleError where there is none."""
     until = time.monotonic() + settings.time_limit_seconds * _STARTS_PART
-    for k in _by_promise(problems):
-        operators = problems[k].graph.operator_count
-        late = False
-        # The first takes longer than those after it, because code is loaded.
-        if settings.moves is None and len(each_operator) > 1:
-            late = time.monotonic() + min(each_operator) * operators > until
+    begun, why = list[_Known](), list[InfeasibleError]()
+    for k, name in enumerate(names):
         try:
-            one = _known(k, names[k], problems[k], engine, starts=not late)
+            begun.append(_begun(k, name, problems[k], engine))
         except InfeasibleError as error:
             why.append(error)
-            tell(f"{names[k]}: {error}")
-            continue
-        known.append(one)
-        if late:
-            begins = "no time to begin"
-        else:
-            each_operator.append(one.took_seconds / max(operators, 1))
-            begins = "no start fits the memories"
-            if math.isfinite(one.start_seconds):
-                begins = f"begins at {format_step(one.start_seconds)}"
-        bound = format_step(one.variant.bound_seconds)
-        tell(f"{names[k]}: {operators} operators, bound {bound}, {begins}")
-    if not known:
+            tell(f"{name}: {error}")
+    if not begun:
         raise why[0]
-    return known
+    each_operator: float = 0.0
+    for one in sorted(begun, key=_Known.order) if engine != "single" else ():
+        operators = max(one.problem.graph.operator_count, 1)
+        if settings.moves is None and time.monotonic() + each_operator * operators > until:
+            break
+        began = time.monotonic()
+        seen = seen_by_search(one.problem)
+        one.consider(seen, [*starting_solutions(seen), *piece_solutions(seen)])
+        one.took_seconds = time.monotonic() - began
+        each_operator = one.took_seconds / operators
+    return sorted(begun, key=_Known.order)
 
 
-def _by_promise(problems: Sequence[Problem]) -> list[int]:
-    """The problems' indices: those with as many micro-batches as devices before those with more and
-    with fewer, and small graphs before large ones."""
-
-    def off(k: int) -> tuple[float, int, int]:
-        problem = problems[k]
-        parts = int(problem.graph.micro_batch.max(initial=0)) + 1
-        ratio = parts / max(len(problem.cluster.devices), 1)
-        return abs(math.log2(ratio)), problem.graph.operator_count, k
-
-    return sorted(range(len(problems)), key=off)
-
-
-def _known(index: int, name: str, problem: Problem, engine: str, *, starts: bool = True) -> _Known:
-    """starts: whether to make them, too. Raises InfeasibleError where no placement can fit."""
+def _begun(index: int, name: str, problem: Problem, engine: str) -> _Known:
+    """With its first few starts. Raises InfeasibleError where no placement can fit."""
     began = time.monotonic()
     if engine != "single":
         refuse_impossible(problem)
     alone = best_single(problem)
-    seconds = alone[1] if alone is not None else float("inf")
+    found = _Known(index, name, problem, None if alone is None else alone[1])
+    found.start_seconds = math.inf if alone is None else alone[1]
     # How `auto` would begin says how well a variant can be divided, whatever the engine.
-    if engine != "single" and starts:
+    if engine != "single":
         seen = seen_by_search(problem)
-        costing = Costing(seen)
-        begun = [*starting_solutions(seen), *piece_solutions(seen)]
-        found = (costing.cost(start) for start in begun)
-        seconds = min([seconds, *(one.cost for one in found if one.excess == 0.0)])
-    variant = Variant(
-        name=name,
-        structure_hash=problem.graph.structure_hash,
-        operators=problem.graph.operator_count,
-        step_seconds=None,
-        bound_seconds=lower_bound(problem).seconds,
-        single_device_seconds=None if alone is None else alone[1],
-    )
-    return _Known(index, problem, variant, seconds, time.monotonic() - began)
+        found.consider(seen, few_solutions(seen) or starting_solutions(seen))
+    found.took_seconds = time.monotonic() - began
+    return found

@@ -21,17 +21,23 @@ import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.layers import narrow_end
-from placewire.optimizer.engines.pieces import Layout, Pieces
+from placewire.optimizer.engines.pieces import Layout, Pieces, Urgency
 from placewire.optimizer.engines.solution import Cuts
 
 # How many ranges of pieces a column has.
-_TURNS = (1, 2, 3, 4, 6)
+_TURNS, _FEW_TURNS = (1, 2, 3, 4, 6), (1, 2)
 # With much lateness an earlier micro-batch's backward half comes before a later one's forward.
 _LATENESS = (1.0, 1 / 8, 1 / 32)
 # In data parallelism it also lets gradients be added, and updates begin, before the last half ends.
 _LATENESS_OF_ONE_COLUMN = (0.0, 1.0)
+_URGENCIES = (
+    Urgency(), Urgency(at_once=True), Urgency(at_once=True, gradients=True),
+    Urgency(at_once=True, shared_late=True), Urgency(True, True, True),
+)  # fmt: skip
+_FEW_URGENCIES = Urgency(), Urgency(at_once=True, shared_late=True), Urgency(True, True, True)
 # In how many ranges of layers weights, and gradients, travel together.
 _EQUAL, _FEW_EQUAL = (1, 4, 8), (4,)
+_FEW_CUTS = Cuts.equal(*_FEW_EQUAL)
 # Small first ranges let the first layers begin, and the last gradients arrive, soon.
 _GROWING = Cuts((0.1, 0.25, 0.45, 0.7), (0.1, 0.3, 0.6))
 # By what part of a stage's work its end may be off, to lie where the fewest bytes cross.
@@ -45,12 +51,13 @@ def grid_layouts(pieces: Pieces) -> Iterator[Layout]:
     devices = len(pieces.devices)
     large = len(pieces.micro_batch) >= _FEW_FROM
     equal = _FEW_EQUAL if large or pieces.costing.bundles is None else _EQUAL
+    urgencies = _FEW_URGENCIES if large else _URGENCIES
     ranges = [*map(Cuts.equal, equal), *([_GROWING] if pieces.costing.bundles is not None else [])]
     for used in sorted({min(pieces.micro_batches, devices), *_powers_of_two(devices)}):
         if used <= pieces.micro_batches:
             layout = _layout(pieces, pieces.devices[:used].reshape(used, 1), 1, 0.0)
-            for late, cuts in product(_LATENESS_OF_ONE_COLUMN, ranges):
-                yield replace(layout, lateness=late, cuts=cuts)
+            for late, cuts, urgency in product(_LATENESS_OF_ONE_COLUMN, ranges, urgencies):
+                yield replace(layout, lateness=late, cuts=cuts, urgency=urgency)
     seen = set[bytes]()
     off = _FEW_OFF_EQUAL if large else _OFF_EQUAL
     for columns in range(2, min(devices, pieces.count) + 1):
@@ -63,6 +70,20 @@ def grid_layouts(pieces: Pieces) -> Iterator[Layout]:
                 if key not in seen:
                     seen.add(key)
                     yield from (replace(layout, lateness=late) for late in _LATENESS)
+
+
+def few_grid_layouts(pieces: Pieces) -> Iterator[Layout]:
+    """One grid of each shape, and each but data parallelism also interleaved."""
+    devices = len(pieces.devices)
+    used = min(pieces.micro_batches, devices)
+    layout = _layout(pieces, pieces.devices[:used].reshape(used, 1), 1, 0.0)
+    yield replace(layout, cuts=_FEW_CUTS, urgency=Urgency(True, True, True))
+    for columns in (*_powers_of_two(devices), devices):
+        rows = devices // columns
+        if 2 <= columns <= pieces.count and rows <= pieces.micro_batches:
+            grid = pieces.devices[: rows * columns].reshape(columns, rows).T
+            for turns in _FEW_TURNS:
+                yield replace(_layout(pieces, grid, turns, _FEW_OFF_EQUAL[0]), lateness=1.0)
 
 
 def _powers_of_two(below: int) -> Iterator[int]:

@@ -1,7 +1,7 @@
 """Simulated annealing of whole pieces: the first search where a step has several micro-batches.
 
-One move changes the devices of a range of pieces in all micro-batches, or in some, or how urgent
-later micro-batches are. Each state is simulated as a whole.
+One move changes the devices of a range of pieces in all micro-batches, or in some, which layers
+share messages, or which operators are urgent. Each state is simulated as a whole.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from placewire.optimizer.engines.costing import Found
-from placewire.optimizer.engines.grids import grid_layouts
-from placewire.optimizer.engines.pieces import Layout, Pieces
+from placewire.optimizer.engines.grids import few_grid_layouts, grid_layouts
+from placewire.optimizer.engines.pieces import Layout, Pieces, Urgency
 from placewire.optimizer.engines.solution import USUAL_CUTS, Solution
 from placewire.optimizer.problem import Problem
 
@@ -33,6 +33,8 @@ _LATENESS = (1e-4, 4.0)
 # The part of moves that changes which layers share messages, where the search counts messages; and
 # in data parallelism, in which most moves of pieces only send more.
 _CUTS_PART, _CUTS_PART_OF_ONE_COLUMN = 0.3, 0.7
+# The part of the other moves that changes which operators come before their turn.
+_URGENCY_PART = 0.05
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,17 @@ def piece_solutions(
     return [state.found.solution for state in kept]
 
 
+def few_solutions(problem: Problem) -> list[Solution]:
+    """A few grids, as solutions, which take far less time than all; [] where piece_solutions has
+    none."""
+    if problem.graph.micro_batch.max(initial=-1) < 1 or len(problem.cluster.devices) < 2:
+        return []
+    pieces = Pieces(problem)
+    if pieces.micro_batches < 2:
+        return []
+    return [pieces.solution(layout) for layout in few_grid_layouts(pieces)]
+
+
 def _without_alike(states: Sequence[_State]) -> list[_State]:
     """The first of those that have the same layers on the same devices in the same order."""
     found: dict[tuple[bytes, bytes, float], _State] = {}
@@ -133,6 +146,10 @@ def _moved(pieces: Pieces, layout: Layout, start: Layout, chance: np.random.Gene
     part = _CUTS_PART_OF_ONE_COLUMN if one_column else _CUTS_PART
     if pieces.costing.bundles is not None and chance.random() < part:
         return replace(layout, cuts=(layout.cuts or USUAL_CUTS).moved(chance))
+    if chance.random() < _URGENCY_PART:
+        which = str(chance.choice(Urgency._fields))
+        changed = layout.urgency._replace(**{which: not getattr(layout.urgency, which)})
+        return replace(layout, urgency=changed)
     kind = int(chance.integers(10))
     if kind == 0:
         least, most = _LATENESS

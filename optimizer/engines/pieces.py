@@ -8,6 +8,7 @@ of operators.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,11 +23,27 @@ from placewire.optimizer.engines.layers import (
     work_and_weights,
 )
 from placewire.optimizer.engines.solution import Cuts, Solution
+from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.kernels.annealing.whole_pieces import PieceTables, expanded
 from placewire.optimizer.problem import Problem
 
 # The most pieces; the layers between two cuts have this part of the step's work and weights.
 _MOST_PIECES = 48
+
+
+class Urgency(NamedTuple):
+    """Which operators run before those with a longer path to the step's end. By that path alone a
+    gradient is made and sent when nothing else is left to compute, and the network has too little
+    time for all of them. at_once: those that take no time, as views, run as soon as they can.
+    gradients: what makes a weight's gradient comes before the rest of the backward half. shared:
+    what works for several micro-batches, as updates, comes after what works for one."""
+
+    at_once: bool = False
+    gradients: bool = False
+    shared_late: bool = False
+
+
+BY_PATH = Urgency()
 
 
 @dataclass(frozen=True)
@@ -39,6 +56,7 @@ class Layout:
     turn: IntArray
     lateness: float
     cuts: Cuts | None = None
+    urgency: Urgency = BY_PATH
 
 
 def has_pieces(problem: Problem) -> bool:
@@ -76,6 +94,8 @@ class Pieces:
         self.devices = _fastest(problem)
         self.rank = units.upward_rank(problem, units.typical_transfer_seconds(problem))
         self.longest = float(self.rank.max(initial=0.0))
+        self.no_time = known.max(axis=1, initial=0.0) == 0.0
+        self.for_gradients = _for_gradients(graph, self.micro_batch)
         self.tables = self._tables(unit, piece)
 
     def _tables(self, unit: IntArray, piece: IntArray) -> PieceTables:
@@ -110,10 +130,34 @@ class Pieces:
         inside = self.micro_batch >= 0
         later = np.where(inside, 1 + layout.turn[self.micro_batch], 0)
         priority = self.rank - later * (layout.lateness * self.longest)
+        if layout.urgency.shared_late:
+            priority += 2.0 * self.longest * inside
+        if layout.urgency.gradients:
+            priority += 2.0 * self.longest * self.for_gradients
+        if layout.urgency.at_once:
+            priority[self.no_time] = np.inf
         return Solution(device, priority, None, layout.cuts)
 
     def cost(self, layout: Layout) -> Found:
         return self.costing.cost(self.solution(layout))
+
+
+def _for_gradients(graph: OperatorGraph, micro_batch: IntArray) -> BoolArray:
+    """bool[n]: the operators of one micro-batch whose results are read by shared operators alone,
+    or within their own module by others of these."""
+    found = np.zeros(graph.operator_count, dtype=np.bool_)
+    start, outputs = graph.outputs
+    readers_start, readers = graph.consumers_start.tolist(), graph.consumers.tolist()
+    inside, modules = (micro_batch >= 0).tolist(), graph.modules
+
+    def leads_there(i: int, reader: int) -> bool:
+        return not inside[reader] or (bool(found[reader]) and modules[reader] == modules[i])
+
+    for i in graph.topological_order[::-1].tolist():
+        made = outputs[start[i] : start[i + 1]].tolist()
+        read = [r for e in made for r in readers[readers_start[e] : readers_start[e + 1]]]
+        found[i] = inside[i] and len(read) > 0 and all(leads_there(i, r) for r in read)
+    return found
 
 
 def _of_units(unit: IntArray, micro_batch: IntArray) -> IntArray:

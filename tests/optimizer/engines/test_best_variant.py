@@ -153,16 +153,17 @@ def test_with_time_a_search_says_how_long_it_takes() -> None:
     assert 9_000 < choice.left.time_limit_seconds < 10_000
 
 
-def test_without_time_for_all_starts_those_with_most_promise_have_theirs() -> None:
+def test_without_time_each_variant_has_a_few_starts() -> None:
+    """The last one is the best by far, and its turn would come after the time."""
     graphs = [
-        replace(step(parts), micro_batch=np.array([-1, *range(parts)])) for parts in (1, 2, 16, 4)
+        replace(step(parts, seconds), micro_batch=np.array([-1, *range(parts)]))
+        for parts, seconds in ((1, 1.0), (2, 1.0), (16, 1.0), (4, 0.5))
     ]
     told: list[str] = []
     limit = replace(SETTINGS, moves=None, time_limit_seconds=1e-3)
     choice = best_variant(names(4), problems(*graphs), "auto", limit, tell=told.append)
-    begins = {line.split(":")[0]: "begins at" in line for line in told if "bound" in line}
-    assert begins == {"v3": True, "v1": True, "v0": False, "v2": False}
-    assert all(one.bound_seconds > 0.0 for one in choice.variants) and choice.taken in (1, 3)
+    assert len([line for line in told if "bound" in line and "begins at" in line]) == 4
+    assert all(one.bound_seconds > 0.0 for one in choice.variants) and choice.taken == 3
 
 
 def test_what_cannot_win_by_its_bound_is_not_searched() -> None:

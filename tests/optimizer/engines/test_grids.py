@@ -15,9 +15,9 @@ from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.cluster import Cluster, Device, Nic, Server
 from placewire.optimizer.engines import auto
 from placewire.optimizer.engines.costing import Costing
-from placewire.optimizer.engines.grids import _stage_ends, grid_layouts
+from placewire.optimizer.engines.grids import _stage_ends, few_grid_layouts, grid_layouts
 from placewire.optimizer.engines.layers import layers_of
-from placewire.optimizer.engines.pieces import Pieces
+from placewire.optimizer.engines.pieces import Pieces, Urgency
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.engines.structured import structured_starts
 from placewire.optimizer.engines.units import unit_able, unit_of_operator
@@ -28,6 +28,7 @@ from placewire.optimizer.graph.operator_graph import (
     build_graph,
 )
 from placewire.optimizer.problem import Problem, SolveSettings
+from tests.optimizer.explain.test_parallelism import layered
 from tests.optimizer.problems import problems
 
 WEIGHT = 1_000_000
@@ -208,7 +209,40 @@ def test_a_device_that_is_three_times_as_fast_gets_three_times_as_many() -> None
 def test_data_parallelism_begins_with_gradients_that_wait_and_with_some_that_do_not() -> None:
     starts = data_parallel(Problem(accumulated(8), servers("cpu", "cpu")))
     assert len({start.device.tobytes() for start in starts}) == 1
-    assert len({start.priority.tobytes() for start in starts}) == 2
+    # Whether they wait, and five ways to say what is urgent, of which two are no others here: what
+    # makes a gradient in this step also leads on to the next layer.
+    assert len({start.priority.tobytes() for start in starts}) == 2 * 4
+
+
+def test_operators_that_only_make_gradients_are_known_and_no_others() -> None:
+    graph = layered(4, 4)
+    pieces = Pieces(Problem(graph, servers(*["cpu"] * 4)))
+    named = {name for name, only in zip(graph.ids, pieces.for_gradients, strict=True) if only}
+    # What comes before the first layer's gradient leads nowhere else.
+    assert named == {f"{name}_m{m}" for name in ("b0", "g0", "g1", "g2", "g3") for m in range(4)}
+
+
+def test_gradients_that_are_made_first_are_sent_while_others_are_computed() -> None:
+    """Over NICs that take as long for all gradients as devices compute."""
+    graph = layered(4, 8)
+    problem = Problem(graph, servers(*["cpu"] * 4, gigabits=[0.1] * 4), sharing="job")
+    pieces = Pieces(problem)
+    by_urgency: dict[Urgency, float] = {}
+    for layout in grid_layouts(pieces):
+        if (layout.home == layout.home[0]).all() and len(set(layout.home[0].tolist())) == 4:
+            cost = pieces.cost(layout).cost
+            by_urgency[layout.urgency] = min(cost, by_urgency.get(layout.urgency, cost))
+    first, by_path = by_urgency[Urgency(True, True)], by_urgency[Urgency()]
+    assert first < 0.95 * by_path
+
+
+def test_the_few_grids_are_near_the_best_of_all() -> None:
+    for graph in (layered(4, 8), layered(8, 8), accumulated(8)):
+        pieces = Pieces(Problem(graph, servers(*["cpu"] * 4), sharing="job"))
+        few = min(pieces.cost(layout).cost for layout in few_grid_layouts(pieces))
+        every = [pieces.cost(layout).cost for layout in grid_layouts(pieces)]
+        assert min(every) <= few <= 1.25 * min(every)
+        assert len(list(few_grid_layouts(pieces))) < len(every) / 5
 
 
 def test_the_search_is_never_worse_than_whole_micro_batches_side_by_side() -> None:
