@@ -14,6 +14,7 @@ from placewire.controller.commands.arguments import (
     add_no_measurement,
     add_plan,
     require_writable,
+    state_dir_of,
 )
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import confirmed, print_json
@@ -101,7 +102,9 @@ def _detached(arguments: argparse.Namespace, plan: Plan | None) -> int:
     ]
     try:
         output = start(
-            [sys.executable, *CONTROLLER_PROGRAM, *words], arguments.state_dir / "logs", plan.name
+            [sys.executable, *CONTROLLER_PROGRAM, *words],
+            state_dir_of(arguments, plan.name) / "logs",
+            plan.name,
         )
     except OSError as error:
         raise UsageError(

@@ -9,6 +9,10 @@ from pathlib import Path
 from placewire.controller.errors import UsageError
 from placewire.optimizer.graph.named_output import why_not
 
+_STATE_VARIABLE = "PLACEWIRE_STATE_DIR"
+# Where there is no such folder, no lab is up, and looking for one would take half a second.
+_LABS = Path("/run/placewire/lab")
+
 
 def add_plan(parser: argparse.ArgumentParser, *, previewed: bool = False) -> None:
     """Adds the arguments of a command that talks with the agents of a plan's servers. previewed:
@@ -93,7 +97,36 @@ def add_state_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--state-dir",
         type=Path,
-        default=Path(os.environ.get("PLACEWIRE_STATE_DIR", "/var/lib/placewire")),
+        action=_Given,
+        default=Path(os.environ.get(_STATE_VARIABLE, "/var/lib/placewire")),
         help="folder of certificates, journal and cache (default: %(default)s, or the environment "
         "variable PLACEWIRE_STATE_DIR)",
     )
+    parser.set_defaults(state_dir_given=_STATE_VARIABLE in os.environ)
+
+
+class _Given(argparse.Action):
+    """Stores the value, and that the command line has one."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, values)
+        setattr(namespace, f"{self.dest}_given", True)
+
+
+def state_dir_of(arguments: argparse.Namespace, plan: str) -> Path:
+    """The controller's folder for a plan of this name: that of its lab, where one is up and neither
+    the command line nor the environment names a folder. arguments: of `add_state_dir`. Raises
+    PlacewireError where the lab is half-made."""
+    given: Path = arguments.state_dir
+    if arguments.state_dir_given or not _LABS.is_dir():
+        return given
+    from placewire.controller.lab import find_lab
+
+    lab = find_lab(plan)
+    return given if lab is None else lab.state_directory

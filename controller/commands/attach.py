@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from placewire.controller.commands.arguments import add_state_dir, plan_name
+from placewire.controller.commands.arguments import add_state_dir, plan_name, state_dir_of
 from placewire.controller.errors import PlacewireError, UsageError
 from placewire.visible import visible_lines
 
@@ -29,11 +29,12 @@ def run(arguments: argparse.Namespace) -> int:
     from placewire.controller.records.detached_output import outputs_of, process_of
 
     name = plan_name(arguments.plan)
-    found = outputs_of(arguments.state_dir / "logs", name)
+    state_dir = state_dir_of(arguments, name)
+    found = outputs_of(state_dir / "logs", name)
     if not found:
         raise UsageError(
             f"no `controller apply --detach` of plan {name!r} was begun here",
-            where=str(arguments.state_dir),
+            where=str(state_dir),
             remedy=f"`controller status {arguments.plan}` tells of a change under way",
         )
     if arguments.stop:

@@ -8,7 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from placewire.controller.commands.arguments import add_json, add_state_dir, plan_name
+from placewire.controller.commands.arguments import (
+    add_json,
+    add_state_dir,
+    plan_name,
+    state_dir_of,
+)
 from placewire.controller.commands.talking import print_json
 from placewire.optimizer.commands.arguments import positive
 
@@ -35,7 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
     from placewire.controller.show.history import decisions_table, runs_table
 
     name = None if arguments.plan is None else plan_name(arguments.plan)
-    decisions, runs = _recorded(arguments.state_dir, name)
+    state_dir = arguments.state_dir if name is None else state_dir_of(arguments, name)
+    decisions, runs = _recorded(state_dir, name)
     decisions, runs = decisions[-arguments.last :], runs[-arguments.last :]
     if arguments.json:
         told = {"decisions": list(map(asdict, decisions)), "runs": list(map(asdict, runs))}

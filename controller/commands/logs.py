@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from placewire.controller.commands.arguments import add_json, add_state_dir, plan_name
+from placewire.controller.commands.arguments import add_json, add_state_dir, plan_name, state_dir_of
 from placewire.controller.commands.talking import print_json
 from placewire.controller.errors import UsageError
 from placewire.optimizer.commands.arguments import positive, whole
@@ -36,11 +36,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     name = plan_name(arguments.plan)
     # A name with a slash in it would lead to another folder.
-    found = runs_of(arguments.state_dir / "logs", name) if name == Path(name).name else []
+    state_dir = state_dir_of(arguments, name)
+    found = runs_of(state_dir / "logs", name) if name == Path(name).name else []
     if len(found) < arguments.back:
         raise UsageError(
             f"{len(found)} runs of plan {name!r} have a log here",
-            where=str(arguments.state_dir),
+            where=str(state_dir),
             remedy="`controller history` lists the runs that this machine started",
         )
     if arguments.follow:

@@ -6,7 +6,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from placewire.controller.commands.arguments import add_state_dir, plan_name, require_writable
+from placewire.controller.commands.arguments import (
+    add_state_dir,
+    plan_name,
+    require_writable,
+    state_dir_of,
+)
 from placewire.controller.errors import UsageError
 from placewire.optimizer.commands.arguments import positive
 
@@ -40,7 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
     if file.suffix == ".json":
         report = _of_file(file)
     else:
-        report = _of_journal(plan_name(arguments.run), arguments.back, arguments.state_dir)
+        name = plan_name(arguments.run)
+        report = _of_journal(name, arguments.back, state_dir_of(arguments, name))
     out = arguments.out or Path(f"{report.plan_name}.html")
     require_writable(out, reads=file)
     out.write_text(report_page(report), encoding="utf-8")

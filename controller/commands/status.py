@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from placewire.controller.commands.arguments import add_plan, plan_name
+from placewire.controller.commands.arguments import add_plan, plan_name, state_dir_of
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import print_json
 from placewire.controller.errors import AgentUnreachable, ChangeUnderWay, LaunchFailed
@@ -89,9 +89,10 @@ def _tell_of(change: ChangeUnderWay, arguments: argparse.Namespace) -> int:
 
     name = plan_name(str(arguments.plan))
     show = Show(to_error=arguments.json)
-    with Journal.open(arguments.state_dir, show.say, needed=False) as journal:
+    state_dir = state_dir_of(arguments, name)
+    with Journal.open(state_dir, show.say, needed=False) as journal:
         decisions = journal.decisions()
-    log = next((log for log in runs_of(arguments.state_dir / "logs", name)[-1:]), None)
+    log = next((log for log in runs_of(state_dir / "logs", name)[-1:]), None)
     lines = []
     if log is not None and is_written(log):
         with log.open(encoding="utf-8", errors="replace", newline="\n") as file:

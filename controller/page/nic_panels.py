@@ -13,6 +13,8 @@ from placewire.optimizer.quantities import format_bits_per_second
 # What is sent goes up from the middle, what is received down.
 WIDTH, HEIGHT = 320, 100
 _MOST_STEP_MARKS = 40
+# A NIC that never carries more than this part of its rate is idle: others ask for addresses on it.
+_IDLE_PART = 1e-3
 
 
 @dataclass(frozen=True)
@@ -102,5 +104,7 @@ def _busiest(row: NicUseRow, sent: Sequence[float | None], received: Sequence[fl
     known = [rate for rate in (*sent, *received) if rate is not None]
     if not known:
         return "not known"
+    if max(known) < _IDLE_PART * row.rate_bits_per_second:
+        return "idle"
     part = max(known) / row.rate_bits_per_second
     return f"at most {format_bits_per_second(max(known))}, {part:.0%} of its rate"

@@ -34,17 +34,18 @@ from placewire.optimizer.trace.predicted import predicted_trace
 WIDTH = 900
 # A device's time is painted in this many columns, each by what took most of it.
 _COLUMNS, _COLUMNS_OF_MANY, _MANY_DEVICES = 600, 300, 16
-_SENDS = " sends"
+# A message is received while it is under way; it is sent once the kernel has it.
+_RECEIVES = " receives"
 _IDLE = -1
-# Levels of how many of a device's NICs send at a time.
+# Levels of how many of a device's NICs receive at a time.
 _LEVELS = 4
 
 
 @dataclass(frozen=True)
 class Bar:
-    """x, width: in pixels of WIDTH. kind: `forward`, `backward`, `update` or `send`. micro_batch:
-    None where it works for no single one. level: of a send, how many of the NICs are busy, 1 to
-    4."""
+    """x, width: in pixels of WIDTH. kind: `forward`, `backward`, `update` or `receive`.
+    micro_batch: None where it works for no single one. level: of what is received, how many of the
+    NICs are busy, 1 to 4."""
 
     x: float
     width: float
@@ -58,7 +59,7 @@ class Bar:
 class Lane:
     device: str
     computes: tuple[Bar, ...]
-    sends: tuple[Bar, ...]
+    receives: tuple[Bar, ...]
     busy: str
 
 
@@ -151,13 +152,13 @@ def _timeline(devices: tuple[TracedDevice, ...], placement: Placement, kinds: _K
     for device in devices:
         spans = [span for span in device.spans if span.step == step]
         computing = [span for span in spans if span.row == COMPUTE]
-        sending = [span for span in spans if span.row.endswith(_SENDS)]
+        receiving = [span for span in spans if span.row.endswith(_RECEIVES)]
         busy = sum(span.finish_seconds - span.start_seconds for span in computing)
         lanes.append(
             Lane(
                 device.device,
                 tuple(_computes(computing, longest, columns, kinds)),
-                tuple(_sends(sending, longest, columns, rails)),
+                tuple(_receives(receiving, longest, columns, rails)),
                 f"computes {busy / longest:.0%} of the step" if longest > 0 else "",
             )
         )
@@ -195,15 +196,17 @@ def _title(kind: str, micro_batch: int | None, inside: list[str]) -> str:
     return f"{words}: {modules}" if modules else words
 
 
-def _sends(spans: Iterable[Span], step_seconds: float, columns: int, rails: int) -> Iterator[Bar]:
+def _receives(
+    spans: Iterable[Span], step_seconds: float, columns: int, rails: int
+) -> Iterator[Bar]:
     painted = np.zeros(columns)
     for span in spans:
         for column, part in _covered(span, step_seconds, columns):
             painted[column] += part
     levels = np.ceil(np.minimum(painted / rails, 1.0) * _LEVELS - 1e-6).astype(int)
     for level, first, count in _runs(np.where(levels > 0, levels, _IDLE).tolist()):
-        words = f"sends on about {level / _LEVELS:.0%} of its NICs"
-        yield _bar(first, count, columns, "send", None, level, words)
+        words = f"receives on about {level / _LEVELS:.0%} of its NICs"
+        yield _bar(first, count, columns, "receive", None, level, words)
 
 
 def _covered(span: Span, step_seconds: float, columns: int) -> Iterator[tuple[int, float]]:

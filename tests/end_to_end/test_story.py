@@ -98,7 +98,9 @@ def test_from_servers_that_dial_in_to_a_job_and_back(cluster: TestCluster, untou
         controller("preview", file, "--out", shown, to="+ queue")
         assert differences(cluster.new, cluster.snapshots()) == []
 
-        said = controller("apply", shown, "--yes", "--out", report_file)
+        page_file = folder / "page.html"
+        pages = ("--report", page_file)
+        said = controller("apply", shown, "--yes", "--out", report_file, *pages)
         assert "predicted" in said and "measured" in said
         report = read_report(report_file)
         assert len(report["losses"]) == STEPS and report["network"] == "kept"
@@ -110,7 +112,13 @@ def test_from_servers_that_dial_in_to_a_job_and_back(cluster: TestCluster, untou
         leases = [server["lease"] for server in status.document["servers"].values()]
         assert [lease["phase"] for lease in leases] == ["committed"] * len(SERVERS)
         assert {lease["plan_digest"] for lease in leases} == {report["plan_digest"]}
-        logs = controller("logs", cluster.name, "--state-dir", lab.state_directory)
+        page = page_file.read_text()
+        for part in ("rail a", "How busy the NICs were", "The steps", "Where the layers run"):
+            assert part in page
+        assert len(report["nic_use"]["nics"]) == 2 * len(SERVERS)
+        controller("report", file, "--out", page_file)
+        assert page_file.read_text() == page
+        logs = controller("logs", cluster.name)
         assert {line.partition(" ")[2] for line in logs.splitlines() if "a model" in line} >= {
             f"rank {rank} | a model of my own" for rank in range(2)
         }

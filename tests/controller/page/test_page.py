@@ -202,7 +202,7 @@ def test_a_placed_step_shows_its_layers_its_timelines_and_its_steps(tmp_path: Pa
         a for kind in ("forward", "backward", "update") for a, _ in elements.of("rect", kind)
     ]
     ends = [float(a["x"] or 0) + float(a["width"] or 0) for a in computed]
-    assert max(ends) == pytest.approx(900, abs=2) and elements.of("rect", "send")
+    assert max(ends) == pytest.approx(900, abs=2) and elements.of("rect", "receive")
     assert [text for _, text in elements.of("td", "runs")] == ["1"] * len(placement.devices_used)
     measured = elements.of("polyline", "measured")
     assert len(measured) == 3  # The steps' times, and the losses with a gap in them.
