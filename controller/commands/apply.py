@@ -18,7 +18,7 @@ from placewire.controller.commands.arguments import (
 )
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import confirmed, print_json
-from placewire.controller.errors import JournalFailed, UsageError
+from placewire.controller.errors import ChangeUnderWay, JournalFailed, UsageError
 from placewire.visible import visible_json, visible_lines
 
 if TYPE_CHECKING:
@@ -60,9 +60,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.detach:
         return _detached(arguments, None if previewed is None else previewed.parsed())
 
+    kept: list[RunReport] = []
+
     async def work(plan: Plan, tools: Tools) -> int:
         from placewire.controller.apply import apply
         from placewire.controller.story.tools import ApplyRequest
+
+        def keep(report: RunReport) -> None:
+            kept.append(report)
+            _keep(report, tools, arguments.out)
 
         if not arguments.network_only:
             await abandonable(tools.launcher.require_ready)
@@ -75,9 +81,11 @@ def run(arguments: argparse.Namespace) -> int:
             measured=not arguments.no_measurement,
         )
         with tools.journal.change_lock.exclusive():
-            report = await apply(
-                request, tools, lambda report: _keep(report, tools, arguments.out, arguments.report)
-            )
+            try:
+                report = await apply(request, tools, keep)
+            finally:
+                if kept and arguments.report is not None:
+                    _write_page(kept[-1], arguments.report)
         if arguments.json:
             print_json(report.model_dump(mode="json"))
         return 0
@@ -89,9 +97,10 @@ def run(arguments: argparse.Namespace) -> int:
 def _detached(arguments: argparse.Namespace, plan: Plan | None) -> int:
     """Starts the same command without `--detach`. plan: of a preview; None: the plan's file is
     read, so that its mistakes are told here. Raises PlanError and UsageError."""
-    from placewire.controller.commands.session import CONTROLLER_PROGRAM
+    from placewire.controller.commands.session import CONTROLLER_PROGRAM, require_own_folder
     from placewire.controller.detached import start
     from placewire.controller.plan.plan_file import load_plan
+    from placewire.controller.records.journal import Journal
 
     if not arguments.yes:
         raise UsageError("--detach leaves nobody to ask; nothing was changed", remedy="give --yes")
@@ -100,15 +109,18 @@ def _detached(arguments: argparse.Namespace, plan: Plan | None) -> int:
     words = [
         word for word in sys.argv[1:] if not (word[:3] == "--d" and "--detach"[: len(word)] == word)
     ]
+    state_dir = state_dir_of(arguments, plan.name)
+    require_own_folder(state_dir)
+    with Journal.open(state_dir) as journal:
+        if (holder := journal.change_lock.holder()) is not None:
+            raise ChangeUnderWay(holder, where=str(state_dir))
     try:
-        output = start(
-            [sys.executable, *CONTROLLER_PROGRAM, *words],
-            state_dir_of(arguments, plan.name) / "logs",
-            plan.name,
-        )
+        command = [sys.executable, *CONTROLLER_PROGRAM, *words]
+        output = start(command, state_dir / "logs", plan.name)
     except OSError as error:
         raise UsageError(
-            f"cannot be written: {error.strerror}", where=str(error.filename or arguments.state_dir)
+            f"it cannot be begun in the background: {error.strerror}",
+            where=str(error.filename or state_dir),
         ) from error
     if arguments.json:
         print_json({"plan": plan.name, "output": str(output)})
@@ -123,14 +135,15 @@ def _require_writable(arguments: argparse.Namespace) -> None:
     """Raises UsageError."""
     require_writable(arguments.out, reads=arguments.plan)
     require_writable(arguments.report, reads=arguments.plan, option="--report")
-    if arguments.out is not None and arguments.out == arguments.report:
+    both = arguments.out is not None and arguments.report is not None
+    if both and arguments.out.resolve() == arguments.report.resolve():
         raise UsageError("--out and --report are the same file", remedy="give two names")
 
 
-def _keep(report: RunReport, tools: Tools, out: Path | None, page: Path | None = None) -> None:
+def _keep(report: RunReport, tools: Tools, out: Path | None) -> None:
     """Writes the report to the journal and to `out`. Where neither takes it, it goes to another
     file, or to standard error: the run has ended, and nothing can make its report again. The
-    command's exit status says how the run ended. page: where its HTML page goes."""
+    command's exit status says how the run ended."""
     from placewire.controller.records.unrecorded import write_elsewhere
     from placewire.optimizer.graph.named_output import open_stream
 
@@ -147,8 +160,6 @@ def _keep(report: RunReport, tools: Tools, out: Path | None, page: Path | None =
             kept = True
         except OSError as error:
             _say(f"--out {out}: not written: {error.strerror}")
-    if page is not None:
-        _write_page(report, page)
     if kept:
         return
     folders = (tools.logs / report.plan_name, Path.cwd(), Path(tempfile.gettempdir()))
@@ -161,10 +172,10 @@ def _keep(report: RunReport, tools: Tools, out: Path | None, page: Path | None =
 
 def _write_page(report: RunReport, page: Path) -> None:
     """A page that cannot be made must not change how the run ended: run.json has all of it."""
-    from placewire.controller.page.page import report_page
-
     try:
-        page.write_text(report_page(report), encoding="utf-8")
+        from placewire.controller.page.page import write_page
+
+        write_page(report, page)
     except Exception as error:
         _say(f"--report {page}: not written: {error or type(error).__name__}")
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+from contextlib import suppress
 from pathlib import Path
 
-from placewire.controller.errors import UsageError
+from placewire.controller.errors import PlacewireError, UsageError
 from placewire.optimizer.graph.named_output import why_not
 
 _STATE_VARIABLE = "PLACEWIRE_STATE_DIR"
+LAB_VARIABLE = "PLACEWIRE_LAB"
 # Where there is no such folder, no lab is up, and looking for one would take half a second.
 _LABS = Path("/run/placewire/lab")
 
@@ -102,7 +104,7 @@ def add_state_dir(parser: argparse.ArgumentParser) -> None:
         help="folder of certificates, journal and cache (default: %(default)s, or the environment "
         "variable PLACEWIRE_STATE_DIR)",
     )
-    parser.set_defaults(state_dir_given=_STATE_VARIABLE in os.environ)
+    parser.set_defaults(state_dir_given=False)
 
 
 class _Given(argparse.Action):
@@ -120,13 +122,15 @@ class _Given(argparse.Action):
 
 
 def state_dir_of(arguments: argparse.Namespace, plan: str) -> Path:
-    """The controller's folder for a plan of this name: that of its lab, where one is up and neither
-    the command line nor the environment names a folder. arguments: of `add_state_dir`. Raises
-    PlacewireError where the lab is half-made."""
+    """The controller's folder for a plan of this name: that of its lab where one is up, as `apply`
+    has it, unless the command line names another. arguments: of `add_state_dir`."""
     given: Path = arguments.state_dir
-    if arguments.state_dir_given or not _LABS.is_dir():
+    outside = getattr(arguments, "no_lab", False) or LAB_VARIABLE in os.environ
+    if arguments.state_dir_given or outside or plan != Path(plan).name or not _LABS.is_dir():
         return given
     from placewire.controller.lab import find_lab
 
-    lab = find_lab(plan)
-    return given if lab is None else lab.state_directory
+    with suppress(PlacewireError, OSError):  # Half-made, or another release's: nothing runs in it.
+        if (lab := find_lab(plan)) is not None:
+            return lab.state_directory
+    return given

@@ -26,43 +26,58 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from placewire.controller.records.detached_output import outputs_of, process_of
+    from placewire.controller.records.detached_output import latest_output
+    from placewire.controller.records.plan_files import is_written
 
     name = plan_name(arguments.plan)
     state_dir = state_dir_of(arguments, name)
-    found = outputs_of(state_dir / "logs", name)
-    if not found:
+    output = latest_output(state_dir / "logs", name)
+    if output is None:
         raise UsageError(
             f"no `controller apply --detach` of plan {name!r} was begun here",
             where=str(state_dir),
             remedy=f"`controller status {arguments.plan}` tells of a change under way",
         )
     if arguments.stop:
-        process = process_of(found[-1])
+        if not is_written(output):
+            raise UsageError("it has ended already", where=str(output))
+        _interrupt(output)
+    try:
+        return _shown(output)
+    except KeyboardInterrupt:
+        what = "it was interrupted, and is ending" if arguments.stop else "it goes on"
+        raise KeyboardInterrupt(f"no longer shown; {what}") from None
+
+
+def _interrupt(output: Path) -> None:
+    """Raises PlacewireError where it goes on and cannot be interrupted."""
+    from placewire.controller.records.detached_output import process_of
+
+    process = process_of(output)
+    try:
         if process is None:
-            raise UsageError("it has ended already", where=str(found[-1]))
+            raise ProcessLookupError
         os.kill(process, signal.SIGINT)
-    return _shown(found[-1])
+    except OSError as error:
+        raise PlacewireError(
+            "its process is not to be found, or belongs to another user",
+            where=str(output),
+            remedy="interrupt it as that user; without it, servers go back when their leases end",
+        ) from error
 
 
 def _shown(output: Path) -> int:
-    """Prints it as it grows; Ctrl-C ends this command alone. Returns its exit code."""
+    """Prints it as it grows. Returns its exit code."""
     from placewire.controller.records.detached_output import exit_code_in
     from placewire.controller.records.run_log import followed
 
-    code = None
-    try:
-        for line in followed(output):
-            code = exit_code_in(line)
-            sys.stdout.write(visible_lines(line))
-            sys.stdout.flush()
-    except KeyboardInterrupt:
-        print("controller: no longer shown; it goes on", file=sys.stderr)
-        return 0
-    if code is None:
-        raise PlacewireError(
-            "it was ended from outside before it could say how it ended",
-            where=str(output),
-            remedy="`controller status` shows what servers hold; `controller recover` puts back",
-        )
-    return code
+    for line in followed(output):
+        sys.stdout.write(visible_lines(line))
+        sys.stdout.flush()
+        if (code := exit_code_in(line)) is not None:
+            return code
+    raise PlacewireError(
+        "it was ended from outside before it could say how it ended",
+        where=str(output),
+        remedy="`controller status` shows what servers hold; `controller recover` puts back",
+    )

@@ -41,8 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     name = None if arguments.plan is None else plan_name(arguments.plan)
     state_dir = arguments.state_dir if name is None else state_dir_of(arguments, name)
-    decisions, runs = _recorded(state_dir, name)
-    decisions, runs = decisions[-arguments.last :], runs[-arguments.last :]
+    decisions, runs = _recorded(state_dir, name, arguments.last)
     if arguments.json:
         told = {"decisions": list(map(asdict, decisions)), "runs": list(map(asdict, runs))}
         print_json(told)
@@ -56,8 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _recorded(state_dir: Path, name: str | None) -> tuple[Sequence[Decision], Sequence[Run]]:
-    """Makes no journal where there is no folder for it. name: of the plan; None: of all."""
+def _recorded(
+    state_dir: Path, name: str | None, latest: int
+) -> tuple[Sequence[Decision], Sequence[Run]]:
+    """The latest so many of each. Makes no journal where there is no folder for it. name: of the
+    plan; None: of all."""
     from placewire.controller.records.journal import Journal
 
     try:
@@ -66,4 +68,4 @@ def _recorded(state_dir: Path, name: str | None) -> tuple[Sequence[Decision], Se
         return (), ()
     with Journal.open(state_dir) as journal:
         decisions = [one for one in journal.decisions() if name in (None, one.plan_name)]
-        return decisions, journal.runs(name)
+        return decisions[-latest:], journal.runs(name, latest)

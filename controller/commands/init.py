@@ -10,9 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from placewire.controller.commands.arguments import add_json, add_link, require_writable
+from placewire.controller.commands.arguments import (
+    LAB_VARIABLE,
+    add_json,
+    add_link,
+    require_writable,
+)
 from placewire.controller.commands.interrupts import interruptible
-from placewire.controller.commands.session import CONTROLLER_PROGRAM, LAB_VARIABLE, agents_listening
+from placewire.controller.commands.session import CONTROLLER_PROGRAM, agents_listening
 from placewire.controller.commands.talking import print_json
 from placewire.controller.errors import AgentUnreachable, UsageError
 from placewire.optimizer.commands.arguments import positive

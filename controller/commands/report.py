@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from placewire.controller.commands.arguments import (
     add_state_dir,
     plan_name,
+    require_new,
     require_writable,
     state_dir_of,
 )
@@ -39,19 +40,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from placewire.controller.page.page import report_page
+    from placewire.controller.page.page import write_page
 
     file = Path(arguments.run)
-    if file.suffix == ".json":
+    if _is_report(file):
         report = _of_file(file)
     else:
         name = plan_name(arguments.run)
         report = _of_journal(name, arguments.back, state_dir_of(arguments, name))
-    out = arguments.out or Path(f"{report.plan_name}.html")
+    if (out := arguments.out) is None:
+        # A report may come from anywhere, and say any name.
+        out = Path(f"{Path(report.plan_name).name}.html")
+        require_new(out)
     require_writable(out, reads=file)
-    out.write_text(report_page(report), encoding="utf-8")
+    try:
+        write_page(report, out)
+    except OSError as error:
+        raise UsageError(f"--out {out}: not written: {error.strerror}") from error
     print(out)
     return 0
+
+
+def _is_report(file: Path) -> bool:
+    """Whether it is a JSON object, as no plan is, or is called one."""
+    if file.suffix == ".json":
+        return True
+    try:
+        with file.open("rb") as opened:
+            return opened.read(64).lstrip().startswith(b"{")
+    except OSError:
+        return False
 
 
 def _of_file(file: Path) -> RunReport:
@@ -69,14 +87,14 @@ def _of_journal(name: str, back: int, state_dir: Path) -> RunReport:
     runs: tuple[Run, ...] = ()
     if state_dir.exists():
         with Journal.open(state_dir) as journal:
-            runs = journal.runs(name)
+            runs = journal.runs(name, latest=back)
     if len(runs) < back:
         raise UsageError(
             f"{len(runs)} runs of plan {name!r} are in the journal here",
             where=str(state_dir),
             remedy="`controller history` lists the runs that this machine started",
         )
-    return _read(runs[-back].report, f"the run of plan {name!r}")
+    return _read(runs[0].report, f"the run of plan {name!r}")
 
 
 def _read(text: str, where: str) -> RunReport:

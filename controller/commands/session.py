@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from placewire.controller.commands.arguments import LAB_VARIABLE
 from placewire.controller.commands.interrupts import interruptible
 from placewire.controller.errors import CannotListen, ChangeUnderWay, UsageError
 from placewire.controller.uninterruptible import NOTHING_CHANGED
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from placewire.controller.plan.plan import Plan, SshLaunch
     from placewire.controller.story.tools import Tools
 
-LAB_VARIABLE = "PLACEWIRE_LAB"
 # -P: root runs it, and must not import from the folder that it happens to be in.
 CONTROLLER_PROGRAM = ("-P", "-m", "placewire.controller.cli")
 
@@ -103,6 +103,14 @@ def authority_of(state_dir: Path) -> Authority:
     """The authority in the controller's folder, made at first use. Raises UsageError where the
     folder is not the controller's own, or the authority cannot be used."""
     from placewire.controller.agents.authority import Authority
+
+    require_own_folder(state_dir)
+    return Authority.load(state_dir / "ca")
+
+
+def require_own_folder(state_dir: Path) -> None:
+    """Makes the controller's folder where it is not there. Raises UsageError where it is not the
+    controller's own."""
     from placewire.controller.records.journal_file import require_own
 
     try:
@@ -114,7 +122,6 @@ def authority_of(state_dir: Path) -> Authority:
             remedy="run as the user that owns it; remove what another user or a link put there; or "
             "give another --state-dir",
         ) from error
-    return Authority.load(state_dir / "ca")
 
 
 def agents_listening(

@@ -56,4 +56,12 @@ def lines(xs: Sequence[float], ys: Sequence[float | None], x: Scale, y: Scale) -
             made[-1].append(f"{x.at(xs[k]):g},{y.at(max(known)):g}")
         elif made[-1]:
             made.append([])
-    return tuple(Line(" ".join(points)) for points in made if points)
+    return tuple(Line(" ".join(_visible(points))) for points in made if points)
+
+
+def _visible(points: list[str]) -> list[str]:
+    """A line of one point is drawn as a short one."""
+    if len(points) > 1:
+        return points
+    x, y = points[0].split(",")
+    return [*points, f"{float(x) + 1:g},{y}"]

@@ -16,6 +16,8 @@ from placewire.controller.page.rate_map import rate_matrices
 from placewire.controller.page.step_picture import NoPicture, StepPicture
 from placewire.controller.records.report import NOT_AS_BEFORE, RunReport
 from placewire.optimizer.explain.parallelism import layers_words
+from placewire.optimizer.graph.json_file import replace_file
+from placewire.optimizer.graph.named_output import open_stream
 from placewire.optimizer.quantities import format_bits_per_second, format_bytes, format_seconds
 from placewire.visible import visible, visible_lines
 
@@ -48,6 +50,16 @@ def report_page(report: RunReport) -> str:
         chart=(step_chart.WIDTH, step_chart.HEIGHT),
         lane_width=step_picture.WIDTH,
     )  # fmt: skip
+
+
+def write_page(report: RunReport, out: Path) -> None:
+    """Raises OSError. out: a file, which is replaced as a whole, or a stream."""
+    made = report_page(report).encode()
+    if (stream := open_stream(out)) is None:
+        replace_file(out, made)
+    else:
+        with stream:
+            stream.write(made)
 
 
 def _environment() -> Environment:
@@ -133,5 +145,5 @@ def _bars(report: RunReport) -> list[tuple[str, str, str, float]]:
 
 def _changed(counts: Mapping[str, int]) -> str:
     """counts: as RunReport.changed has them."""
-    words = ((*what.split(" ", 1), count) for what, count in counts.items())
-    return ", ".join(f"{action} {count} {kind}" for action, kind, count in words)
+    words = ((what.partition(" "), count) for what, count in counts.items())
+    return ", ".join(f"{action} {count} {kind}" for (action, _, kind), count in words)

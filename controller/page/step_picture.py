@@ -89,8 +89,10 @@ class NoPicture(Exception):
 def step_picture(report: RunReport) -> StepPicture:
     """Raises NoPicture where a file of the report's is gone, broken, or of another run by now."""
     try:
-        graph = load_graph(Path(report.files.get("scored_graph", report.files["graph"])))
-        placement = load_placement(Path(report.files["placement"]))
+        graph = load_graph(
+            _file(report, "scored_graph" if "scored_graph" in report.files else "graph")
+        )
+        placement = load_placement(_file(report, "placement"))
     except (OSError, GraphError, PlacementError) as error:
         raise NoPicture(f"a file of this run cannot be read: {error}") from error
     if graph.structure_hash != placement.structure_hash:
@@ -109,13 +111,23 @@ def step_picture(report: RunReport) -> StepPicture:
     return StepPicture(placement.devices_used, found, parallelism_words(found), tuple(timelines))
 
 
+def _file(report: RunReport, name: str) -> Path:
+    """Raises NoPicture where it is no file: a report may name anything, and a pipe would be waited
+    for without end."""
+    file = Path(report.files.get(name, ""))
+    if not file.is_file():
+        raise NoPicture(f"this run's {name} is not there any more: {file}")
+    return file
+
+
 def _measured(report: RunReport, graph: OperatorGraph) -> Trace | None:
     """The measured devices of the run's trace; None where there is none that fits."""
-    if (file := report.files.get("trace")) is None:
+    if "trace" not in report.files:
         return None
     try:
-        trace = trace_from_json(read_json(Path(file)), where=file)
-    except (OSError, GraphError, TraceError):
+        file = _file(report, "trace")
+        trace = trace_from_json(read_json(file), where=str(file))
+    except (OSError, GraphError, TraceError, NoPicture):
         return None
     measured = tuple(d for d in trace.devices if d.source == "measured" and d.step_seconds)
     if trace.structure_hash != graph.structure_hash or not measured:

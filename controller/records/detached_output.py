@@ -1,6 +1,7 @@
 """What a command prints that runs in the background: a file for each (plan_files.py).
 
-The first line names the process that takes the command's signals, the last one says how it ended.
+The first line names the process that takes the command's signals, and the command's own; the last
+one says how it ended.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from placewire.controller.records.plan_files import files_of, is_written, new_file
+from placewire.visible import visible
 
 _SUFFIX = ".out"
-_BEGUN = re.compile(r"-- process (\d+): ")
+_BEGUN = re.compile(r"-- process (\d+) runs process (\d+): ")
 _ENDED = re.compile(r"-- ended with exit code (\d+)\n")
 
 
@@ -23,19 +25,22 @@ def new_output(folder: Path, plan_name: str) -> tuple[Path, int]:
     return new_file(folder, plan_name, _SUFFIX)
 
 
-def outputs_of(folder: Path, plan_name: str) -> list[Path]:
-    """Oldest first. A plan's name with a slash in it, which would lead to another folder, has
-    none."""
-    return files_of(folder, plan_name, _SUFFIX) if plan_name == Path(plan_name).name else []
+def latest_output(folder: Path, plan_name: str) -> Path | None:
+    """That of the command that runs; where none does, of the one that ran last. A plan's name with
+    a slash in it, which would lead to another folder, has none."""
+    if plan_name != Path(plan_name).name:
+        return None
+    found = files_of(folder, plan_name, _SUFFIX)
+    return next((one for one in reversed(found) if is_written(one)), found[-1] if found else None)
 
 
-def first_line(words: Sequence[str]) -> bytes:
-    """Of this process, which runs the command `words`."""
-    return f"-- process {os.getpid()}: {' '.join(words)}\n".encode(errors="backslashreplace")
+def first_line(command_pid: int, words: Sequence[str]) -> str:
+    """Of this process, which runs the command."""
+    return visible(f"-- process {os.getpid()} runs process {command_pid}: {' '.join(words)}")
 
 
-def last_line(exit_code: int) -> bytes:
-    return f"-- ended with exit code {exit_code}\n".encode()
+def last_line(exit_code: int) -> str:
+    return f"-- ended with exit code {exit_code}"
 
 
 def exit_code_in(line: str) -> int | None:
@@ -44,17 +49,24 @@ def exit_code_in(line: str) -> int | None:
     return None if ended is None else int(ended[1])
 
 
+def has_begun(path: Path) -> bool:
+    return _processes(path) is not None
+
+
 def process_of(path: Path) -> int | None:
-    """The process that takes signals for the command; None where it has ended, or another process
-    has its number by now."""
-    if not is_written(path):
-        return None
+    """The process that takes signals for a command that runs; None where neither of the two that
+    the file names has it open: they are gone, and others may have their numbers."""
+    with suppress(OSError):
+        own = path.stat()
+        for process in _processes(path) or ():
+            with suppress(OSError):
+                opened = (entry.stat() for entry in Path(f"/proc/{process}/fd").iterdir())
+                if any(os.path.samestat(one, own) for one in opened):
+                    return process
+    return None
+
+
+def _processes(path: Path) -> tuple[int, int] | None:
     with path.open(encoding="utf-8", errors="replace") as file:
         named = _BEGUN.match(file.readline())
-    if named is None:
-        return None
-    with suppress(OSError):
-        words = Path(f"/proc/{named[1]}/cmdline").read_bytes().split(b"\0")
-        if os.fsencode(path) in words:
-            return int(named[1])
-    return None
+    return None if named is None else (int(named[1]), int(named[2]))

@@ -340,14 +340,15 @@ class Journal:
                 (plan_name, time.time(), report),
             )
 
-    def runs(self, plan_name: str | None = None) -> tuple[Run, ...]:
-        """Runs of this plan, or of all plans; oldest first."""
+    def runs(self, plan_name: str | None = None, latest: int | None = None) -> tuple[Run, ...]:
+        """Runs of this plan, or of all plans; oldest first. latest: so many, the last ones."""
         rows = self._file.read(
             "SELECT plan_name, unix_seconds, report FROM runs WHERE ?1 IS NULL OR plan_name = ?1 "
-            "ORDER BY id",
+            "ORDER BY id DESC LIMIT ?2",
             plan_name,
+            -1 if latest is None else latest,
         )
-        return tuple(Run(*row) for row in rows)
+        return tuple(Run(*row) for row in rows)[::-1]
 
     def _record(self, decision: int, phase: str, detail: str) -> None:
         self._file.database.execute(

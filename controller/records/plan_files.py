@@ -25,7 +25,8 @@ def new_file(folder: Path, plan_name: str, suffix: str) -> tuple[Path, int]:
     path, descriptor = _made(own, suffix)
     with suppress(OSError):  # An old file that stays harms nothing.
         for former in files_of(folder, plan_name, suffix)[:-_KEPT]:
-            former.unlink()
+            if not is_written(former):
+                former.unlink()
     return path, descriptor
 
 

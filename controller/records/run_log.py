@@ -43,11 +43,15 @@ class RunLog:
         self.path = path or Path(file.name)
 
     def write(self, rank: int, text: str) -> None:
-        """A line that cannot be written is lost, but ends no training. The loss is told once."""
+        self.write_line(f"{time.strftime('%H:%M:%S')} {rank_mark(rank)}{visible(text)}")
+
+    def write_line(self, line: str) -> None:
+        """A line that cannot be written is lost, but ends no training. The loss is told once. line:
+        without anything that a terminal would obey."""
         try:
             if os.fstat(self._file.fileno()).st_size > self._longest_bytes:
                 self._shorten()
-            self._file.write(f"{time.strftime('%H:%M:%S')} {rank_mark(rank)}{visible(text)}\n")
+            self._file.write(f"{line}\n")
         except OSError as error:
             if not self._lost:
                 print(f"controller: {self.path}: {error.strerror}; lines are lost", file=sys.stderr)

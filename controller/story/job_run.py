@@ -91,6 +91,8 @@ async def run_job(
             )
         finally:
             watching.cancel()
+            # Whatever became of watching, it changes nothing of how the job ended.
+            await asyncio.gather(watching, return_exceptions=True)
             if log.left_out_bytes:
                 tools.notes.append(
                     f"ranks printed more than a log takes: {log.left_out_bytes} bytes are left out "

@@ -14,7 +14,8 @@ from placewire.controller.plan.plan import Plan
 from placewire.controller.records.nic_use import NicUse, NicUseRow
 
 # Where there are more samples, every other one is dropped, and the next ones are half as frequent.
-MOST_SAMPLES = 240
+# A report has at most so many counts, of all NICs together.
+MOST_SAMPLES, _LEAST_SAMPLES, _MOST_COUNTS = 240, 60, 20_000
 _TIMEOUT_SECONDS = 2.0
 # Agents of a lab, and the controller of many servers, must not take time from the job.
 _SERVERS_A_SECOND = 8.0
@@ -29,6 +30,8 @@ class NicWatch:
     def __init__(self, agents: Agents, plan: Plan) -> None:
         self._agents, self._plan = agents, plan
         self._pause_seconds = max(1.0, len(plan.cluster.servers) / _SERVERS_A_SECOND)
+        nics = sum(len(server.nics) for server in plan.cluster.servers)
+        self._most_samples = max(_LEAST_SAMPLES, min(MOST_SAMPLES, _MOST_COUNTS // (2 * nics)))
         self._began = time.monotonic()
         self._samples: list[tuple[float, _Sample]] = []
         self._step_ends: dict[int, float] = {}
@@ -59,7 +62,7 @@ class NicWatch:
             for one in answer.counters
         }
         self._samples.append((seconds, sample))
-        if len(self._samples) > MOST_SAMPLES:
+        if len(self._samples) > self._most_samples:
             del self._samples[1::2]
             self._pause_seconds *= 2
 

@@ -34,8 +34,9 @@ from placewire.optimizer.quantities import format_step
 
 # The part of the time or moves that the choice takes; the rest is for the search of what it chose.
 _CHOICE_PART = 0.4
-# All starts of a variant are made for this part of the time. What is left then has a few starts.
-_STARTS_PART = 0.25
+# All starts of variants are made until this part of the time is over, and a few for each until that
+# one is.
+_STARTS_PART, _FEW_STARTS_PART = 0.25, 0.35
 # A variant is searched where its best start is at most so many times the shortest of all, and so
 # many are at most.
 _NEAR, _MOST_SEARCHED = 1.3, 4
@@ -162,33 +163,63 @@ def _all_begun(
     tell: Callable[[str], None],
 ) -> list[_Known]:
     """The variants that may have a placement, the shortest start first, without their bounds. Each
-    has a few starts at once; all starts of it are made while there is time, from the shortest on.
-    Raises InfeasibleError where there is none."""
-    until = time.monotonic() + settings.time_limit_seconds * _STARTS_PART
+    has a few starts first, and then all of them while there is time, from the shortest on. Raises
+    InfeasibleError where there is none."""
+    now = time.monotonic()
+    few_until = now + settings.time_limit_seconds * _FEW_STARTS_PART
+    until = now + settings.time_limit_seconds * _STARTS_PART
     begun, why = list[_Known](), list[InfeasibleError]()
-    for k, name in enumerate(names):
+    each_operator = math.inf  # The first takes longer than those after it: code is loaded.
+    for k in _by_promise(problems):
+        operators = max(problems[k].graph.operator_count, 1)
+        expected = each_operator * operators if len(begun) > 1 else 0.0
+        late = settings.moves is None and time.monotonic() + expected > few_until
         try:
-            begun.append(_begun(k, name, problems[k], engine))
+            one = _begun(k, names[k], problems[k], engine, starts=not (late and begun))
         except InfeasibleError as error:
             why.append(error)
-            tell(f"{name}: {error}")
+            tell(f"{names[k]}: {error}")
+            continue
+        begun.append(one)
+        each_operator = min(each_operator, one.took_seconds / operators)
     if not begun:
         raise why[0]
-    each_operator: float = 0.0
-    for one in sorted(begun, key=_Known.order) if engine != "single" else ():
-        operators = max(one.problem.graph.operator_count, 1)
-        if settings.moves is None and time.monotonic() + each_operator * operators > until:
-            break
+    if engine != "single":
+        _begin_with_all(sorted(begun, key=_Known.order), until, settings)
+    return sorted(begun, key=_Known.order)
+
+
+def _begin_with_all(variants: Sequence[_Known], until: float, settings: SolveSettings) -> None:
+    """Makes all starts of these variants, one after the other, until time.monotonic() is `until`.
+    Those that are left are expected to take as long for each operator."""
+    each_operator = 0.0
+    for one in variants:
+        expected = each_operator * max(one.problem.graph.operator_count, 1)
+        if settings.moves is None and time.monotonic() + expected > until:
+            one.took_seconds = max(one.took_seconds, expected)
+            continue
         began = time.monotonic()
         seen = seen_by_search(one.problem)
         one.consider(seen, [*starting_solutions(seen), *piece_solutions(seen)])
         one.took_seconds = time.monotonic() - began
-        each_operator = one.took_seconds / operators
-    return sorted(begun, key=_Known.order)
+        each_operator = one.took_seconds / max(one.problem.graph.operator_count, 1)
 
 
-def _begun(index: int, name: str, problem: Problem, engine: str) -> _Known:
-    """With its first few starts. Raises InfeasibleError where no placement can fit."""
+def _by_promise(problems: Sequence[Problem]) -> list[int]:
+    """The problems' indices: those with as many micro-batches as devices before those with more and
+    with fewer, and small graphs before large ones."""
+
+    def off(k: int) -> tuple[float, int, int]:
+        problem = problems[k]
+        parts = int(problem.graph.micro_batch.max(initial=0)) + 1
+        ratio = parts / max(len(problem.cluster.devices), 1)
+        return abs(math.log2(ratio)), problem.graph.operator_count, k
+
+    return sorted(range(len(problems)), key=off)
+
+
+def _begun(index: int, name: str, problem: Problem, engine: str, *, starts: bool) -> _Known:
+    """starts: whether to make the first few. Raises InfeasibleError where no placement can fit."""
     began = time.monotonic()
     if engine != "single":
         refuse_impossible(problem)
@@ -196,8 +227,10 @@ def _begun(index: int, name: str, problem: Problem, engine: str) -> _Known:
     found = _Known(index, name, problem, None if alone is None else alone[1])
     found.start_seconds = math.inf if alone is None else alone[1]
     # How `auto` would begin says how well a variant can be divided, whatever the engine.
-    if engine != "single":
+    if engine != "single" and starts:
         seen = seen_by_search(problem)
-        found.consider(seen, few_solutions(seen) or starting_solutions(seen))
+        found.consider(seen, few_solutions(seen))
+        if not math.isfinite(found.start_seconds) or problem.graph.micro_batch.max(initial=-1) < 1:
+            found.consider(seen, starting_solutions(seen))
     found.took_seconds = time.monotonic() - began
     return found

