@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from placewire.job.script.script import ON_PATH
 from placewire.optimizer.graph.graph_file import save_graph
 from tests.optimizer.cases import cluster, graph
 from tests.paths import ROOT
@@ -108,8 +109,9 @@ def test_it_is_the_wheel_that_runs(installed: Installed) -> None:
     rooms = {"agent", "controller", "examples", "job", "optimizer", "oracle"}
     assert not top & (rooms | {"tests", "benchmarks"})
     # No package: a script's own interpreter finds these on its path.
-    on_path = installed.environment.glob("lib/*/site-packages/placewire/job/script/on_path/*.py")
-    assert {path.name for path in on_path} == {"placewire_every_nic.py", "sitecustomize.py"}
+    (on_path,) = installed.environment.glob("lib/*/site-packages/placewire/job/script/on_path")
+    here = {path.relative_to(ON_PATH) for path in ON_PATH.rglob("*.py")}
+    assert {path.relative_to(on_path) for path in on_path.rglob("*.py")} == here
 
 
 @pytest.mark.parametrize("command", ["controller", "agent", "optimizer"])
