@@ -125,7 +125,8 @@ class ScriptSpec(ProgramSpec):
     device is the server's first. rail_pattern: for each of gloo's contexts the index of its
     interface in rail_interfaces, the same on every server. rail_parts: which part of a large
     collective each of rail_interfaces carries; none: each collective is one rail's. python: the
-    words before the script's own; none: this program's interpreter."""
+    words before the script's own; none: this program's interpreter. loss_seconds: a rail that
+    carries nothing of what the processes send for this long ends them."""
 
     kind: Literal["torchrun"] = "torchrun"
     script: str
@@ -134,6 +135,7 @@ class ScriptSpec(ProgramSpec):
     python: tuple[str, ...] = ()
     rail_pattern: tuple[int, ...]
     rail_parts: tuple[float, ...] = ()
+    loss_seconds: float = 20.0
 
 
 class RankSpec(ProgramSpec):

@@ -35,11 +35,13 @@ from placewire.job.contract.specification import (
 )
 from placewire.job.errors import JobError
 from placewire.job.script.descendants import adopt_orphans, kill_descendants
+from placewire.job.script.stalled_rails import StalledRails
 from placewire.job.supervision.events import Events
 from placewire.job.transport.nccl_environment import nccl_environment
 
 TELL_SECONDS = 10.0
 _POLL_SECONDS = 0.1
+_LOOK_AT_RAILS_SECONDS = 2.0
 # Time for a process to react to SIGTERM; the launcher waits 3 s for this program.
 _END_SECONDS = 2.0
 # What the processes printed is there to its end once they are gone; reading it takes a busy machine
@@ -84,7 +86,7 @@ def run_script(spec: ScriptSpec, events: Events) -> int:
         )
         if failure is not None:
             # Reported before the other processes end, which may be a consequence.
-            events.emit(Failed(rank=spec.rank, what=failure))
+            events.emit(failure)
     finally:
         _end(started)
         until = time.monotonic() + _READ_SECONDS
@@ -232,26 +234,40 @@ def _relayed(
 
 def _watch(
     spec: ScriptSpec, started: list[subprocess.Popen[bytes]], tell: Callable[[], None]
-) -> str | None:
-    """Waits until all processes ended with 0, or one did not. Returns what to say of that one."""
-    told = time.monotonic()
+) -> Failed | None:
+    """Waits until all processes ended with 0, one did not, or a rail carries nothing any more."""
+    stalled = StalledRails(spec.rail_interfaces, spec.loss_seconds)
+    told = looked = time.monotonic()
     while True:
         running = False
         for local, process in enumerate(started):
             status = process.poll()
             running |= status is None
             if status:
-                rank = spec.rank * spec.processes + local
-                ending = f"ended with {status}"
-                if status < 0:
-                    ending = f"was killed by {signal_name(-status)}"
-                return f"process {local} of {spec.script} (its rank {rank}) {ending}"
+                return _failed(spec, local, status)
         if not running:
             return None
-        if time.monotonic() - told >= TELL_SECONDS:
-            told = time.monotonic()
+        now = time.monotonic()
+        if now - told >= TELL_SECONDS:
+            told = now
             tell()
+        if now - looked >= _LOOK_AT_RAILS_SECONDS:
+            looked = now
+            try:
+                stalled.require_none(now)
+            except JobError as error:
+                return Failed(rank=spec.rank, what=error.what, remedy=error.remedy)
         time.sleep(_POLL_SECONDS)
+
+
+def _failed(spec: ScriptSpec, local: int, status: int) -> Failed:
+    ending = f"ended with {status}"
+    if status < 0:
+        ending = f"was killed by {signal_name(-status)}"
+    own = spec.rank * spec.processes + local
+    return Failed(
+        rank=spec.rank, what=f"process {local} of {spec.script} (its rank {own}) {ending}"
+    )
 
 
 def _end(started: list[subprocess.Popen[bytes]]) -> None:

@@ -1,0 +1,162 @@
+"""A rail that fails under a script: a short gap delays it, a long one ends it within a bound."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from benchmarks.job.namespaces import Namespaces, run
+from placewire.job.contract.specification import Failed, RailInterface, ScriptSpec, parse_rank_event
+from placewire.job.errors import JobError
+from placewire.job.script.stalled_rails import StalledRails, Unanswered, parse_unanswered
+from tests.paths import ROOT
+
+SERVERS, RAILS = ("s1", "s2"), ("a", "b")
+LOSS_SECONDS, LONGEST_SECONDS = 6.0, 120.0
+# Each of these takes 0.3 s, so that a NIC which goes away does so in the middle of one.
+SENDS = """
+import os, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+x = torch.ones(1_000_000)
+until = time.monotonic() + 120
+for step in range(100_000):
+    x.fill_(1)
+    dist.all_reduce(x)
+    assert (x == 2).all()
+    print("step", step, flush=True)
+    end = torch.tensor([float(os.path.exists(sys.argv[1]) or time.monotonic() > until)])
+    dist.all_reduce(end)
+    if end.item() == 2:
+        break
+dist.destroy_process_group()
+"""
+SS = """\
+ESTAB 0 4344 10.77.0.1:41340 10.77.0.2:29511 timer:(on,1.2sec,3) ino:101 sk:10 cgroup:/ <->
+ESTAB 0 4344 10.77.0.1:41341 10.77.0.2:29512 timer:(on,200ms,0) ino:102 sk:11 <->
+ESTAB 0 90000 10.77.1.1:41342 10.77.1.2:29513 timer:(persist,51sec,2) uid:1000 ino:103 sk:12 <->
+ESTAB 0 0 10.77.1.1:41343 10.77.1.2:29514 timer:(keepalive,119min,0) ino:104 sk:13 <->
+ESTAB 0 0 10.77.1.1:41344 10.77.1.2:29515 ino:105 sk:14 <->
+"""
+
+
+def test_connections_without_an_answer_are_told_from_others() -> None:
+    assert parse_unanswered(SS) == {
+        Unanswered("10.77.0.1", "10.77.0.2", 101), Unanswered("10.77.1.1", "10.77.1.2", 103),
+    }  # fmt: skip
+
+
+def test_only_what_stays_unanswered_is_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    rails = StalledRails([RailInterface(rail="a", interface="nica", address="10.77.0.1")], 20.0)
+    one, now = Unanswered("10.77.0.1", "10.77.0.2", 1), [{}]
+    monkeypatch.setattr(rails, "_unanswered", lambda: set(now[0]))
+    for second in range(0, 102, 2):  # It is answered every ten seconds.
+        now[0] = {one} if second % 10 else set()
+        rails.require_none(float(second))
+    for second in range(102, 122, 2):
+        now[0] = {one}
+        rails.require_none(float(second))
+    with pytest.raises(JobError, match=r"rail a .* from nica to 10\.77\.0\.2 for 20 s"):
+        rails.require_none(122.0)
+
+
+@contextmanager
+def running(
+    folder: Path, network: Namespaces, *, parts: tuple[float, ...]
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """Starts the script on both servers, and waits until it sends."""
+    (folder / "script.py").write_text(SENDS)
+    started = []
+    for rank, server in enumerate(SERVERS):
+        peer = SERVERS[1 - rank]
+        spec = ScriptSpec(
+            rank=rank, world_size=2, device=f"{server}/0", rail_pattern=(0, 1, 1, 0),
+            master_address=network.address("s1", "a"), master_tcp_port=29512, rail_parts=parts,
+            rail_interfaces=tuple(
+                RailInterface(
+                    rail=rail, interface=network.nic(rail), address=network.address(server, rail),
+                    peers=(network.address(peer, rail),),
+                )
+                for rail in RAILS
+            ),
+            script=str(folder / "script.py"), arguments=(str(folder / "end"),),
+            loss_seconds=LOSS_SECONDS,
+        )  # fmt: skip
+        file = folder / f"{server}.json"
+        file.write_text(spec.model_dump_json())
+        started.append(subprocess.Popen(
+            [*network.prefix(server), sys.executable, "-m", "placewire.job", str(file)],
+            cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True,
+        ))  # fmt: skip
+    try:
+        said = started[0].stdout
+        assert said is not None
+        assert any("step 3" in line for line in said)
+        yield started
+    finally:
+        for one in started:
+            if one.poll() is None:
+                os.killpg(one.pid, signal.SIGKILL)
+            one.communicate()
+
+
+def network() -> Namespaces:
+    return Namespaces({r: dict.fromkeys(SERVERS, 50e6) for r in RAILS}, "sr", offloads=True)
+
+
+def await_(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + LONGEST_SECONDS
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.network
+@pytest.mark.parametrize("parts", [(0.5, 0.5), ()], ids=["cut", "not cut"])
+def test_a_nic_that_goes_away_in_mid_collective_ends_the_script(
+    tmp_path: Path, parts: tuple[float, ...]
+) -> None:
+    with network() as servers, running(tmp_path, servers, parts=parts) as ranks:
+        run("ip", "-n", servers.name("s1"), "link", "set", servers.nic("b"), "down")
+        await_(lambda: any(one.poll() is not None for one in ranks))
+        # Of the first to end; the launcher then ends the others.
+        ended = next(one for one in ranks if one.poll() is not None)
+        output, _ = ended.communicate(timeout=LONGEST_SECONDS)
+        events = [parse_rank_event(line) for line in output.splitlines() if line[:1] == "{"]
+        (failed,) = [event for event in events if isinstance(event, Failed)]
+        assert ended.returncode == 1
+        assert failed.what.startswith("rail b has carried nothing from nicb to 10.77.1.")
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_a_nic_that_comes_back_in_time_only_delays_the_script(tmp_path: Path) -> None:
+    with network() as servers, running(tmp_path, servers, parts=(0.5, 0.5)) as ranks:
+        link = ("ip", "-n", servers.name("s1"), "link", "set", servers.nic("b"))
+        run(*link, "down")
+        time.sleep(2)
+        run(*link, "up")
+        (tmp_path / "end").touch()
+        assert [one.wait(timeout=LONGEST_SECONDS) for one in ranks] == [0, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_a_process_that_takes_long_is_waited_for(tmp_path: Path) -> None:
+    """Its peer's bytes stay where they are, but its kernel answers."""
+    with network() as servers, running(tmp_path, servers, parts=(0.5, 0.5)) as ranks:
+        pid = int(Path(f"/proc/{ranks[1].pid}/task/{ranks[1].pid}/children").read_text())
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(LOSS_SECONDS + 4)
+        os.kill(pid, signal.SIGCONT)
+        (tmp_path / "end").touch()
+        assert [one.wait(timeout=LONGEST_SECONDS) for one in ranks] == [0, 0]
