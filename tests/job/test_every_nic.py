@@ -154,6 +154,11 @@ note("functional all_reduce", functional.all_reduce(values(), "sum", everyone))
 note("functional all_gather", functional.all_gather_tensor(values(), 0, everyone))
 x = functional.reduce_scatter_tensor(values(world * 5003), "sum", 0, everyone)
 note("functional reduce_scatter", x)
+several = [values(), values(100, k=1), values(6400).view(64, 100)]
+note("functional all_gathers", *functional.all_gather_into_tensor_coalesced(several, everyone))
+several = [values(world * n, k=n) for n in (10, 5003, 100)]
+several = functional.reduce_scatter_tensor_coalesced(several, "sum", [0, 0, 0], everyone)
+note("functional reduce_scatters", *several)
 dist.barrier()
 dist.monitored_barrier()
 cut = sys.modules.get("placewire_every_nic")
@@ -165,6 +170,7 @@ MODELS = """
 import hashlib, json, sys
 import torch, torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
@@ -197,6 +203,8 @@ model = made()
 for part in (model[0], model[3], model):
     fully_shard(part)
 found["fsdp"] = trained(model, model)
+whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+found["fsdp state"] = [value.double().sum().item() for value in whole.values()]
 torch.manual_seed(0)
 stage = PipelineStage(nn.Linear(64, 64), rank, world, torch.device("cpu"))
 schedule = ScheduleGPipe(stage, 4, loss_fn=nn.MSELoss())

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from .nics import Nics
-
 Values = dict[str, Any]
 # Tensors, and their elements in a row of its own, to be copied back.
 Copies = list[tuple[torch.Tensor, torch.Tensor]]
+# From how many elements there are to the first and the last, exclusive, of each part.
+Ranges = Callable[[int], list[tuple[int, int]]]
 # What a NIC's group is to run, by (operator, its arguments), and what is done when all have run.
 Cut = tuple[list[tuple[str, Values]], Callable[[], None]]
 
@@ -31,50 +31,50 @@ def _copy_back(copies: Copies) -> None:
             tensor.copy_(row.view(tensor.shape))
 
 
-def _one(values: Values, nics: Nics, name: str, key: str = "tensors") -> Cut | None:
+def _one(values: Values, ranges: Ranges, name: str, key: str = "tensors") -> Cut | None:
     """Cuts allreduce_, broadcast_ and reduce_, in which every part of a tensor stands by itself."""
     if len(values[key]) != 1 or values.get("sparse_indices") is not None:
         return None
     copies: Copies = []
     row = _flat(values[key][0], copies)
-    parts = [(name, {**values, key: [row[a:b]]}) for a, b in nics.ranges(row.numel())]
+    parts = [(name, {**values, key: [row[a:b]]}) for a, b in ranges(row.numel())]
     return parts, lambda: _copy_back(copies)
 
 
 def _gathered(
-    values: Values, nics: Nics, rows: list[torch.Tensor], own: torch.Tensor, copies: Copies
+    values: Values, ranges: Ranges, rows: list[torch.Tensor], own: torch.Tensor, copies: Copies
 ) -> Cut:
     """rows: of each rank what it gives, to be filled. own: what this rank gives."""
     given, parts = own.contiguous().view(-1), []
-    for a, b in nics.ranges(given.numel()):
+    for a, b in ranges(given.numel()):
         asked = {"output_tensors": [[row[a:b] for row in rows]], "input_tensors": [given[a:b]]}
         parts.append(("allgather_", {**values, **asked}))
     return parts, lambda: _copy_back(copies)
 
 
-def _allgather(values: Values, nics: Nics, name: str) -> Cut | None:
+def _allgather(values: Values, ranges: Ranges, name: str) -> Cut | None:
     rows, given = values["output_tensors"], values["input_tensors"]
     # Where one rank gives more than another, no rank has rows that are all like its own.
     if len(given) != 1 or any(row.numel() != given[0].numel() for row in rows[0]):
         return None
     copies: Copies = []
-    return _gathered(values, nics, [_flat(row, copies) for row in rows[0]], given[0], copies)
+    return _gathered(values, ranges, [_flat(row, copies) for row in rows[0]], given[0], copies)
 
 
-def _allgather_base(values: Values, nics: Nics, name: str) -> Cut | None:
+def _allgather_base(values: Values, ranges: Ranges, name: str) -> Cut | None:
     given = values["input_tensor"]
     copies: Copies = []
     table = _flat(values["output_tensor"], copies).view(-1, given.numel())
-    return _gathered(values, nics, list(table), given, copies)
+    return _gathered(values, ranges, list(table), given, copies)
 
 
-def _reduce_scatter_base(values: Values, nics: Nics, name: str) -> Cut | None:
+def _reduce_scatter_base(values: Values, ranges: Ranges, name: str) -> Cut | None:
     """As gloo does it: sums all, and keeps this rank's row."""
     out, given, group = values["output_tensor"], values["input_tensor"], values["process_group"]
     if given.numel() != out.numel() * group.size() or given.dtype != out.dtype:
         return None  # gloo says what is wrong.
     row, mine, parts = given.contiguous().view(-1).clone(), group.rank(), []
-    for a, b in nics.ranges(row.numel()):
+    for a, b in ranges(row.numel()):
         parts.append(("allreduce_", {**values, "tensors": [row[a:b]]}))
 
     def finish() -> None:
@@ -83,21 +83,7 @@ def _reduce_scatter_base(values: Values, nics: Nics, name: str) -> Cut | None:
     return parts, finish
 
 
-def _coalesced(
-    rule: Callable[[Values, Nics, str], Cut | None],
-) -> Callable[[Values, Nics, str], Cut | None]:
-    """The rule of one tensor for a list that has one; longer lists are not cut."""
-
-    def cut(values: Values, nics: Nics, name: str) -> Cut | None:
-        if len(values["inputs"]) != 1:
-            return None
-        one = {"output_tensor": values["outputs"][0], "input_tensor": values["inputs"][0]}
-        return rule({**values, **one}, nics, name)
-
-    return cut
-
-
-def _reduce_scatter(values: Values, nics: Nics, name: str) -> Cut | None:
+def _reduce_scatter(values: Values, ranges: Ranges, name: str) -> Cut | None:
     outs, given = values["output_tensors"], values["input_tensors"]
     if len(outs) != 1 or any(one.numel() != outs[0].numel() for one in given[0]):
         return None
@@ -105,18 +91,16 @@ def _reduce_scatter(values: Values, nics: Nics, name: str) -> Cut | None:
         return None
     rows = torch.cat([one.reshape(-1) for one in given[0]])
     one = {"output_tensor": outs[0], "input_tensor": rows}
-    return _reduce_scatter_base({**values, **one}, nics, name)
+    return _reduce_scatter_base({**values, **one}, ranges, name)
 
 
 # By operator: how it is cut, and which argument says how many bytes every rank sends.
-RULES: dict[str, tuple[Callable[[Values, Nics, str], Cut | None], str]] = {
+RULES: dict[str, tuple[Callable[[Values, Ranges, str], Cut | None], str]] = {
     "allreduce_": (_one, "tensors"),
     "broadcast_": (_one, "tensors"),
     "reduce_": (_one, "tensors"),
     "allgather_": (_allgather, "input_tensors"),
     "_allgather_base_": (_allgather_base, "input_tensor"),
-    "allgather_into_tensor_coalesced_": (_coalesced(_allgather_base), "inputs"),
     "_reduce_scatter_base_": (_reduce_scatter_base, "input_tensor"),
-    "reduce_scatter_tensor_coalesced_": (_coalesced(_reduce_scatter_base), "inputs"),
     "reduce_scatter_": (_reduce_scatter, "output_tensors"),
 }

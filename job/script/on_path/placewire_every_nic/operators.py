@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -29,20 +30,20 @@ _METHODS: dict[str, tuple[str, tuple[str, ...], Any]] = {
     "reduce_": ("reduce", ("tensors",), ReduceOptions),
     "allgather_": ("allgather", ("output_tensors", "input_tensors"), AllgatherOptions),
     "_allgather_base_": ("_allgather_base", ("output_tensor", "input_tensor"), AllgatherOptions),
-    "allgather_into_tensor_coalesced_": (
-        "allgather_into_tensor_coalesced", ("outputs", "inputs"), AllgatherOptions,
-    ),
     "_reduce_scatter_base_": (
         "_reduce_scatter_base", ("output_tensor", "input_tensor"), ReduceScatterOptions,
-    ),
-    "reduce_scatter_tensor_coalesced_": (
-        "reduce_scatter_tensor_coalesced", ("outputs", "inputs"), ReduceScatterOptions,
     ),
     "reduce_scatter_": (
         "reduce_scatter", ("output_tensors", "input_tensors"), ReduceScatterOptions,
     ),
     "barrier": ("barrier", (), BarrierOptions),
 }  # fmt: skip
+# Operators of a list of tensors, which Python cannot have a backend begin: each tensor is given to
+# the operator of one, which gloo does as well.
+_OF_EACH = {
+    "allgather_into_tensor_coalesced_": "_allgather_base_",
+    "reduce_scatter_tensor_coalesced_": "_reduce_scatter_base_",
+}
 # The arguments of operators that are options of a backend's method.
 _OPTIONS = {
     "root_rank": "rootRank", "root_tensor": "rootTensor", "async_op": "asyncOp",
@@ -69,6 +70,10 @@ def _begun(name: str, backend: Any, values: Values) -> Any:
     return getattr(backend, method)(*given, options)
 
 
+def _whole(elements: int) -> list[tuple[int, int]]:
+    return [(0, elements)]
+
+
 class _Operator:
     """One of c10d's operators, in front of torch's own kernel."""
 
@@ -76,7 +81,7 @@ class _Operator:
 
     def __init__(self, name: str, nics: Nics) -> None:
         overload = getattr(torch.ops.c10d, name).default
-        self.name, self._nics = name, nics
+        self._name, self._nics = name, nics
         self._arguments = overload._schema.arguments
         self._returns_tensors = len(overload._schema.returns) == 2
 
@@ -86,30 +91,65 @@ class _Operator:
         for k, value in enumerate(args):
             values[self._arguments[k].name] = value
         values["process_group"] = group = ProcessGroup.unbox(values["process_group"])
-        backends, cut = self._nics.of(group), None
-        if backends and self.name != "barrier" and self._is_large(values):
-            rule = RULES[self.name][0]
-            cut = rule(values, self._nics, self.name)
         filled = values[self._arguments[0].name]
-        if cut is not None:
-            work = self._cut(group, backends, cut, filled)
+        if self._name == "barrier":
+            work = self._barrier(group, values)
         else:
-            work = _begun(self.name, group._get_backend(CPU), values)
-            if self.name == "barrier" and (futures := self._nics.begun(group)):
-                # A barrier ends after what the group began before it, as it does in gloo.
-                future = future_of([*futures, work.get_future()], lambda: None, [])
-                work = self._holding.holder(AllOf(future))
+            work = self._work(group, values, filled)
         return (filled, work.boxed()) if self._returns_tensors else work.boxed()
 
-    def _cut(self, group: Any, backends: list[Any], cut: Cut, filled: Any) -> Any:
-        parts, finish = cut
-        works = [_begun(name, backends[k], values) for k, (name, values) in enumerate(parts)]
-        future = future_of([work.get_future() for work in works], finish, filled)
+    def _barrier(self, group: Any, values: Values) -> Any:
+        work = _begun(self._name, group._get_backend(CPU), values)
+        if not (futures := self._nics.begun(group)):
+            return work
+        # It ends after what the group began before it, as it does in gloo.
+        future = future_of([*futures, work.get_future()], lambda: None, [])
+        return self._holding.holder(AllOf(future))
+
+    def _work(self, group: Any, values: Values, filled: Any) -> Any:
+        works: list[Any] = []
+        finishes: list[Callable[[], None]] = []
+        for name, one in self._each(values):
+            backends, cut = self._cut(name, group, one)
+            if cut is None:
+                works.append(_begun(name, group._get_backend(CPU), one))
+            else:
+                parts, finish = cut
+                works += [_begun(part, backends[k], of) for k, (part, of) in enumerate(parts)]
+                finishes.append(finish)
+        if len(works) == 1 and not finishes:
+            return works[0]
+
+        def finish_all() -> None:
+            for finish in finishes:
+                finish()
+
+        future = future_of([work.get_future() for work in works], finish_all, filled)
         self._nics.begun(group, future)
         return self._holding.holder(AllOf(future))
 
-    def _is_large(self, values: Values) -> bool:
-        tensors = values[RULES[self.name][1]]
+    def _each(self, values: Values) -> list[tuple[str, Values]]:
+        """The operators of which this one is made, and their arguments."""
+        if self._name not in _OF_EACH:
+            return [(self._name, values)]
+        pairs = zip(values["outputs"], values["inputs"], strict=True)
+        return [
+            (_OF_EACH[self._name], {**values, "output_tensor": out, "input_tensor": given})
+            for out, given in pairs
+        ]
+
+    def _cut(self, name: str, group: Any, values: Values) -> tuple[list[Any], Cut | None]:
+        """The process groups that run the parts; None where the operator is the group's to run as
+        it is."""
+        rule, sent = RULES[name]
+        on_nics = self._nics.of(group)
+        if on_nics and self._is_large(values[sent]):
+            return on_nics, rule(values, self._nics.ranges, name)
+        if name != self._name:  # Only handles with futures can be joined; gloo's may have none.
+            return [group._get_backend(CPU)], rule(values, _whole, name)
+        return [], None
+
+    def _is_large(self, tensors: Any) -> bool:
         some = tensors if isinstance(tensors, (list, tuple)) else [tensors]
         return sum(
             one.numel() * one.element_size() for one in some
@@ -118,7 +158,7 @@ class _Operator:
 
 def replaced_kernels(nics: Nics) -> Any:
     """Returns what must live on for them."""
-    operators = {name: _Operator(name, nics) for name in _METHODS}
+    operators = {name: _Operator(name, nics) for name in (*_METHODS, *_OF_EACH)}
     library = torch.library.Library("c10d", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch says that a kernel is replaced.
