@@ -10,7 +10,8 @@
 #              every example model, a hundred places to die at, a hundred placements of steps in parts
 #              (half an hour), and new examples for tests of properties
 # make test-models   about fifty models of transformers and torch.nn, each on one, two and three ranks against
-#              plain PyTorch (it installs transformers; a quarter of an hour)
+#              plain PyTorch, and scripts of Trainer and Accelerate with their collectives cut (it installs
+#              transformers and accelerate; a quarter of an hour)
 # make check   format, lint, types, import rules and the fast tests, in about a minute
 # make bench-engine   the engine's figures: docs/benchmarks/engine.md is written anew (over an hour)
 # make bench-methods  every method on the same graphs: docs/benchmarks/methods.md (two hours; a run that
@@ -38,7 +39,7 @@ test-thorough: setup
 
 test-models: setup
 	$(BIN)/python -m pip install --quiet --requirement tests/held_out/requirements.lock
-	$(BIN)/pytest -q tests/held_out/models_of_others.py
+	$(BIN)/pytest -q tests/held_out/models_of_others.py tests/held_out/scripts_of_others.py
 
 setup-kernel: setup
 	deploy/kernel-machine/setup.sh

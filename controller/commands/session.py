@@ -168,6 +168,7 @@ def _launcher(plan: Plan, plan_file: Path) -> Launcher:
     return LabLauncher(
         lab,
         python=None if job.kind == "torchrun" else job.python,
+        script=job.script if job.kind == "torchrun" else "",
         script_python=job.python_words if job.kind == "torchrun" else (),
         workdir=None if job.workdir is None else Path(job.workdir),
         environment={"PYTHONPATH": paths, **job.env},

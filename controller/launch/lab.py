@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +23,7 @@ from placewire.controller.launch.launcher import (
 )
 from placewire.controller.launch.local import LocalRank, file_in_memory, not_started, start_rank
 from placewire.controller.launch.programs import BECOME, Ended, OnLine, described, run_to_end
+from placewire.controller.launch.script_look import PROGRAM, asking, problem_in
 from placewire.job.contract.specification import ProgramSpec
 from placewire.optimizer.device_names import server_of
 
@@ -32,10 +35,10 @@ _WITHOUT_PRIVILEGES = (
 
 
 class LabLauncher:
-    """python: the ranks' interpreter (default: this one); script_python: the words that run a
-    script, if any; workdir: the folder where ranks run and
-    import the user's model from (default: this one); environment: variables for ranks; program:
-    what python runs as a rank.
+    """python: the ranks' interpreter (default: this one); script and script_python: a script, and
+    the words of an interpreter of its own, if any; workdir: the folder where ranks run and import
+    the user's model from (default: this one); environment: variables for ranks; program: what
+    python runs as a rank.
 
     Ranks and other programs run as the user behind sudo, if there is one, so that they can read
     just what that user can; otherwise as root without any capability.
@@ -48,6 +51,7 @@ class LabLauncher:
         lab: Lab,
         *,
         python: str | None = None,
+        script: str = "",
         script_python: Sequence[str] = (),
         workdir: Path | None = None,
         environment: Mapping[str, str] | None = None,
@@ -56,7 +60,7 @@ class LabLauncher:
         self._lab = lab
         self._workdir = (workdir or Path.cwd()).resolve()
         self._python = python or sys.executable
-        self._runs = (self._python, *script_python[:1])
+        self._script, self._script_python = script, tuple(script_python)
         self._environment = dict(environment or {})
         self._program = tuple(program)
         self._started: set[int] = set()
@@ -65,15 +69,26 @@ class LabLauncher:
         if not self._workdir.is_dir():
             raise UsageError("job.workdir is no folder", where=str(self._workdir))
         path = self._environment.get("PATH", self._lab.environment.get("PATH"))
-        for program in self._runs:
-            # A relative path is one from the folder where ranks run.
-            if (
-                shutil.which(self._workdir / program if "/" in program else program, path=path)
-                is None
-            ):
-                raise UsageError(
-                    f"{program!r} is not found", where="job.python", remedy="give an interpreter"
-                )
+        # A relative path is one from the folder where ranks run.
+        program = self._workdir / self._python if "/" in self._python else self._python
+        if shutil.which(program, path=path) is None:
+            raise UsageError(
+                f"{self._python!r} is not found", where="job.python", remedy="give an interpreter"
+            )
+        if self._script_python and (
+            wrong := problem_in(self._look(), self._script, self._script_python)
+        ):
+            raise UsageError(wrong[0], where="job.python", remedy=wrong[1])
+
+    def _look(self) -> object:
+        """Returns the answer of the script's interpreter, run as the script will be."""
+        asked = asking(self._script, self._script_python, self._environment)
+        done = subprocess.run(
+            [*self._as_the_user(), sys.executable, "-I", "-c", PROGRAM, asked],
+            cwd=self._workdir, env=self._helpers_environment(), capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        return json.loads(done.stdout) if done.returncode == 0 else {"error": done.stderr.strip()}
 
     async def start(self, spec: ProgramSpec) -> LocalRank:
         server = server_of(spec.device)
@@ -150,12 +165,14 @@ class LabLauncher:
 
     def _command(self, server: str, program: int) -> list[str]:
         """program: the descriptor of the file that says what python runs."""
+        python = [self._python, *BECOME, f"/dev/fd/{program}"]
+        return self._lab.inside_server(server, [*self._as_the_user(), *python])
+
+    @staticmethod
+    def _as_the_user() -> list[str]:
         user, group = os.environ.get("SUDO_UID", "0"), os.environ.get("SUDO_GID", "0")
         identity = [f"--reuid={user}", f"--regid={group}", "--init-groups"] if user != "0" else []
-        python = [self._python, *BECOME, f"/dev/fd/{program}"]
-        return self._lab.inside_server(
-            server, ["setpriv", *_WITHOUT_PRIVILEGES, *identity, "--", *python]
-        )
+        return ["setpriv", *_WITHOUT_PRIVILEGES, *identity, "--"]
 
     def _helpers_environment(self) -> dict[str, str]:
         """Returns the environment of what runs as root until the program has its own user. Nothing

@@ -32,6 +32,7 @@ from placewire.controller.launch.own_runs import (
     is_row,
 )
 from placewire.controller.launch.programs import TAIL_LINES, Ended, OnLine, follow
+from placewire.controller.launch.script_look import LONGEST_SECONDS, LOOK, problem_in
 from placewire.controller.launch.ssh_connecting import Login
 from placewire.controller.launch.ssh_connection import (
     ANSWER_SECONDS,
@@ -56,22 +57,22 @@ _MOST_AT_ONCE = 128
 # asked twice, and whether it is ready, four times beside the program.
 _LOOK_SECONDS = 1.5 * ANSWER_SECONDS
 _END_SECONDS = 2.5 * ANSWER_SECONDS
-_READY_SECONDS = PROGRAM_SECONDS + 4.5 * ANSWER_SECONDS
+_READY_SECONDS = PROGRAM_SECONDS + LONGEST_SECONDS + 4.5 * ANSWER_SECONDS
 # sbin is where Debian has ip and tc, and not on every user's path.
 _READ = 'PATH="$PATH:/usr/sbin:/sbin" exec python3 -I -'
 # A killed program ends when a processor is free for that; on a lost server it ends by its lease.
 _KILL_SECONDS = 15.0
-_LOOK = """
-import importlib.metadata as m, importlib.util as u, json, os, shutil, sys
+_LOOK = f"""{LOOK}
+import importlib.metadata as m, importlib.util as u, sys
 import placewire.job.contract.specification
-print(json.dumps({
+model, script, words = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+print(json.dumps({{
     "placewire": m.version("placewire"), "torch": m.version("torch"),
-    "model": not sys.argv[1] or u.find_spec(sys.argv[1]) is not None,
-    "script": not sys.argv[2] or os.path.isfile(sys.argv[2]),
-    "python": not sys.argv[3] or shutil.which(sys.argv[3]) is not None,
-}))
+    "model": not model or u.find_spec(model) is not None,
+    "script": not script or bool(words) or os.path.isfile(script),
+    "by_words": look(script, words, {{}}) if words else None,
+}}))
 """
-_NO_PYTHON = "look at job.python: it names the program that runs the script"
 _LIST = 'ps -ww -u "$(id -u)" -o pid=,sess=,etimes=,args='
 
 
@@ -99,7 +100,7 @@ class SshLauncher:
         }
         self._around, self._program, self._plan = around, tuple(program), plan
         self._model, self._script = model or "", script or ""
-        self._script_python = next(iter(script_python), "")
+        self._script_python = tuple(script_python)
         self._leaders: set[tuple[str, int]] = set()
         self._own: set[tuple[str, Run]] = set()
         self._kind = _kind_of(self._program)
@@ -234,9 +235,10 @@ class SshLauncher:
         def problem(what: str, remedy: str) -> UsageError:
             return UsageError(what, where=on.name, remedy=remedy)
 
-        words = ["-c", _LOOK, self._model, self._script, self._script_python]
+        asked = [self._model, self._script, json.dumps(self._script_python)]
+        seconds = PROGRAM_SECONDS + (LONGEST_SECONDS if self._script_python else 0)
         try:
-            status, said, complaint = on.run_program(self._around, words)
+            status, said, complaint = on.run_program(self._around, ["-c", _LOOK, *asked], seconds)
         except LaunchFailed as error:
             return error
         if status != 0:
@@ -277,8 +279,10 @@ class SshLauncher:
                 f"script {self._script!r} is not found there",
                 "bring it to that server; job.script is looked for in job.workdir",
             )
-        if not found.get("python"):
-            return problem(f"{self._script_python!r} is not found there", _NO_PYTHON)
+        if self._script_python and (
+            wrong := problem_in(found.get("by_words"), self._script, self._script_python)
+        ):
+            return problem(*wrong)
         return None
 
 

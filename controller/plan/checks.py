@@ -189,7 +189,8 @@ def _code_mistakes(job: Job, base: Path) -> Iterator[Mistake]:
     """Without `launch` ranks run on this machine, so the job's code must be here."""
     if job.workdir is not None and not _exists(Path(job.workdir), Path.is_dir):
         yield "job.workdir", f"{shown(job.workdir)} is no folder; ranks start and import there"
-    if job.kind == "torchrun":
+    # A command in front of the interpreter may begin it in a container, which has other files.
+    if job.kind == "torchrun" and len(job.python_words) <= 1:
         folder = Path(job.workdir or Path.cwd())
         if not _exists(folder / job.script, Path.is_file):
             yield "job.script", f"{shown(job.script)} is no file (looked in {folder})"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,10 +19,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import IO
 
-import placewire
 from placewire.agent.interface_counters import read_counters
 from placewire.job.contract.rdma import rdma_choices
 from placewire.job.contract.signal_name import signal_name
@@ -35,9 +34,14 @@ from placewire.job.contract.specification import (
 )
 from placewire.job.errors import JobError
 from placewire.job.script.descendants import adopt_orphans, kill_descendants
+from placewire.job.script.environment import (
+    ON_PATH,
+    cuts_collectives,
+    passed_on,
+    script_environment,
+)
 from placewire.job.script.stalled_rails import StalledRails
 from placewire.job.supervision.events import Events
-from placewire.job.transport.nccl_environment import nccl_environment
 
 TELL_SECONDS = 10.0
 _POLL_SECONDS = 0.1
@@ -49,8 +53,6 @@ _END_SECONDS = 2.0
 _READ_SECONDS = 30.0
 # A longer line is passed on in parts, each of which is marked like a line.
 _LONGEST_LINE_BYTES = 65_536
-# Its sitecustomize runs at the begin of every Python process that has it on its path.
-ON_PATH = Path(__file__).resolve().parent / "on_path"
 _INTERRUPTIONS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -63,9 +65,15 @@ def run_script(spec: ScriptSpec, events: Events) -> int:
     taken = " ".join(spec.rail_interfaces[rail].rail for rail in spec.rail_pattern)
     notes = [f"{spec.processes} processes; gloo's collectives take rails {taken} in turn"]
     if len(spec.rail_parts) > 1 and "GLOO_SOCKET_IFNAME" not in os.environ:
-        rails_parts = zip(spec.rail_interfaces, spec.rail_parts, strict=True)
-        parts = ", ".join(f"{one.rail} {part:.0%}" for one, part in rails_parts)
-        notes = [f"{spec.processes} processes; large collectives are cut: {parts}"]
+        if cuts_collectives(spec):
+            rails_parts = zip(spec.rail_interfaces, spec.rail_parts, strict=True)
+            parts = ", ".join(f"{one.rail} {part:.0%}" for one, part in rails_parts)
+            notes = [f"{spec.processes} processes; large collectives are cut: {parts}"]
+        else:
+            notes.append(
+                f"none is cut: {shlex.join(spec.python)} does not import from PYTHONPATH what is "
+                f"in {ON_PATH}; a root of its own needs /proc, or that folder"
+            )
     notes += [
         f"{name} is {instead} here, not {os.environ[name]} as the server has it: RDMA passes by "
         "every queue"
@@ -107,55 +115,6 @@ def run_script(spec: ScriptSpec, events: Events) -> int:
         )
     )
     return 0
-
-
-def script_environment(spec: ScriptSpec, local: int, given: dict[str, str]) -> dict[str, str]:
-    """Returns the environment of a process. given: this program's environment with the plan's
-    `env`, which overrides what is chosen here for gloo, NCCL and threads; but sockets are used,
-    whatever it says, because RDMA would pass by the queues of promised rates."""
-    world, names = spec.world_size * spec.processes, [o.interface for o in spec.rail_interfaces]
-    rank = str(spec.rank * spec.processes + local)
-    chosen = {
-        "OMP_NUM_THREADS": str(spec.threads),
-        "GLOO_SOCKET_IFNAME": ",".join(names[rail] for rail in spec.rail_pattern),
-        **nccl_environment(names, 0.0, 1),
-    }
-    given = _own_imports(given, spec)
-    if len(spec.rail_parts) > 1:
-        parts = zip(names, spec.rail_parts, strict=True)
-        # A user who chooses gloo's interfaces wants no others; the other ranks must learn of it.
-        cut = "GLOO_SOCKET_IFNAME" not in given
-        text = ",".join(f"{name}:{part!r}" for name, part in parts)
-        chosen["PLACEWIRE_NICS"] = text if cut else "no"
-        path = [str(ON_PATH), *filter(None, [given.get("PYTHONPATH")])]
-        given = {**given, "PYTHONPATH": os.pathsep.join(path)}
-    rendezvous = {
-        "RANK": rank,
-        "LOCAL_RANK": str(local),
-        "GROUP_RANK": str(spec.rank),
-        "ROLE_RANK": rank,
-        "WORLD_SIZE": str(world),
-        "LOCAL_WORLD_SIZE": str(spec.processes),
-        "GROUP_WORLD_SIZE": str(spec.world_size),
-        "ROLE_WORLD_SIZE": str(world),
-        "ROLE_NAME": "default",
-        "MASTER_ADDR": spec.master_address,
-        "MASTER_PORT": str(spec.master_tcp_port),
-        "TORCHELASTIC_RUN_ID": "placewire",
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
-        "PYTHONUNBUFFERED": "1",
-    }
-    return {**chosen, **given, **rdma_choices(given), **rendezvous}
-
-
-def _own_imports(given: dict[str, str], spec: ScriptSpec) -> dict[str, str]:
-    """Hides this program's packages from an interpreter of the script's own, which has others."""
-    if not spec.python or "PYTHONPATH" not in given:
-        return given
-    own = Path(placewire.__file__).resolve().parents[1]
-    kept = [path for path in given["PYTHONPATH"].split(os.pathsep) if Path(path).resolve() != own]
-    return {**given, "PYTHONPATH": os.pathsep.join(kept)}
 
 
 class _Rails:
@@ -201,6 +160,7 @@ def _start(spec: ScriptSpec, local: int) -> subprocess.Popen[bytes]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=script_environment(spec, local, dict(os.environ)),
+            pass_fds=passed_on(spec),
         )
     except OSError as error:
         raise JobError(f"{spec.script} could not be started: {error}") from error

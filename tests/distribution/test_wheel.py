@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from placewire.job.script.script import ON_PATH
+from placewire.job.script.environment import ON_PATH
 from placewire.optimizer.graph.graph_file import save_graph
 from tests.optimizer.cases import cluster, graph
 from tests.paths import ROOT

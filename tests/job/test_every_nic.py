@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks.job.namespaces import Namespaces
-from placewire.job.script.script import ON_PATH
+from placewire.job.script.environment import ON_PATH
 from tests.free_port import free_port
 
 pytestmark = pytest.mark.slow

@@ -23,7 +23,7 @@ from placewire.job.contract.specification import (
     ScriptSpec,
     parse_rank_event,
 )
-from placewire.job.script.script import ON_PATH, script_environment
+from placewire.job.script.environment import ON_PATH, script_environment
 from tests.free_port import free_port
 from tests.paths import ROOT
 

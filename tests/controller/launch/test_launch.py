@@ -26,6 +26,7 @@ from tests.controller.launch.rank_programs import (
     kill_once_two_ranks_are_heard,
     specs,
 )
+from tests.paths import ROOT
 
 pytestmark = pytest.mark.network
 
@@ -312,11 +313,44 @@ async def test_an_interpreter_that_is_not_there(lab: Lab, tmp_path: Path) -> Non
         await run_ranks(launcher, specs(), lambda event: None)
 
 
+@pytest.mark.parametrize(
+    ("python", "words"),
+    [
+        (["/no/python", "-i"], r"'/no/python -i' runs no Python there: .*No such file"),
+        (["env", "false"], "'env false' runs no Python there: exit 1"),
+        (["echo"], "'echo' runs no Python there"),
+        (["env", "-C", "/", sys.executable], "'ddp.py' is not found there by 'env -C / "),
+        ([sys.executable, "-I", "-S"], "has no torch there"),
+    ],
+)
+def test_a_script_s_interpreter_is_asked_before_anything_starts(
+    lab: Lab, python: list[str], words: str
+) -> None:
+    with pytest.raises(UsageError, match=f"job.python: .*{words}"):
+        LabLauncher(
+            lab, workdir=ROOT / "examples", script="ddp.py", script_python=python
+        ).require_ready()
+
+
+def test_a_script_s_interpreter_that_can_is_ready(lab: Lab) -> None:
+    def ready(words: list[str], **environment: str) -> None:
+        LabLauncher(
+            lab, workdir=ROOT / "examples", script="ddp.py", script_python=words,
+            environment=environment,
+        ).require_ready()  # fmt: skip
+
+    ready(["env", sys.executable])
+    # With the plan's own variables, as the script.
+    words = ["sh", "-c", 'exec "$OWN" "$@"', "sh"]
+    with pytest.raises(UsageError, match="runs no Python there"):
+        ready(words)
+    ready(words, OWN=sys.executable)
+
+
 def test_a_workdir_that_is_not_there_is_said_before_anything_starts(lab: Lab) -> None:
     with pytest.raises(UsageError, match="/no/such"):
         LabLauncher(lab, workdir=Path("/no/such")).require_ready()
     with pytest.raises(UsageError, match=r"job.python: '/no/python' is not found"):
-        LabLauncher(lab, script_python=["/no/python", "-i"]).require_ready()
-    LabLauncher(lab, script_python=["env", "python3"]).require_ready()
+        LabLauncher(lab, python="/no/python").require_ready()
     with pytest.raises(UsageError, match="--network-only"):
         NoLauncher().require_ready()

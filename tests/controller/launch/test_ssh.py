@@ -348,11 +348,20 @@ def test_ready_where_code_and_model_are(login: Login) -> None:
     SshLauncher(addresses, login, around(), plan="small", script="examples/ddp.py").require_ready()
     with pytest.raises(UsageError, match=r"script 'none\.py' is not found there"):
         SshLauncher(addresses, login, around(), plan="small", script="none.py").require_ready()
-    with pytest.raises(UsageError, match=r"'/none/python' is not found there"):
-        SshLauncher(
-            addresses, login, around(), plan="small", script="examples/ddp.py",
-            script_python=["/none/python"],
-        ).require_ready()  # fmt: skip
+    for script, python, wrong in (
+        ("examples/ddp.py", ["env", sys.executable], None),
+        ("examples/ddp.py", ["/none/python"], "'/none/python' runs no Python there: .*No such"),
+        ("none.py", ["env", sys.executable], r"script 'none\.py' is not found there by 'env "),
+        ("examples/ddp.py", [sys.executable, "-I", "-S"], "has no torch there"),
+    ):
+        launcher = SshLauncher(
+            addresses, login, around(), plan="small", script=script, script_python=python
+        )
+        if wrong is None:
+            launcher.require_ready()
+            continue
+        with pytest.raises(UsageError, match=wrong):
+            launcher.require_ready()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,107 @@
+"""The environment of a script's processes, and what their interpreter finds by it."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import os
+import subprocess
+from pathlib import Path
+
+import placewire
+from placewire.job.contract.rdma import rdma_choices
+from placewire.job.contract.specification import ScriptSpec
+from placewire.job.transport.nccl_environment import nccl_environment
+
+# Its sitecustomize runs at the begin of every Python process that has it on its path.
+ON_PATH = Path(__file__).resolve().parent / "on_path"
+# A process that does not inherit the folder's descriptor has no other with so high a number.
+_LEAST_DESCRIPTOR = 900
+# A container takes a while to begin.
+_LONGEST_SECONDS = 60.0
+_LOOK = "import importlib.util as u, sys; sys.exit(u.find_spec('placewire_every_nic') is None)"
+
+
+def script_environment(spec: ScriptSpec, local: int, given: dict[str, str]) -> dict[str, str]:
+    """Returns the environment of a process. given: this program's environment with the plan's
+    `env`, which overrides what is chosen here for gloo, NCCL and threads; but sockets are used,
+    whatever it says, because RDMA would pass by the queues of promised rates."""
+    world, names = spec.world_size * spec.processes, [o.interface for o in spec.rail_interfaces]
+    rank = str(spec.rank * spec.processes + local)
+    chosen = {
+        "OMP_NUM_THREADS": str(spec.threads),
+        "GLOO_SOCKET_IFNAME": ",".join(names[rail] for rail in spec.rail_pattern),
+        **nccl_environment(names, 0.0, 1),
+    }
+    given = _own_imports(given, spec)
+    if len(spec.rail_parts) > 1:
+        parts = zip(names, spec.rail_parts, strict=True)
+        # A user who chooses gloo's interfaces wants no others; the other ranks must learn of it.
+        cut = "GLOO_SOCKET_IFNAME" not in given
+        text = ",".join(f"{name}:{part!r}" for name, part in parts)
+        chosen["PLACEWIRE_NICS"] = text if cut else "no"
+        path = [str(ON_PATH), *(f"/proc/self/fd/{one}" for one in passed_on(spec))]
+        path += filter(None, [given.get("PYTHONPATH")])
+        given = {**given, "PYTHONPATH": os.pathsep.join(path)}
+    rendezvous = {
+        "RANK": rank,
+        "LOCAL_RANK": str(local),
+        "GROUP_RANK": str(spec.rank),
+        "ROLE_RANK": rank,
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(spec.processes),
+        "GROUP_WORLD_SIZE": str(spec.world_size),
+        "ROLE_WORLD_SIZE": str(world),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": spec.master_address,
+        "MASTER_PORT": str(spec.master_tcp_port),
+        "TORCHELASTIC_RUN_ID": "placewire",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "PYTHONUNBUFFERED": "1",
+    }
+    return {**chosen, **given, **rdma_choices(given), **rendezvous}
+
+
+def _own_imports(given: dict[str, str], spec: ScriptSpec) -> dict[str, str]:
+    """Hides this program's packages from an interpreter of the script's own, which has others."""
+    if not spec.python or "PYTHONPATH" not in given:
+        return given
+    own = Path(placewire.__file__).resolve().parents[1]
+    kept = [path for path in given["PYTHONPATH"].split(os.pathsep) if Path(path).resolve() != own]
+    return {**given, "PYTHONPATH": os.pathsep.join(kept)}
+
+
+def passed_on(spec: ScriptSpec) -> tuple[int, ...]:
+    """The descriptors that a process inherits: that of ON_PATH where a command stands before its
+    interpreter, which may have another root by then, such as a container's."""
+    return (_on_path(),) if len(spec.rail_parts) > 1 and len(spec.python) > 1 else ()
+
+
+@functools.cache
+def _on_path() -> int:
+    """Returns its descriptor, which stays open."""
+    low = os.open(ON_PATH, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _LEAST_DESCRIPTOR)
+    finally:
+        os.close(low)
+
+
+def cuts_collectives(spec: ScriptSpec) -> bool:
+    """Whether the script's interpreter finds what is to cut them."""
+    if not spec.python:
+        return True
+    try:
+        done = subprocess.run(
+            [*spec.python, "-c", _LOOK],
+            env=script_environment(spec, 0, dict(os.environ)),
+            pass_fds=passed_on(spec),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_LONGEST_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
