@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from placewire.controller.compile.rail_pattern import pattern_shares, rail_pattern
 from placewire.controller.compile.ranks import RENDEZVOUS_TCP_PORT, rail_interfaces
@@ -10,6 +10,12 @@ from placewire.controller.plan.job import Job, TorchrunJob
 from placewire.controller.plan.plan import Plan
 from placewire.job.contract.specification import ScriptSpec
 from placewire.optimizer.device_names import device_name
+
+# What a collective in parts takes beside what its bytes take: threads and handles of all parts,
+# measured on two slow cores.
+_CUT_SECONDS = 0.5e-3
+# Each part has some frames of its own.
+_LEAST_CUT_BYTES = 16_384
 
 
 def script_specs(plan: Plan, job: TorchrunJob) -> tuple[ScriptSpec, ...]:
@@ -27,6 +33,7 @@ def script_specs(plan: Plan, job: TorchrunJob) -> tuple[ScriptSpec, ...]:
             rail_interfaces=rail_interfaces(plan, server, shares),
             rail_pattern=pattern,
             rail_parts=tuple(shares.values()) if _cuts(plan, job) else (),
+            cut_from_bytes=cut_from_bytes(tuple(_rates(plan).values())),
             backend=plan.backend,
             threads=job.threads,
             script=job.script,
@@ -53,14 +60,29 @@ def _cuts(plan: Plan, job: Job) -> bool:
     return job.kind == "torchrun" and job.cut_collectives and plan.backend == "gloo"
 
 
+def cut_from_bytes(rates_bits_per_second: Sequence[float]) -> int:
+    """The size of a rank's tensor from which on a collective that is cut between the rails ends
+    before a whole one on the fastest."""
+    fastest, together = max(rates_bits_per_second), sum(rates_bits_per_second)
+    seconds_per_byte = 8 / fastest - 8 / together
+    if seconds_per_byte <= 0:
+        return _LEAST_CUT_BYTES
+    return max(round(_CUT_SECONDS / seconds_per_byte), _LEAST_CUT_BYTES)
+
+
 def rail_shares(plan: Plan) -> Mapping[str, float]:
     """By rail, the part of a server's traffic that should go there; the parts sum to 1. They are in
     proportion to the slowest NIC of each rail. A rail that not every server is on has none, because
     all processes divide their traffic alike."""
-    slowest = {
+    rates = _rates(plan)
+    return {rail: rate / sum(rates.values()) for rail, rate in rates.items()}
+
+
+def _rates(plan: Plan) -> Mapping[str, float]:
+    """Of the slowest NIC of each rail that every server is on."""
+    return {
         rail: min(rates)
         for rail in plan.rails
         if len(rates := [n.rate_bits_per_second for s in plan.cluster.servers for n in s.nics
                          if n.rail == rail]) == len(plan.cluster.servers)
     }  # fmt: skip
-    return {rail: rate / sum(slowest.values()) for rail, rate in slowest.items()}

@@ -124,9 +124,10 @@ class ScriptSpec(ProgramSpec):
     """One server's part of a script, of `processes` processes; rank and world_size count servers,
     device is the server's first. rail_pattern: for each of gloo's contexts the index of its
     interface in rail_interfaces, the same on every server. rail_parts: which part of a large
-    collective each of rail_interfaces carries; none: each collective is one rail's. python: the
-    words before the script's own; none: this program's interpreter. loss_seconds: a rail that
-    carries nothing of what the processes send for this long ends them."""
+    collective each of rail_interfaces carries; none: each collective is one rail's. cut_from_bytes:
+    large is one whose tensors have so many bytes on each rank. python: the words before the
+    script's own; none: this program's interpreter. loss_seconds: a rail that carries nothing of
+    what the processes send for this long ends them."""
 
     kind: Literal["torchrun"] = "torchrun"
     script: str
@@ -135,6 +136,7 @@ class ScriptSpec(ProgramSpec):
     python: tuple[str, ...] = ()
     rail_pattern: tuple[int, ...]
     rail_parts: tuple[float, ...] = ()
+    cut_from_bytes: Annotated[int, Field(ge=1)] = 1 << 18
     loss_seconds: float = 20.0
 
 

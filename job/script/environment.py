@@ -40,6 +40,7 @@ def script_environment(spec: ScriptSpec, local: int, given: dict[str, str]) -> d
         cut = "GLOO_SOCKET_IFNAME" not in given
         text = ",".join(f"{name}:{part!r}" for name, part in parts)
         chosen["PLACEWIRE_NICS"] = text if cut else "no"
+        chosen["PLACEWIRE_CUT_FROM_BYTES"] = str(spec.cut_from_bytes)
         path = [str(ON_PATH), *(f"/proc/self/fd/{one}" for one in passed_on(spec))]
         path += filter(None, [given.get("PYTHONPATH")])
         given = {**given, "PYTHONPATH": os.pathsep.join(path)}

@@ -68,7 +68,8 @@ def run_script(spec: ScriptSpec, events: Events) -> int:
         if cuts_collectives(spec):
             rails_parts = zip(spec.rail_interfaces, spec.rail_parts, strict=True)
             parts = ", ".join(f"{one.rail} {part:.0%}" for one, part in rails_parts)
-            notes = [f"{spec.processes} processes; large collectives are cut: {parts}"]
+            least = f"{spec.cut_from_bytes / 1024:.0f} KiB"
+            notes = [f"{spec.processes} processes; collectives from {least} on are cut: {parts}"]
         else:
             notes.append(
                 f"none is cut: {shlex.join(spec.python)} does not import from PYTHONPATH what is "

@@ -257,10 +257,13 @@ def answers(ended: list[subprocess.CompletedProcess[str]]) -> list[dict[str, Any
 
 @pytest.mark.parametrize(("ranks", "nics"), [(2, "lo:1,lo:1"), (3, "lo:0.7,lo:0.2,lo:0.1")])
 def test_every_collective_gives_what_it_gave(tmp_path: Path, ranks: int, nics: str) -> None:
-    plain, cut = (answers(run(tmp_path, COLLECTIVES, ranks, nics=n)) for n in ("", nics))
-    assert [one["found"] for one in cut] == [one["found"] for one in plain]
+    """From 1000 bytes on they are cut; or none is, and each is one NIC's."""
+    plain = answers(run(tmp_path, COLLECTIVES, ranks))
     assert [one["groups"] for one in plain] == [0] * ranks
-    assert all(one["groups"] >= len(nics.split(",")) for one in cut)
+    for least in (1000, 1 << 30):
+        cut = answers(run(tmp_path, COLLECTIVES, ranks, nics=nics, least=least))
+        assert [one["found"] for one in cut] == [one["found"] for one in plain]
+        assert all(one["groups"] >= len(nics.split(",")) for one in cut)
 
 
 def test_ddp_fsdp_and_pipelines_train_as_they_did(tmp_path: Path) -> None:
@@ -347,7 +350,10 @@ dist.destroy_process_group()
 
 
 def test_ranks_that_would_cut_otherwise_agree_not_to(tmp_path: Path) -> None:
-    for change in ("os.environ['PLACEWIRE_NICS'] = 'no'", "os.environ['PLACEWIRE_NICS'] = 'lo:2'"):
+    for change in (
+        "os.environ['PLACEWIRE_NICS'] = 'no'", "os.environ['PLACEWIRE_NICS'] = 'lo:2'",
+        "os.environ['PLACEWIRE_CUT_FROM_BYTES'] = '2000'",
+    ):  # fmt: skip
         ended = run(tmp_path, DIFFER.format(change=change), 2, nics="lo:1,lo:2")
         assert [one.returncode for one in ended] == [0, 0], ended[0].stderr
         assert "not every rank can cut" in ended[1].stderr
@@ -375,7 +381,7 @@ def test_the_environment_s_own_sitecustomize_runs_too(tmp_path: Path) -> None:
 SENDS = """
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
-for size in (4_000_000, 100):
+for size in {sizes}:
     x = torch.ones(size)
     dist.all_reduce(x)
     assert (x == dist.get_world_size()).all()
@@ -383,10 +389,12 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.network
-@pytest.mark.parametrize("rates", [{"a": 400e6, "b": 400e6}, {"a": 280e6, "b": 120e6}])
-def test_every_nic_carries_its_part(tmp_path: Path, rates: dict[str, float]) -> None:
-    (tmp_path / "script.py").write_text(SENDS)
+def parts_of_rails(
+    tmp_path: Path, rates: dict[str, float], sizes: list[int]
+) -> list[dict[str, float]]:
+    """Runs all-reduces of so many elements on three servers. Returns for each what part of its
+    bytes it sent on each rail."""
+    (tmp_path / "script.py").write_text(SENDS.format(sizes=sizes))
     servers = ("s1", "s2", "s3")
     of_rail = {rail: dict.fromkeys(servers, rate) for rail, rate in rates.items()}
     with Namespaces(of_rail, "en", offloads=True) as network:
@@ -410,8 +418,29 @@ def test_every_nic_carries_its_part(tmp_path: Path, rates: dict[str, float]) -> 
             for one in started:
                 one.kill()
         assert [one.returncode for one in started] == [0, 0, 0], errors
-        for server in servers:
-            sent = {rail: network.transmitted_bytes(server, rail) for rail in rates}
-            for rail, rate in rates.items():
-                part = sent[rail] / sum(sent.values())
-                assert part == pytest.approx(rate / sum(rates.values()), abs=0.02)
+        sent = [{r: network.transmitted_bytes(server, r) for r in rates} for server in servers]
+    return [{rail: of[rail] / sum(of.values()) for rail in rates} for of in sent]
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("rates", [{"a": 400e6, "b": 400e6}, {"a": 280e6, "b": 120e6}])
+def test_every_nic_carries_its_part(tmp_path: Path, rates: dict[str, float]) -> None:
+    wanted = {rail: rate / sum(rates.values()) for rail, rate in rates.items()}
+    for parts in parts_of_rails(tmp_path, rates, [4_000_000, 100]):
+        assert parts == pytest.approx(wanted, abs=0.02)
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("rates", "wanted"),
+    [
+        ({"a": 400e6, "b": 400e6, "c": 100e6}, {"a": 0.5, "b": 0.5, "c": 0.0}),
+        # The group's own connections are on a.
+        ({"a": 100e6, "b": 400e6}, {"a": 0.0, "b": 1.0}),
+    ],
+)
+def test_what_is_not_cut_takes_the_fastest_nics(
+    tmp_path: Path, rates: dict[str, float], wanted: dict[str, float]
+) -> None:
+    for parts in parts_of_rails(tmp_path, rates, [50_000] * 60):
+        assert parts == pytest.approx(wanted, abs=0.03)

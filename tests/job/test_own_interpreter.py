@@ -70,7 +70,7 @@ def test_torch_alone_is_enough(tmp_path: Path) -> None:
         (packages / name).symlink_to(there)
     printed, notes = ran(tmp_path, python=[str(own / "bin" / "python")])
     assert printed == {"True 2 []"}
-    assert notes == ("2 processes; large collectives are cut: a 70%, b 30%",)
+    assert notes == ("2 processes; collectives from 256 KiB on are cut: a 70%, b 30%",)
 
 
 @pytest.mark.network
@@ -79,7 +79,7 @@ def test_in_a_root_that_has_nothing_of_ours(tmp_path: Path) -> None:
     printed, notes = ran(tmp_path, python=python)
     (line,) = printed
     assert line.startswith("True 2 "), "an empty folder is mounted over ours"
-    assert notes == ("2 processes; large collectives are cut: a 70%, b 30%",)
+    assert notes == ("2 processes; collectives from 256 KiB on are cut: a 70%, b 30%",)
 
 
 @pytest.mark.network

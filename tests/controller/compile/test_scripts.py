@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from placewire.controller.compile.rail_pattern import MOST_CONTEXTS, pattern_shares, rail_pattern
-from placewire.controller.compile.scripts import planned_shares, script_specs
+from placewire.controller.compile.scripts import cut_from_bytes, planned_shares, script_specs
 from placewire.controller.errors import PlanError
 from placewire.controller.plan.job import TorchrunJob
 from placewire.controller.plan.plan import Plan
@@ -75,6 +75,19 @@ def test_what_runs_a_script_is_a_command(given: Any) -> None:
         plan(document)
     (line,) = [one for one in str(refused.value).splitlines() if "job.python" in one]
     assert "function" not in line and ("accepted: " in line or "give a path" in line)
+
+
+@pytest.mark.parametrize(
+    ("rates", "least_bytes"),
+    [
+        ((1e8, 1e8), 16_384), ((1e9, 1e9), 125_000), ((1e10, 1e10), 1_250_000),
+        ((7e9, 3e9), 1_458_333), ((1e9,), 16_384),
+    ],
+)  # fmt: skip
+def test_a_collective_is_cut_where_that_saves_half_a_millisecond(
+    rates: tuple[float, ...], least_bytes: int
+) -> None:
+    assert cut_from_bytes(rates) == least_bytes
 
 
 def test_every_server_is_told_the_same_of_rails_and_its_own_of_itself() -> None:

@@ -19,6 +19,8 @@ LEAST_VARIABLE = "PLACEWIRE_CUT_FROM_BYTES"
 _LEAST_BYTES = 1 << 18
 # All ranks have just made a group together.
 _AGREEMENT = timedelta(seconds=30)
+# NICs whose parts differ by less are as fast as each other.
+_AS_FAST = 0.99
 # Parts begin where vectors of a processor do.
 _ELEMENTS = 64
 CPU = torch.device("cpu")
@@ -33,11 +35,14 @@ class Nics:
         parts = [float(part) for _, _, part in each]
         self._text, self._names = text, [name for name, _, _ in each]
         self.ends = [sum(parts[: k + 1]) / sum(parts) for k in range(len(parts))]
+        fastest = max(parts, default=0.0) * _AS_FAST
+        self._fastest = [k for k, part in enumerate(parts) if part >= fastest]
         self.least_bytes = int(os.environ.get(LEAST_VARIABLE, _LEAST_BYTES))
         self.agreed: bool | None = None
         # By the name of a process group its groups on the NICs, and the handles of what they do.
         self._groups: dict[str, list[Any]] = {}
         self._pending: dict[str, list[Any]] = {}
+        self._turns: dict[str, int] = {}
         self._lock = threading.Lock()
         atexit.register(self.forget)  # Groups that live on when torch ends abort the process.
 
@@ -53,7 +58,7 @@ class Nics:
     def join(self, group: Any, store: Any) -> None:
         """To be called by all ranks of a group that was just made."""
         if self.agreed is None:
-            self.agreed = _agreed(self._text, group, store)
+            self.agreed = _agreed(self._text, self.least_bytes, group, store)
         if self.agreed and group.size() > 1 and _is_gloo(group):
             own, name = group._get_backend(CPU), group.group_name
             self._groups[name] = [
@@ -65,9 +70,16 @@ class Nics:
         """A process group for each NIC; [] where the group's collectives are not cut."""
         return self._groups.get(group.group_name, [])
 
+    def fastest(self, group: Any) -> Any:
+        """The process group on the fastest NIC; where several are as fast, they take turns."""
+        turn = self._turns.get(group.group_name, 0)
+        self._turns[group.group_name] = turn + 1
+        return self.of(group)[self._fastest[turn % len(self._fastest)]]
+
     def forget(self, name: str | None = None) -> None:
         """Ends the groups of one process group, or of all."""
-        for known in (self._groups, self._pending):
+        every: tuple[dict[str, Any], ...] = (self._groups, self._pending, self._turns)
+        for known in every:
             if name is None:
                 known.clear()
             else:
@@ -83,14 +95,14 @@ class Nics:
             return left
 
 
-def _agreed(text: str, group: Any, store: Any) -> bool:
+def _agreed(text: str, least_bytes: int, group: Any, store: Any) -> bool:
     """Whether all ranks cut alike. One on which this file does not run never says so."""
-    apart = PrefixStore("placewire/cut", store)
-    apart.set(str(group.rank()), text)
+    apart, mine = PrefixStore("placewire/cut", store), f"{text} from {least_bytes}"
+    apart.set(str(group.rank()), mine)
     keys = [str(rank) for rank in range(group.size())]
     try:
         apart.wait(keys, _AGREEMENT)
-        alike = all(apart.get(key) == text.encode() for key in keys)
+        alike = all(apart.get(key) == mine.encode() for key in keys)
     except RuntimeError:
         alike = False
     if not alike and text != NOT_CUT:

@@ -44,6 +44,8 @@ _OF_EACH = {
     "allgather_into_tensor_coalesced_": "_allgather_base_",
     "reduce_scatter_tensor_coalesced_": "_reduce_scatter_base_",
 }
+# gloo's handles of these have no future to be joined with others.
+_WITHOUT_FUTURE = ("_reduce_scatter_base_", "reduce_scatter_")
 # The arguments of operators that are options of a backend's method.
 _OPTIONS = {
     "root_rank": "rootRank", "root_tensor": "rootTensor", "async_op": "asyncOp",
@@ -113,6 +115,10 @@ class _Operator:
             backends, cut = self._cut(name, group, one)
             if cut is None:
                 works.append(_begun(name, group._get_backend(CPU), one))
+            elif len(backends) == 1 and name == self._name and name not in _WITHOUT_FUTURE:
+                # A handle of gloo's own costs less time than ours.
+                works.append(_begun(name, backends[0], one))
+                self._nics.begun(group, works[0].get_future())
             else:
                 parts, finish = cut
                 works += [_begun(part, backends[k], of) for k, (part, of) in enumerate(parts)]
@@ -142,18 +148,16 @@ class _Operator:
         """The process groups that run the parts; None where the operator is the group's to run as
         it is."""
         rule, sent = RULES[name]
-        on_nics = self._nics.of(group)
-        if on_nics and self._is_large(values[sent]):
-            return on_nics, rule(values, self._nics.ranges, name)
-        if name != self._name:  # Only handles with futures can be joined; gloo's may have none.
+        tensors = values[sent] if isinstance(values[sent], (list, tuple)) else [values[sent]]
+        if self._nics.of(group) and all(one.layout == torch.strided for one in tensors):
+            if sum(one.numel() * one.element_size() for one in tensors) >= self._nics.least_bytes:
+                return self._nics.of(group), rule(values, self._nics.ranges, name)
+            cut = rule(values, _whole, name)
+            # Taken by all ranks or none, so that they take turns alike.
+            return [] if cut is None else [self._nics.fastest(group)], cut
+        if name != self._name:  # One of several, whose handles are to be joined.
             return [group._get_backend(CPU)], rule(values, _whole, name)
         return [], None
-
-    def _is_large(self, tensors: Any) -> bool:
-        some = tensors if isinstance(tensors, (list, tuple)) else [tensors]
-        return sum(
-            one.numel() * one.element_size() for one in some
-        ) >= self._nics.least_bytes and all(one.layout == torch.strided for one in some)
 
 
 def replaced_kernels(nics: Nics) -> Any:
