@@ -5,7 +5,8 @@
 1 placements against one rank, to the last bit, also of steps in micro-batches and shards; 2 bytes,
 counters, rails; 3 predictions; 4 sharings by replay; 5 one rank against eager, capture, memory,
 Standard Evaluation; 7 one rank on CUDA, where there is a device; 8 an ordinary script on every NIC;
-9 training beside PyTorch's own ways. --report writes the tables of these items into FOLDER/job.md
+9 training beside PyTorch's own ways; 10 a script's collectives cut between NICs, against others'
+ways. --report writes the tables of these items into FOLDER/job.md
 and leaves those of other items. Figures of time
 need a machine that does nothing else.
 """
@@ -25,6 +26,7 @@ ITEMS = {
     7: ("cuda.tables",),
     8: ("scripts.tables",),
     9: ("rivals.tables",),
+    10: ("collectives.tables",),
 }
 
 if __name__ == "__main__":
