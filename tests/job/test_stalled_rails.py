@@ -56,13 +56,14 @@ def test_connections_without_an_answer_are_told_from_others() -> None:
 
 def test_only_what_stays_unanswered_is_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     rails = StalledRails([RailInterface(rail="a", interface="nica", address="10.77.0.1")], 20.0)
-    one, now = Unanswered("10.77.0.1", "10.77.0.2", 1), [{}]
-    monkeypatch.setattr(rails, "_unanswered", lambda: set(now[0]))
+    one, now = Unanswered("10.77.0.1", "10.77.0.2", 1), set[Unanswered]()
+    monkeypatch.setattr(rails, "_unanswered", now.copy)
     for second in range(0, 102, 2):  # It is answered every ten seconds.
-        now[0] = {one} if second % 10 else set()
+        now.clear()
+        now.update({one} if second % 10 else ())
         rails.require_none(float(second))
     for second in range(102, 122, 2):
-        now[0] = {one}
+        now.add(one)
         rails.require_none(float(second))
     with pytest.raises(JobError, match=r"rail a .* from nica to 10\.77\.0\.2 for 20 s"):
         rails.require_none(122.0)

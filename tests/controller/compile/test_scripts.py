@@ -67,6 +67,14 @@ def test_a_script_is_run_by_an_interpreter_of_its_own(given: Any, words: tuple[s
     assert {one.python for one in script_specs(of, of.job)} == {words}
 
 
+def test_a_script_in_a_container_is_looked_for_there() -> None:
+    """A command before the interpreter may show it other files than this machine's."""
+    inside = with_script(script="/srv/none.py", python=["apptainer", "exec", "own.sif", "python3"])
+    assert isinstance(inside.job, TorchrunJob) and inside.job.script == "/srv/none.py"
+    with pytest.raises(PlanError, match="is no file"):
+        with_script(script="/srv/none.py", python="/usr/bin/python3")
+
+
 @pytest.mark.parametrize("given", ["../x", ["../x"], "", [], [""], ["-x"], 3, ["python", 3]])
 def test_what_runs_a_script_is_a_command(given: Any) -> None:
     document = plan_document(2)
