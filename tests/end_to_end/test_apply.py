@@ -515,3 +515,30 @@ def test_an_ordinary_script_uses_every_nic(cluster: TestCluster, untouched: None
     sums = {line.rsplit(" ", 1)[1] for line in done.output.splitlines() if "sum to" in line}
     assert len(sums) == 1
     assert cluster.run("history", plan).code == 0
+
+
+def test_a_rail_that_is_unplugged_ends_a_script_and_is_named(
+    cluster: TestCluster, untouched: None
+) -> None:
+    document, unplugged = cluster.document(), list[float]()
+    document["job"] = {
+        "kind": "torchrun", "script": "examples/ddp.py",
+        "arguments": ["--steps", "100000", "--width", "128"],
+    }  # fmt: skip
+    del document["solve"], document["network"]["sharing"]
+    cable = ["ip", "-n", f"pw-{cluster.name}-rail-b", "link", "set", "port1"]
+
+    def unplug(process: Process) -> None:
+        subprocess.run([*cable, "down"], check=True)
+        unplugged.append(time.monotonic())
+
+    try:
+        plan = str(cluster.plan(document, "unplugged"))
+        done = cluster.run("apply", plan, "--yes", on_line=once("step 3:", unplug))
+    finally:
+        subprocess.run([*cable, "up"], check=True)
+    assert done.code == 7 and "rail b has carried nothing from pw-nic1 to 10." in done.output, (
+        done.told
+    )
+    assert time.monotonic() - unplugged[0] < 60
+    assert cluster.ranks() == []
