@@ -84,16 +84,15 @@ class _Operator:
     def __init__(self, name: str, nics: Nics) -> None:
         overload = getattr(torch.ops.c10d, name).default
         self._name, self._nics = name, nics
-        self._arguments = overload._schema.arguments
+        # Read once: torch makes new objects of them whenever they are asked for.
+        self._arguments = [one.name for one in overload._schema.arguments]
+        self._defaults = {one.name: one.default_value for one in overload._schema.arguments}
         self._returns_tensors = len(overload._schema.returns) == 2
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        values = {one.name: one.default_value for one in self._arguments}
-        values.update(options)
-        for k, value in enumerate(args):
-            values[self._arguments[k].name] = value
+        values = {**self._defaults, **dict(zip(self._arguments, args, strict=False)), **options}
         values["process_group"] = group = ProcessGroup.unbox(values["process_group"])
-        filled = values[self._arguments[0].name]
+        filled = values[self._arguments[0]]
         if self._name == "barrier":
             work = self._barrier(group, values)
         else:
