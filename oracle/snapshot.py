@@ -213,6 +213,8 @@ def routes(found: Sequence[Mapping[str, Any]], family: str) -> dict[str, Any]:
         dropped = {"expires", "cache", "used", "age", "users", "error"}
         named = {"dst", "table", "type", "metric", "tos", "dev"}
         value = {k: _without_states(v) for k, v in route.items() if k not in dropped | named}
+        if "expires" in route:
+            value["lifetime"] = "limited"
         words = [family, f"table {route.get('table', 'main')}", route.get("type", "unicast")]
         words += [
             route["dst"],

@@ -79,7 +79,8 @@ class Bridge(_Entry):
 
 
 class Address(_Entry):
-    """An IPv4 address of an interface; of the bridge, for an address that moves off a NIC."""
+    """An address of an interface; in a desired state an IPv4 address that Placewire gives to a
+    bridge."""
 
     collection: ClassVar[str] = "addresses"
     key_format: ClassVar[str] = "{interface} {address}"

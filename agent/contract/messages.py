@@ -40,7 +40,7 @@ from placewire.agent.contract.state import (
 )
 from placewire.frozen import Frozen
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 POLL_SECONDS = 10.0
 
 

@@ -73,13 +73,13 @@ MOST_DOUBLED = 50
 class NicFacts(Frozen):
     """One NIC as the agent found it.
 
-    addresses: its own, of global scope, IPv6 included (so that taking it over can be refused).
+    addresses: its own, of global scope, of IPv4 and IPv6.
     bridge: the bridge that it is a port of, whoever made that bridge.
-    address_commands: addresses as `ip address add` accepts them, with "dynamic" where they expire.
-    routes: those through it, as `ip route` accepts them, without Placewire's and those that the
-    kernel makes by itself.
-    routes_v6: IPv6 routes through it that the kernel made neither with an address nor of a router's
-    advertisement, as `ip -6 route` accepts them; the first 50 only.
+    address_commands: addresses as `ip address add` accepts them, with "dynamic" where they expire,
+    and with flags that it does not accept, such as "temporary" and "dadfailed".
+    routes: those through it, of IPv4 and IPv6, as `ip route` accepts them, without Placewire's and
+    those that the kernel makes by itself. A default route of IPv6 is one to ::/0.
+    advertised_routes: those that the kernel made of a router's advertisement; the first 50 only.
     root_qdisc: kind of a queueing discipline that somebody set; None: the kernel's default.
     receiving_qdisc: kind of a discipline for what it receives (ingress, clsact) that somebody set.
     carrier: whether the cable's other end is there; None: not known, for example while it is down.
@@ -109,7 +109,7 @@ class NicFacts(Frozen):
     bridge: str | None
     address_commands: tuple[str, ...] = ()
     routes: tuple[str, ...] = ()
-    routes_v6: tuple[str, ...] = ()
+    advertised_routes: tuple[str, ...] = ()
     root_qdisc: str | None = None
     receiving_qdisc: str | None = None
     carrier: bool | None = None
@@ -205,7 +205,8 @@ class ObservedState(Collections):
 
     bridges: Placewire's in the database, and (with nic "") interfaces that the ledger names and
     that a killed ovs-vswitchd left behind. addresses: those that Placewire gave to the bridges'
-    interfaces; a NIC's own are in nics, those of others in foreign. sysctls: those that a desired
+    interfaces; a NIC's own are in nics, those of others in foreign. moved_addresses: IPv6 addresses
+    of the bridges that were their NICs' own. sysctls: those that a desired
     state or the ledger names. bridges_down: bridges whose interface is down, as ovs-vswitchd leaves
     it when it makes the interface anew, or whose NIC somebody took off that it is promiscuous, so
     that it drops what is for the bridge, or whose flow for all packets somebody removed. unopened:
@@ -213,10 +214,10 @@ class ObservedState(Collections):
     all while it starts. unrouted: keys of addresses whose subnet's route somebody removed.
     bridge_routes: all routes over the bridges that neither Placewire nor the kernel made, and those
     that their NICs held, as `ip route` accepts them. unused_rows: the next change removes them.
-    held: what bridges' marks say that their NICs held before. addresses_elsewhere: IPv4 addresses
-    of interfaces that are neither NICs nor bridges of Placewire: the loopback's, and those of
-    others in Open vSwitch. routes_elsewhere: others' IPv4 routes over such interfaces, as `ip
-    route` accepts them. problems: what is broken, for example a bridge of MTU above its NIC's.
+    held: what bridges' marks say that their NICs held before. addresses_elsewhere: those of
+    interfaces that are neither NICs nor bridges of Placewire: the loopback's, and those of others
+    in Open vSwitch. routes_elsewhere: others' routes over such interfaces, as `ip route` accepts
+    them. problems: what is broken, for example a bridge of MTU above its NIC's.
     """
 
     nics: tuple[NicFacts, ...] = ()
@@ -228,6 +229,7 @@ class ObservedState(Collections):
     bridge_routes: tuple[str, ...] = ()
     unused_rows: tuple[UnusedRow, ...] = ()
     held: tuple[TakenOver, ...] = ()
+    moved_addresses: tuple[Address, ...] = ()
     addresses_elsewhere: tuple[Address, ...] = ()
     routes_elsewhere: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()

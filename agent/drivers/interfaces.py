@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from ipaddress import IPv4Interface
 from itertools import islice
@@ -23,7 +23,9 @@ from placewire.agent.drivers.announce import announce
 from placewire.agent.drivers.command import parsed, run, shown
 from placewire.agent.drivers.disciplines import Discipline, read_disciplines
 from placewire.agent.drivers.routes import (
+    METRIC_V6,
     identified,
+    is_advertised,
     is_over,
     is_the_kernels,
     made_with,
@@ -34,13 +36,26 @@ from placewire.agent.drivers.traffic_control import HTB_HANDLE
 from placewire.agent.reconcile.command_words import identity_of_address, interfaces_of
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.foreign import MOST_NAMED
-from placewire.agent.reconcile.route_identity import destination_of, identities, identity
+from placewire.agent.reconcile.route_identity import (
+    destination_of,
+    identities,
+    identity,
+    is_of_v6,
+)
 from placewire.agent.reconcile.steps import EntryStep
 
 # With numbers in the place of names, also of scopes: which names there are may change at any time.
 _SHOW = ("ip", "-N", "-j")
-_GLOBAL = "0"
 _SCOPE_LINK, _PROTOCOL_KERNEL = 253, 2
+# Scopes of IPv6 addresses: of a link, and of the loopback. `site` (fec0::/10) is routed.
+_NOT_GLOBAL = ("253", "254")
+_FOREVER = 0xFFFFFFFF
+# What somebody set of an address, or what the kernel says of its state; of these, `ip address add`
+# takes the first four.
+_FLAGS = (
+    "noprefixroute", "nodad", "home", "autojoin", "mngtmpaddr", "temporary", "optimistic",
+    "dadfailed",
+)  # fmt: skip
 # `ip -N` also hides the types of links, which no file names.
 _LINK_TYPES = {"[1]": "ether", "[32]": "infiniband", "[772]": "loopback", "[65534]": "none"}
 # The address of several interfaces: the lowest bit of its first byte is set.
@@ -100,7 +115,7 @@ class InterfaceView:
         return found
 
     def addresses(self, interface: str) -> list[str]:
-        """Those of global scope, IPv6 too, as a.b.c.d/len."""
+        """Those of global scope, IPv6 too, each with its length."""
         return [f"{a['local']}/{a['prefixlen']}" for a in self._global(interface)]
 
     def left_by_switch(self, ours: Collection[str], internal: Collection[str]) -> list[Bridge]:
@@ -122,15 +137,6 @@ class InterfaceView:
         if root is None or (root.kind, root.handle) != ("htb", HTB_HANDLE):
             return False
         return "class htb 1:fffe root" in run(["tc", "class", "show", "dev", nic])
-
-    @cached_property
-    def _routes_v6(self) -> Sequence[str]:
-        return read_routes("-6")
-
-    @property
-    def foreign_routes_v6(self) -> Sequence[str]:
-        """Other programs' IPv6 routes, as `ip -6 route` accepts them."""
-        return [line for line in self._routes_v6 if not is_the_kernels(line)]
 
     @cached_property
     def permanent_neighbours(self) -> Sequence[Mapping[str, Any]]:
@@ -192,23 +198,29 @@ class InterfaceView:
 
     @cached_property
     def all_foreign_routes(self) -> Sequence[str]:
-        """Other programs' IPv4 routes, as `ip route` accepts them: those that a program must put
-        back once they are gone. The kernel makes one for the subnet of an address, of `proto
-        kernel`. Programs say so, too: Cilium of its routes to other nodes, NetworkManager of a
-        subnet's, which it makes itself (the address then has `noprefixroute`)."""
-        made = {
-            (name, *made_with(entry))
-            for name in self.names
-            for entry in self.address_entries(name)
-            if entry["family"] == "inet" and not entry.get("noprefixroute")
-        }
+        """Other programs' routes, as `ip route` accepts them: those that a program must put back
+        once they are gone. The kernel makes one for the subnet of an address, of `proto kernel`.
+        Programs say so, too: Cilium of its routes to other nodes, NetworkManager of a subnet's,
+        which it makes itself (the address then has `noprefixroute`). Of IPv6, it also makes some
+        without an address, of routers' advertisements among others."""
+        made, unmade = set[tuple[str, ...]](), set[tuple[str, ...]]()
+        for name in self.names:
+            for entry in self.address_entries(name):
+                kept = unmade if entry.get("noprefixroute") else made
+                kept.update((name, *said) for said in made_with(entry))
+        bare = {(name, destination) for name, destination, *_ in unmade - made}
+
+        def is_made(line: str) -> bool:
+            said = [(name, *identified(line)) for name in interfaces_of(line)]
+            if any(one in made for one in said):
+                return True
+            by_program = any((name, destination) in bare for name, destination, *_ in said)
+            return is_of_v6(line) and not by_program and all(one[3] == METRIC_V6 for one in said)
+
         return [
             line
             for line in self._routes
-            if not (
-                is_the_kernels(line)
-                and any((name, *identified(line)) in made for name in interfaces_of(line))
-            )
+            if not (is_advertised(line) or (is_the_kernels(line) and is_made(line)))
         ]
 
     def disciplines(self, interface: str) -> tuple[Discipline, ...]:
@@ -276,11 +288,11 @@ class InterfaceView:
         lines = self.all_foreign_routes
         return tuple(r for r in lines if not any(is_over(r, name) for name in interfaces))
 
-    def _lost_v6(self, nic: str) -> Iterator[str]:
-        """None of routers' advertisements, though these too lead to nobody on a bridge's port: the
-        kernel makes them again once the NIC is given back, and anew whenever somebody deletes
-        them."""
-        return (line for line in self.foreign_routes_v6 if is_over(line, nic))
+    def _advertised(self, nic: str) -> tuple[str, ...]:
+        """They lead to nobody on a bridge's port. The kernel makes them again once the NIC is given
+        back, and anew whenever somebody deletes them."""
+        found = (line for line in self._routes if is_over(line, nic) and is_advertised(line))
+        return tuple(islice(found, MOST_NAMED))
 
     @cached_property
     def _routes_to(self) -> Mapping[str, Sequence[str]]:
@@ -345,7 +357,7 @@ class InterfaceView:
             bridge=bridge,
             address_commands=self.address_commands(name),
             routes=routes,
-            routes_v6=tuple(islice(self._lost_v6(name), MOST_NAMED)),
+            advertised_routes=self._advertised(name),
             root_qdisc=root.kind if root else None,
             receiving_qdisc=next(
                 (one.kind for one in self.disciplines(name) if one.kind in RECEIVING), None
@@ -371,7 +383,7 @@ class InterfaceView:
 
     def _global(self, interface: str) -> list[Any]:
         entries = self.address_entries(interface)
-        return [a for a in entries if a["family"] == "inet" or a["scope"] == _GLOBAL]
+        return [a for a in entries if a["family"] == "inet" or a["scope"] not in _NOT_GLOBAL]
 
 
 def _kind_of(link: Mapping[str, Any]) -> str:
@@ -400,7 +412,9 @@ def _address_command(entry: Mapping[str, Any]) -> str:
         if key in entry:
             # A label may hold a blank, which would end the word.
             words += [key, _BLANK.sub(lambda found: f"\\x{ord(found[0]):02x}", str(entry[key]))]
-    words += [flag for flag in ("noprefixroute", "dynamic") if entry.get(flag)]
+    words += [flag for flag in _FLAGS if entry.get(flag)]
+    if entry.get("dynamic") or 0 < entry.get("preferred_life_time", 0) < _FOREVER:
+        words.append("dynamic")
     if entry.get("deprecated"):
         words += ["preferred_lft", "0"]
     return " ".join(words)

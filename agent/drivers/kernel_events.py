@@ -21,7 +21,8 @@ from placewire.agent.contract.entries import PROTOCOL, TABLES
 _GROUP_IPV4_NETCONF = 1 << 23
 _GROUPS = (
     rtnl.RTMGRP_LINK | rtnl.RTMGRP_TC | rtnl.RTMGRP_IPV4_IFADDR | rtnl.RTMGRP_IPV4_ROUTE
-    | rtnl.RTMGRP_IPV4_RULE | _GROUP_IPV4_NETCONF
+    | rtnl.RTMGRP_IPV6_IFADDR | rtnl.RTMGRP_IPV6_ROUTE | rtnl.RTMGRP_IPV4_RULE
+    | _GROUP_IPV4_NETCONF
 )  # fmt: skip
 _NEW_NETCONF = 80
 _LINKS = (rtnl.RTM_NEWLINK, rtnl.RTM_DELLINK)

@@ -24,7 +24,7 @@ from placewire.agent.reconcile.foreign import (
     OTHER_ROUTES,
     goes_with_address,
 )
-from placewire.agent.reconcile.route_identity import identities, identity
+from placewire.agent.reconcile.route_identity import identities, identity, without_sources
 
 # Newer versions of iproute2 show one of these protocols (linux/if_addr.h: of the loopback, of a
 # router's advertisement, link-local) for an address that the kernel made by itself; only such an
@@ -40,14 +40,13 @@ def read_on_bridges(
     """Returns the objects of others on this interface, but for those in Open vSwitch's database and
     its flows.
 
-    own: the addresses (a.b.c.d/len) and routes (as `ip route` prints them) that are ours. offloads:
-    whether Open vSwitch offloads flows to hardware.
+    own: the addresses (each with its length) and routes (as `ip route` prints them) that are ours
+    or were the NIC's. offloads: whether Open vSwitch offloads flows to hardware.
     """
-    ours = identities(own)
+    ours = identities(own) | without_sources(own)
     return [
         *_addresses(bridge, view.address_entries(bridge), own),
         *(_route(r, bridge) for r in view.foreign_routes(bridge) if identity(r) not in ours),
-        *_routes_v6(bridge, view.foreign_routes_v6),
         *(_route(route, bridge) for route in view.local_routes if is_over(route, bridge)),
         *_neighbours(bridge, "permanent", view.permanent_neighbours),
         *_neighbours(bridge, "proxy", view.proxied),
@@ -80,7 +79,7 @@ def require_alone(address: Address, own: Collection[str], going: Collection[Addr
     if any(host == entry["local"] for name in others for entry in view.address_entries(name)):
         elsewhere = []  # A route with this source stays as long as any interface has the address.
     else:
-        ours = identities(own)
+        ours = identities(own) | without_sources(own)
         elsewhere = [_route(r, "") for r in view.all_foreign_routes if identity(r) not in ours]
     left = {
         f"{entry['local']}/{entry['prefixlen']}"
@@ -140,18 +139,6 @@ def _place_in_our_tables(route: str) -> str:
             except ValueError:
                 continue
     return ""
-
-
-def _routes_v6(bridge: str, routes: Iterable[str]) -> Iterator[ForeignEntry]:
-    for route in routes:
-        if f" dev {bridge} " in f" {route} ":
-            yield ForeignEntry(
-                collection=OTHER_ROUTES,
-                key=f"inet6 {route}",
-                text=f"IPv6 route {route}",
-                on=bridge,
-                remedy=f"ip -6 route del {route}",
-            )
 
 
 def _neighbours(

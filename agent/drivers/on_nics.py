@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from placewire.agent.drivers.interfaces import InterfaceView
 from placewire.agent.drivers.on_bridges import made_by_kernel
-from placewire.agent.drivers.routes import is_over
 
 
 def what_stands_on(view: InterfaceView, nic: str) -> tuple[str, ...]:
@@ -19,7 +18,6 @@ def what_stands_on(view: InterfaceView, nic: str) -> tuple[str, ...]:
             if not made_by_kernel(entry)
         ),
         *(f"route {line}" for line in view.foreign_routes(nic)),
-        *(f"IPv6 route {line}" for line in view.foreign_routes_v6 if is_over(line, nic)),
         *(f"neighbour {entry['dst']}" for entry in neighbours if entry.get("dev") == nic),
         *(f"nexthop object {name}" for name in view.nexthops(nic)),
         *(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from placewire.agent.contract.entries import Bridge
 from placewire.agent.contract.state import UnopenedNic
 from placewire.agent.drivers import ethtool, interfaces, on_queues, ovsdb, sysctl
+from placewire.agent.drivers.command import run
 from placewire.agent.drivers.interfaces import InterfaceView
 from placewire.agent.drivers.ovsdb_connection import connected
 from placewire.agent.drivers.packet_sockets import PacketSockets
 from placewire.agent.drivers.switch_view import SwitchView
+from placewire.agent.reconcile.effects import EffectError
+
+log = logging.getLogger(__name__)
 
 
 def unopened(
@@ -62,6 +67,21 @@ def open_anew(remote: str, nics: Collection[str]) -> None:
     ovsdb.open_anew(remote, nics)
 
 
+def announce_nics(bridges: Sequence[Bridge]) -> None:
+    """Tells the neighbours of bridges that are about to be removed the MAC addresses of their NICs,
+    to which the bridges' IPv6 addresses move back. The kernel does so by itself for an interface
+    whose own MAC address changes (ndisc_notify); it does not for an address that a NIC gets. A
+    failure is only logged: neighbours then learn it by themselves, after some seconds."""
+    view = InterfaceView()
+    for bridge in bridges:
+        has_v6 = any(":" in address for address in view.addresses(bridge.name))
+        if has_v6 and bridge.nic in view.names and view.mac(bridge.nic) != view.mac(bridge.name):
+            try:
+                run(["ip", "link", "set", "dev", bridge.name, "address", view.mac(bridge.nic)])
+            except EffectError as error:
+                log.warning("neighbours of %s are not told of its NIC: %s", bridge.name, error)
+
+
 def set_up(bridges: Sequence[Bridge]) -> None:
     """Sets the interfaces of bridges up that are written to the database, and their NICs. Raises
     EffectError."""
@@ -70,7 +90,8 @@ def set_up(bridges: Sequence[Bridge]) -> None:
         if bridge.datapath == "netdev":
             ethtool.switch_offloads_off(bridge.name)
         # An interface that has just been made: once up, it would take addresses and default routes
-        # from any router's advertisement. Whoever switches IPv6 on again later may use it.
+        # from any router's advertisement. It is switched on for addresses that move to the bridge,
+        # and whoever else switches it on may use it.
         if view.is_bare_of_v6(bridge.name):
             sysctl.switch_ipv6_off(bridge.name)
     interfaces.set_promiscuous([b.nic for b in bridges if misses_frames(b, view, sockets)])

@@ -126,6 +126,12 @@ class Server:
             if ":" not in address
             and (sought.addresses is None or (name, address) in sought.addresses)
         )
+        moved_addresses = tuple(
+            Address(interface=name, address=address)
+            for name in live
+            for address in view.addresses(name)
+            if ":" in address and (sought.addresses is None or (name, address) in sought.addresses)
+        )
         beside = self._on_bridges(view, switch, [*live, *(b.name for b in left)], sought)
         return ObservedState(
             bridges=(*bridges, *left),
@@ -194,11 +200,11 @@ class Server:
             ),
             unused_rows=tuple(switch.unused_rows()),
             held=tuple(switch.held()),
+            moved_addresses=moved_addresses,
             addresses_elsewhere=tuple(
                 Address(interface=name, address=address)
                 for name in sorted({*view.names} - known)
                 for address in view.addresses(name)
-                if ":" not in address
             ),
             routes_elsewhere=view.foreign_routes_beside(known),
             problems=(
@@ -331,6 +337,7 @@ class Server:
         gone = [s.before.name for s in steps if s.after is None and isinstance(s.before, Bridge)]
         if gone:
             self._require_nothing_on(steps)
+            ports.announce_nics([s.before for s in steps if isinstance(s.before, Bridge)])
             ovsdb.remove_bridges(self._remote, gone)
             interfaces.remove_left_by_switch(gone)
 

@@ -53,12 +53,33 @@ def switch_ipv6_off(interface: str) -> None:
         raise EffectError(f"{path} = 1: {error.strerror}") from error
 
 
+def switch_ipv6_on(interface: str) -> None:
+    """For addresses that move to this bridge: none is configured from a router's advertisement, an
+    address is not looked for elsewhere before it works, because it was in use here, and neighbours
+    are told at once of its new MAC address. Does nothing where IPv6 is on: whoever switched it on
+    may have set these otherwise. Raises EffectError."""
+    folder = f"net.ipv6.conf.{interface}"
+    if read_values([f"{folder}.disable_ipv6"]) == {f"{folder}.disable_ipv6": "0"}:
+        return
+    values = {"accept_ra": "0", "accept_dad": "0", "ndisc_notify": "1", "disable_ipv6": "0"}
+    for key, value in values.items():
+        _write(f"{folder}.{key}", value)
+
+
+def looks_for_duplicates() -> bool:
+    """Whether an administrator has every interface look for duplicates of its IPv6 addresses."""
+    name = "net.ipv6.conf.all.accept_dad"
+    return read_values([name]).get(name, "0") != "0"
+
+
 def change_sysctls(steps: Sequence[EntryStep]) -> None:
     for step in steps:
         if isinstance(step.after, Sysctl):
-            try:
-                path_of(step.after.name).write_text(step.after.value)
-            except OSError as error:
-                raise EffectError(
-                    f"sysctl {step.after.name} = {step.after.value}: {error.strerror}"
-                ) from error
+            _write(step.after.name, step.after.value)
+
+
+def _write(name: str, value: str) -> None:
+    try:
+        path_of(name).write_text(value)
+    except OSError as error:
+        raise EffectError(f"sysctl {name} = {value}: {error.strerror}") from error

@@ -24,7 +24,7 @@ _ROUTE = re.compile(
 )
 _OF_A_NIC = re.compile(
     rf"{_ADDRESS}(?: (?:peer {_ADDRESS}|broadcast {_ADDRESS}|(?:scope|label) \S+|metric \d+"
-    r"|noprefixroute|dynamic|preferred_lft 0))*"
+    r"|noprefixroute|nodad|home|autojoin|dynamic|preferred_lft 0))*"
 )
 
 
@@ -43,6 +43,12 @@ def identity_of_address(command: str) -> tuple[str, ...]:
     interface has no second one of these, whatever its broadcast address, label or flags are."""
     words = tuple(command.split())
     return words[:3] if len(words) > 1 and words[1] == "peer" else words[:1]
+
+
+def named(command: str) -> tuple[str, ...]:
+    """What names an address, and whether it has `nodad`: that is set for a moment while an address
+    is given back, so that it works at once."""
+    return (*identity_of_address(command), *(w for w in command.split() if w == "nodad"))
 
 
 def interfaces_of(route: str) -> set[str]:

@@ -11,8 +11,8 @@ address, it makes the route of its subnet again that somebody removed. The steps
 also replace all the shaping of that NIC, and of one whose classes in the kernel are not as
 the database has its queues: somebody changed the classes, though the database is right.
 
-The routes that a NIC had when it was taken over stay on its bridge while that is in force. Where
-the bridge's interface was made anew, they went with the former interface and are put back.
+The routes and IPv6 addresses that a NIC had when it was taken over stay on its bridge while that is
+in force. Where the bridge's interface was made anew, they went with it and are put back.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from placewire.agent.reconcile.ledger import (
     stays_up_for,
     tells_all,
 )
-from placewire.agent.reconcile.route_identity import identities, identity
+from placewire.agent.reconcile.route_identity import identities, identity, is_of_v6
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 
 
@@ -115,7 +115,8 @@ def _leaving(entry: Entry, ledger: Ledger) -> EntryStep:
     given = (a.address for a in ledger.addresses if a.interface == name)
     # Those of the NIC too, where an agent ended before it had moved them.
     routes = (r for taken in ledger.nics if taken.bridge == name for r in taken.routes)
-    return EntryStep(entry, None, (*given, *moved_routes(name, ledger), *routes))
+    moved = (*moved_v6(name, ledger), *moved_routes(name, ledger))
+    return EntryStep(entry, None, (*given, *moved, *routes))
 
 
 def _down(wanted: Collections, observed: ObservedState) -> frozenset[str]:
@@ -156,7 +157,8 @@ def _drifted(wanted: Collections, observed: ObservedState) -> frozenset[str]:
 
 
 def _nics_to_bridges(wanted: Collections, observed: ObservedState, ledger: Ledger) -> list[Step]:
-    """Moves what NICs still hold of their own to their bridges, and puts back lost routes."""
+    """Moves what NICs still hold of their own to their bridges, and puts back what was lost there:
+    routes, and IPv6 addresses, which no desired state has."""
     facts = {nic.name: nic for nic in observed.nics}
     taken_over = {taken.nic: taken for taken in ledger.nics}
     steps: list[Step] = []
@@ -166,7 +168,13 @@ def _nics_to_bridges(wanted: Collections, observed: ObservedState, ledger: Ledge
             continue
         taken = taken_over.get(nic.name)
         ours = {a.address for a in wanted.addresses if a.interface == bridge.name}
+        on_it = {a.address for a in observed.moved_addresses if a.interface == bridge.name}
         addresses, routes = _to_move(nic, taken, ours)
+        lost_v6 = tuple(
+            address
+            for address in (taken.addresses if taken else ())
+            if is_of_v6(address) and address.split()[0] not in {*nic.addresses, *on_it}
+        )
         on_nic, on_bridge = identities(nic.routes), identities(observed.bridge_routes)
         lost = tuple(
             route
@@ -174,11 +182,13 @@ def _nics_to_bridges(wanted: Collections, observed: ObservedState, ledger: Ledge
             if identity(route) not in on_nic
             and identity(over_bridge(route, nic.name, bridge.name)) not in on_bridge
         )
-        if addresses or routes or lost:
+        if addresses or routes or lost or lost_v6:
             # In the order in which the NIC had them: a gateway's subnet before the gateway's route.
             both = identities((*routes, *lost))
             ordered = tuple(r for r in (taken.routes if taken else routes) if identity(r) in both)
-            held = TakenOver(nic=nic.name, addresses=addresses, routes=ordered, was_up=nic.up)
+            held = TakenOver(
+                nic=nic.name, addresses=(*addresses, *lost_v6), routes=ordered, was_up=nic.up
+            )
             steps.append(NicStep("to bridge", bridge.name, held))
     return steps
 
@@ -212,6 +222,17 @@ def moved_routes(bridge: str, ledger: Ledger) -> tuple[str, ...]:
         for taken in ledger.nics
         if taken.bridge == bridge
         for route in taken.routes
+    )
+
+
+def moved_v6(bridge: str, ledger: Ledger) -> tuple[str, ...]:
+    """The IPv6 addresses, with their lengths, of the NIC that the bridge has taken over."""
+    return tuple(
+        address.split()[0]
+        for taken in ledger.nics
+        if taken.bridge == bridge
+        for address in taken.addresses
+        if is_of_v6(address)
     )
 
 

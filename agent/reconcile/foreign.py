@@ -44,7 +44,7 @@ from placewire.agent.contract.state import (
     refuse,
 )
 from placewire.agent.reconcile.dependence import needs
-from placewire.agent.reconcile.route_identity import identities, identity
+from placewire.agent.reconcile.route_identity import identities, identity, is_of_v6
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 
 # Collections of a ForeignEntry on what is ours; the key of the first two is our bridge, or our NIC.
@@ -217,13 +217,12 @@ def goes_with_address(
     """What the kernel removes together with this address: a route that has it as its source, and an
     address of the same subnet that came later. With the last IPv4 address of an interface go all
     routes and neighbours of IPv4 there."""
-    network = IPv4Interface(address.address).network
+    network, source = IPv4Interface(address.address).network, address.address.split("/")[0]
     for entry in foreign:
         held = entry.key.removeprefix(f"{address.interface} ")
         there = is_last and entry.on == address.interface
         if entry.collection in ("routes", OTHER_ROUTES):
-            of_v4 = not entry.key.startswith("inet6 ")
-            if (there and of_v4) or f" src {address.address.split('/')[0]} " in f"{entry.text} ":
+            if (there and not is_of_v6(entry.key)) or f" src {source} " in f"{entry.text} ":
                 yield entry
         elif entry.collection == NEIGHBOURS:
             if there and ":" not in held:
@@ -257,7 +256,9 @@ def goes_with_move(held: TakenOver, nic: NicFacts) -> Iterator[ForeignEntry]:
         return
     own = identities(held.routes)
     for route in nic.routes:
-        if identity(route) not in own and not any(_is_made_with(a, route) for a in moved):
+        if is_of_v6(route) or identity(route) in own:
+            continue
+        if not any(_is_made_with(a, route) for a in moved):
             yield ForeignEntry(
                 collection=OTHER_ROUTES,
                 key=route,
@@ -294,7 +295,7 @@ def _cut_off(step: Step, observed: ObservedState) -> tuple[Refusal, ...]:
         return ()
     nic = next((nic for nic in observed.nics if nic.name == step.held.nic), None)
     found = list(goes_with_move(step.held, nic)) if nic is not None else []
-    addresses = ", ".join(address.split()[0] for address in step.held.addresses)
+    addresses = ", ".join(a.split()[0] for a in step.held.addresses if not is_of_v6(a))
     return tuple(
         refuse(
             f"NIC {step.held.nic}",
@@ -306,10 +307,14 @@ def _cut_off(step: Step, observed: ObservedState) -> tuple[Refusal, ...]:
 
 
 def _routes_alone(step: Step) -> Step | None:
-    """The move of a NIC's routes without its addresses; None: there are none."""
-    if not isinstance(step, NicStep) or not step.held.routes:
+    """The move of a NIC's routes and IPv6 addresses, with which nothing goes; None: there are
+    none."""
+    if not isinstance(step, NicStep):
         return None
-    return replace(step, held=step.held.model_copy(update={"addresses": ()}))
+    addresses = tuple(address for address in step.held.addresses if is_of_v6(address))
+    if not (addresses or step.held.routes):
+        return None
+    return replace(step, held=step.held.model_copy(update={"addresses": addresses}))
 
 
 def _routes_from(

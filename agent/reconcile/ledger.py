@@ -27,7 +27,7 @@ from placewire.agent.contract.state import (
     TakenOver,
     refuse,
 )
-from placewire.agent.reconcile.command_words import identity_of_address
+from placewire.agent.reconcile.command_words import named
 from placewire.agent.reconcile.route_identity import identities, identity
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 
@@ -159,7 +159,7 @@ def givable(taken: TakenOver, observed: ObservedState) -> TakenOver:
 
 
 def _named(addresses: Iterable[str]) -> set[tuple[str, ...]]:
-    return set(map(identity_of_address, addresses))
+    return set(map(named, addresses))
 
 
 def stays_up_for(taken: TakenOver, nic: NicFacts) -> tuple[str, ...]:
@@ -231,7 +231,8 @@ def _addresses_beside(
     nic: str, desired: DesiredState | None, observed: ObservedState
 ) -> Iterator[tuple[str, str]]:
     """(interface, address) on this server but for those of the NIC."""
-    given = dict.fromkeys((*observed.addresses, *(desired.addresses if desired else ())))
+    moved = (*observed.addresses, *observed.moved_addresses)
+    given = dict.fromkeys((*moved, *(desired.addresses if desired else ())))
     for entry in (*given, *observed.addresses_elsewhere):
         yield entry.interface, entry.address
     for other in observed.nics:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from itertools import islice
 
 from placewire.agent.contract.entries import (
     BRIDGE_PREFIX,
@@ -19,15 +18,16 @@ from placewire.agent.contract.state import (
     Refusal,
     refuse,
 )
-from placewire.agent.reconcile.command_words import interfaces_of, is_a_route
-from placewire.agent.reconcile.foreign import MOST_NAMED
+from placewire.agent.reconcile.refusals_held import (
+    doubled_refusals,
+    holding_refusals,
+    lost_refusals,
+    source_refusals,
+)
 
 _INTERFACE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 # Kinds of interfaces that pass no frames of a bridge above them: they know only their own address.
 _NO_PORTS = ("macvlan", "macvtap", "ipvlan", "ipvtap", "vrf")
-# Protocols of routes (linux/rtnetlink.h) whose programs withdraw them by themselves: gated, mrt,
-# zebra, bird, dnrouted, xorp, ntk, dhcp, keepalived, babel, bgp, isis, ospf, rip, eigrp.
-_WITHDRAWN_BY_PROGRAMS = re.compile(r" proto (?:8|10|11|12|13|14|15|16|18|42|186|187|188|189|192) ")
 _OWN_SYSCTLS = "set only sysctls of the bridges and NICs of this state"
 
 
@@ -70,8 +70,8 @@ def bridge_refusals(
         else:
             yield from _nic(wanted, bridge, nic, taken)
             if nic.name not in taken:
-                yield from _sources(nic, observed)
-                yield from _doubled_routes(nic)
+                yield from source_refusals(nic, observed)
+                yield from doubled_refusals(nic)
     for bridge in wanted.bridges:
         if sum(other.nic == bridge.nic for other in wanted.bridges) > 1:
             yield refuse(
@@ -120,67 +120,14 @@ def _nic(
             f"{nic.receiving_qdisc})",
         )
     if nic.bridge is None and nic.name not in taken:
-        yield from _spoilt(nic)
+        yield from lost_refusals(nic)
     if nic.carrier is False:
         yield refuse(where, "is up and has no carrier", "look at its cable and its switch port")
     yield from _mtu(bridge, nic)
     if (nic.addresses or nic.routes) and nic.name not in wanted.take_over:
         held = ", ".join(nic.addresses or nic.routes)
         yield refuse(where, f"holds {held}", "say take_over: true for it in the plan, or free it")
-    yield from _held(wanted, bridge, nic)
-
-
-def _spoilt(nic: NicFacts) -> Iterator[Refusal]:
-    """Refuses what would be lost, lead to nobody, or come back though its program withdrew it."""
-    where = f"NIC {nic.name}"
-    for entry in nic.lost_with_addresses:
-        kind, _, words = entry.partition(" ")
-        yield refuse(
-            where,
-            f"has the entry `{entry}` that someone set, and the kernel drops it with the last "
-            "address of a NIC",
-            f"use a NIC without, or remove it (ip {kind} del {words})",
-        )
-    for route in nic.routes_v6:
-        yield refuse(
-            where,
-            f"has the IPv6 route {route!r}, which would lead to nobody",
-            f"use a NIC without, or remove it (ip -6 route del {route})",
-        )
-    for one in () if nic.up else _lost_when_down(nic):
-        yield refuse(
-            where,
-            f"is down and has the IPv6 {one}, which the kernel drops when an undo sets it down "
-            "again",
-            f"use a NIC without, set it up (ip link set {nic.name} up), or take that off it",
-        )
-    withdrawn = (
-        route
-        for route in nic.routes
-        if is_a_route(route) and _WITHDRAWN_BY_PROGRAMS.search(f"{route} ")
-    )
-    for route in islice(withdrawn, MOST_NAMED):
-        yield refuse(
-            where,
-            f"has the route {route!r} of a routing program, which may withdraw it at any time, and "
-            "Placewire would put it back",
-            "use a NIC without, or have that program make no routes over this one",
-        )
-    for nexthop in nic.nexthops:
-        yield refuse(
-            where,
-            f"has the nexthop object `{nexthop}`, and what is sent by it would no longer leave",
-            f"use a NIC without, or remove it (ip nexthop del {' '.join(nexthop.split()[:2])})",
-        )
-
-
-def _lost_when_down(nic: NicFacts) -> Iterator[str]:
-    """Yields what somebody put on a NIC that is down, and the kernel drops when an undo sets it
-    down again. Global addresses are refused whether the NIC is up or not."""
-    for one in nic.standing:
-        kind, _, what = one.partition(" ")
-        if kind in ("address", "neighbour") and ":" in what and what not in nic.addresses:
-            yield one
+    yield from holding_refusals(wanted, bridge, nic)
 
 
 def _unfit(nic: NicFacts) -> Iterator[Refusal]:
@@ -200,85 +147,6 @@ def _unfit(nic: NicFacts) -> Iterator[Refusal]:
             f"use another NIC, or set it so (ip link set {nic.name} arp on), if its network has "
             "ARP",
         )
-
-
-def _held(wanted: DesiredState, bridge: Bridge, nic: NicFacts) -> Iterator[Refusal]:
-    """Refuses addresses and routes that cannot move to the bridge and come back."""
-    where = f"NIC {nic.name}"
-    on_bridge = {a.address for a in wanted.addresses if a.interface == bridge.name}
-    for address in nic.addresses:
-        if ":" in address:
-            yield refuse(where, f"holds IPv6 address {address}", "use a NIC that has IPv4 only")
-        elif address not in on_bridge:
-            yield refuse(
-                where,
-                f"holds {address}, which the plan does not give it",
-                "put that address into the plan, or take it off the NIC",
-            )
-    for command in nic.address_commands:
-        if "dynamic" in command.split():
-            yield refuse(
-                where,
-                f"got {command.split()[0]} for a limited time (DHCP)",
-                "give the NIC that address for good",
-            )
-        if "\\" in command:
-            yield refuse(
-                where,
-                f"has the address {command}, whose label cannot be given back: it holds a blank, "
-                "a control character, a backslash or a byte that is no UTF-8",
-                "give the NIC that address anew without such a label",
-            )
-    yield from _immovable_routes(nic)
-
-
-def _doubled_routes(nic: NicFacts) -> Iterator[Refusal]:
-    """The kernel uses the first of them, and only it knows which came first."""
-    for route in nic.doubled_routes:
-        yield refuse(
-            f"NIC {nic.name}",
-            f"has the route {route!r}, and there is another one of the same destination and "
-            "metric: their order could not be given back",
-            f"remove one of them, or give it another metric (ip route del {route})",
-        )
-
-
-def _immovable_routes(nic: NicFacts) -> Iterator[Refusal]:
-    where = f"NIC {nic.name}"
-    for route in nic.routes:
-        if "nexthop" in route.split():
-            yield refuse(
-                where, f"is part of the multipath route {route!r}", "remove that route first"
-            )
-        elif not is_a_route(route):
-            yield refuse(
-                where,
-                f"has the route {route!r}, which cannot be moved to the bridge and back as it is",
-                f"remove that route first (ip route del {route})",
-            )
-        elif " via inet6 " in route:
-            yield refuse(
-                where,
-                f"has the route {route!r}, whose gateway is IPv6, and our bridges have IPv4 only",
-                f"use a NIC without, or remove that route first (ip route del {route})",
-            )
-
-
-def _sources(nic: NicFacts, observed: ObservedState) -> Iterator[Refusal]:
-    """Refuses a NIC whose address is the source of a route over another interface: the kernel
-    removes such a route when the address leaves the bridge again."""
-    hosts = [address.split("/")[0] for address in nic.addresses]
-    routes = [(n.name, route) for n in observed.nics if n.name != nic.name for route in n.routes]
-    for route in observed.routes_elsewhere:
-        routes.append((", ".join(sorted(interfaces_of(route))) or "this server", route))
-    for name, route in routes:
-        if any(f" src {host} " in f"{route} " for host in hosts):
-            yield refuse(
-                f"NIC {nic.name}",
-                f"has the address from which {name} sends by the route {route!r}; an undo would "
-                "lose that route",
-                f"remove it, or give it a source of {name}'s own (ip route del {route})",
-            )
 
 
 def _mtu(bridge: Bridge, nic: NicFacts) -> Iterator[Refusal]:

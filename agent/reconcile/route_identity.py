@@ -39,14 +39,14 @@ class Identity(NamedTuple):
 # As many as a server with many routes has over its NICs and bridges.
 @lru_cache(maxsize=1 << 14)
 def identity(route: str) -> Identity:
-    """route: as `ip -N route` prints or accepts it, of IPv4."""
+    """route: as `ip -N route` prints or accepts it; of IPv6, with ::/0 in the place of default."""
     words = route.split()
     kind = words.pop(0) if words and words[0] in _TYPES else "unicast"
     destination = words.pop(0) if words else ""
     said = dict(pairwise(words))
     place = Place(
         table=said.get("table", _MAIN),
-        destination="0.0.0.0/0" if destination == "default" else destination.removesuffix("/32"),
+        destination=_canonical(destination),
         tos=_number(said.get("tos", "0")),
         metric=said.get("metric", "0"),
     )
@@ -61,6 +61,25 @@ def destination_of(route: str) -> str:
 
 def identities(routes: Iterable[str]) -> frozenset[Identity]:
     return frozenset(map(identity, routes))
+
+
+def is_of_v6(text: str) -> bool:
+    """Whether a route or an address, as `ip` accepts it, is of IPv6. A route of IPv4 may have a
+    gateway of IPv6."""
+    return ":" in destination_of(text)
+
+
+def _canonical(destination: str) -> str:
+    if ":" in destination:
+        return destination.removesuffix("/128")
+    return "0.0.0.0/0" if destination == "default" else destination.removesuffix("/32")
+
+
+def without_sources(routes: Iterable[str]) -> frozenset[Identity]:
+    """What is left of IPv6 routes with a source where that address went: the kernel takes the
+    source off them, and leaves the routes. (It removes routes of IPv4.)"""
+    found = (identity(route) for route in routes if is_of_v6(route))
+    return frozenset(one._replace(source="") for one in found if one.source)
 
 
 def _ways(words: list[str]) -> Iterable[tuple[str, str]]:

@@ -65,8 +65,11 @@ def held_on_bridges(observed: ObservedState) -> tuple[TakenOver, ...]:
         TakenOver(
             nic=bridge.nic,
             bridge=bridge.name,
-            addresses=on_it,
-            given=on_it,
+            addresses=(
+                *given,
+                *(a.address for a in observed.moved_addresses if a.interface == bridge.name),
+            ),
+            given=given,
             routes=tuple(
                 over_bridge(route, bridge.name, bridge.nic)
                 for route in observed.bridge_routes
@@ -75,7 +78,7 @@ def held_on_bridges(observed: ObservedState) -> tuple[TakenOver, ...]:
         )
         for bridge in observed.bridges
         if bridge.nic
-        for on_it in [tuple(a.address for a in observed.addresses if a.interface == bridge.name)]
+        for given in [tuple(a.address for a in observed.addresses if a.interface == bridge.name)]
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from placewire.agent.contract.state import DesiredState, Ledger
-from placewire.agent.reconcile.diff import moved_routes
+from placewire.agent.reconcile.diff import moved_routes, moved_v6
 
 
 class Unmarked(NamedTuple):
@@ -15,9 +15,9 @@ class Unmarked(NamedTuple):
     ovs-vswitchd leaves its own there, and the next one removes none that it did not make. nics:
     those that were taken over, on which queues of ours may be left.
 
-    addresses: (interface, a.b.c.d/len) of those on bridges that are ours. routes: those over
-    bridges that were a NIC's own. What else is there is another program's. None: nobody knows which
-    are ours, so that none counts as foreign.
+    addresses: (interface, address with its length) of those on bridges that are ours or were a
+    NIC's own. routes: those over bridges that were a NIC's own. What else is there is another
+    program's. None: nobody knows which are ours, so that none counts as foreign.
     """
 
     sysctls: Collection[str] = ()
@@ -40,6 +40,11 @@ def unmarked(desired: DesiredState | None, ledger: Ledger) -> Unmarked:
         sysctls=frozenset(sysctl.name for sysctl in (*ledger.sysctls, *wanted, *owed)),
         bridges=bridges,
         nics=frozenset(one.nic for one in taken),
-        addresses=frozenset((a.interface, a.address) for a in ledger.addresses),
+        addresses=frozenset(
+            [
+                *((a.interface, a.address) for a in ledger.addresses),
+                *((name, address) for name in bridges for address in moved_v6(name, ledger)),
+            ]
+        ),
         routes=frozenset(route for name in bridges for route in moved_routes(name, ledger)),
     )

@@ -25,8 +25,8 @@ from tests.agent.foreign_process import Others
 from tests.agent.memory_server import (
     NICS,
     MemoryServer,
-    base_address,
-    base_route,
+    base_addresses,
+    base_routes,
     mac,
     sysctls_of,
 )
@@ -202,11 +202,24 @@ def _nics(server: MemoryServer, wanted: Collections) -> list[str]:
         held = [address for address in link.addresses if address not in link.theirs]
         if nic in bridge_of:
             complaints += [f"{nic} still has {held}"] if held else []
-        elif nic not in other_nics(server) and held != [base_address(nic)]:
+            complaints += _lacking_v6(server, nic, bridge_of[nic])
+        # Of one family, the order counts.
+        elif nic not in other_nics(server) and sorted(held, key=_family) != [*base_addresses(nic)]:
             complaints.append(f"{nic} has {held}, not its own address")
         if nic not in bridge_of and nic not in other_nics(server) and not server.links[nic].up:
             complaints.append(f"{nic} is down")
-    route = base_route(bridge_of.get("nic0", "nic0"))
-    if server.main_routes != [route] and "nic0" not in other_nics(server):
-        complaints.append(f"the routes of others are {server.main_routes}, not {route}")
+    routes = base_routes(bridge_of.get("nic0", "nic0"))
+    if {*server.main_routes} != {*routes} and "nic0" not in other_nics(server):
+        complaints.append(f"the routes of others are {server.main_routes}, not {routes}")
     return complaints
+
+
+def _family(address: str) -> bool:
+    return ":" in address
+
+
+def _lacking_v6(server: MemoryServer, nic: str, bridge: str) -> list[str]:
+    moved = {address for address in base_addresses(nic) if ":" in address}
+    there = server.links[bridge].addresses if bridge in server.links else []
+    lacking = moved - {*there}
+    return [f"{bridge} lacks {lacking}"] if lacking and nic not in other_nics(server) else []

@@ -87,7 +87,8 @@ def read_back(config: AgentConfig, generation: int) -> ReadBackResult:
 def reaches(address: str, source: str = "") -> bool:
     """Whether an address answers: a closed TCP port that refuses shows that the way there and back
     works."""
-    with socket.socket() as probe:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as probe:
         probe.settimeout(30)  # A lost packet is sent again; only a hang takes so long.
         probe.bind((source, 0))
         try:

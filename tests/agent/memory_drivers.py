@@ -22,12 +22,13 @@ from placewire.agent.contract.entries import (
     Sysctl,
 )
 from placewire.agent.contract.state import ForeignEntry, ObservedState, TakenOver
-from placewire.agent.reconcile.command_words import identity_of_address
+from placewire.agent.reconcile.command_words import identity_of_address, named
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effective import drifted_nics
 from placewire.agent.reconcile.effects import EffectError, UnreadableError
 from placewire.agent.reconcile.foreign import goes_with_address, goes_with_move
 from placewire.agent.reconcile.ledger import came_since
+from placewire.agent.reconcile.route_identity import is_of_v6
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 from placewire.agent.reconcile.unmarkable import Unmarked
 from tests.agent.faults import Fault, Place, Striker
@@ -387,9 +388,17 @@ class MemoryNetwork:
                 _require_nothing([*goes_with_move(held, facts)])
         there = list(self._server.main_routes)
         moved = [over_bridge(route, nic, step.bridge) for route in held.routes]
+        on_nic, on_bridge = (
+            self._server.links[name].addresses if name in self._server.links else ()
+            for name in (nic, step.bridge)
+        )
+        of_v6 = [a.split(maxsplit=1)[0] for a in held.addresses if is_of_v6(a)]
+        coming = [a for a in of_v6 if a not in on_bridge]
+        leaving = [a for a in held.addresses if not is_of_v6(a) or a.split()[0] in on_nic]
         return [
             *((f"del {r}", lambda r=r: self._del_main(r)) for r in held.routes if r in there),
-            *((f"del {a} {nic}", lambda a=a: self._del_from_nic(nic, a)) for a in held.addresses),
+            *((f"give {a} {step.bridge}", lambda a=a: self._give(step.bridge, a)) for a in coming),
+            *((f"del {a} {nic}", lambda a=a: self._del_from_nic(nic, a)) for a in leaving),
             *((f"add {r}", lambda r=r: self._add_main(r)) for r in moved if r not in there),
         ]
 
@@ -402,12 +411,26 @@ class MemoryNetwork:
         there = list(self._server.main_routes)
         have = {identity_of_address(a) for a in link.address_commands}
         missing = [a for a in held.addresses if identity_of_address(a) not in have]
+        complete = {named(a) for a in link.address_commands}
+        of_v6 = [a for a in held.addresses if is_of_v6(a) and named(a) not in complete]
+        given = [one for a in of_v6 for one in (f"{a} nodad", a)]
         return [
             (f"link {nic}", lambda: self._server.set_up(nic, self._stays_up(held))),
             *([(f"qdisc of {nic}", link.without_root)] if self._is_left(nic) else []),
-            *((f"add {a} {nic}", lambda a=a: link.add_address(a)) for a in missing),
+            *(
+                (f"add {a} {nic}", lambda a=a: link.give_address(a))
+                for a in missing
+                if not is_of_v6(a)
+            ),
+            *((f"give {a} {nic}", lambda a=a: self._give(nic, a)) for a in given),
             *((f"add {r}", lambda r=r: self._add_main(r)) for r in held.routes if r not in there),
         ]
+
+    def _give(self, interface: str, command: str) -> None:
+        link = self._server.links.get(interface)
+        _require(link is not None and link.up, f"{command}: {interface} is not up")
+        assert link is not None
+        link.give_address(command)
 
     def _stays_up(self, held: TakenOver) -> bool:
         return held.was_up or bool(came_since(held, self._server.standing_on(held.nic)))

@@ -45,9 +45,11 @@ from placewire.agent.reconcile.foreign import (
     PORTS,
     SHAPERS,
 )
+from placewire.agent.reconcile.route_identity import is_of_v6
 from placewire.agent.reconcile.unmarkable import Unmarked
 
 MANAGEMENT = "mgmt"
+BASE_V6 = "fd07::1/64"
 NICS = ("nic0", "nic1")
 SYSCTLS = ("net.ipv4.conf.{}.arp_ignore", "net.ipv4.conf.{}.rp_filter")
 
@@ -90,7 +92,7 @@ class Link:
     internal: bool = False
     up: bool = True
     mtu_bytes: int = 1500
-    addresses: list[str] = field(default_factory=list)  # as a.b.c.d/len
+    addresses: list[str] = field(default_factory=list)  # each with its length
     classes: dict[int, EffectiveQueue] | None = None  # None: there is no HTB
     classifiers: list[Classifier] = field(default_factory=list)
     # Of others: which of the addresses, neighbours, what is on the HTB (filters by preference,
@@ -98,6 +100,7 @@ class Link:
     theirs: set[str] = field(default_factory=set)
     # Which of the addresses have `noprefixroute`: the kernel makes no route with them.
     without_route: set[str] = field(default_factory=set)
+    nodad: set[str] = field(default_factory=set)  # which have that flag
     neighbours: list[str] = field(default_factory=list)
     filters: dict[int, str] = field(default_factory=dict)
     leaves: dict[int, str] = field(default_factory=dict)
@@ -110,12 +113,26 @@ class Link:
 
     @property
     def address_commands(self) -> tuple[str, ...]:
-        return tuple(f"{a} noprefixroute" if a in self.without_route else a for a in self.addresses)
+        flags = (("noprefixroute", self.without_route), ("nodad", self.nodad))
+        return tuple(
+            " ".join([a, *(flag for flag, those in flags if a in those)]) for a in self.addresses
+        )
 
-    def add_address(self, command: str) -> None:
+    def give_address(self, command: str) -> None:
+        """As `ip address replace` does."""
         address, *flags = command.split()
-        self.addresses.append(address)
-        self.without_route |= {address for _ in flags}
+        if address not in self.addresses:
+            self.addresses.append(address)
+        for flag, those in (("noprefixroute", self.without_route), ("nodad", self.nodad)):
+            if flag in flags:
+                those.add(address)
+            else:
+                those.discard(address)
+
+    def drop_address(self, address: str) -> None:
+        self.addresses.remove(address)
+        for those in (self.theirs, self.without_route, self.nodad):
+            those.discard(address)
 
     def without_root(self) -> None:
         """What is on a root discipline goes with it."""
@@ -124,7 +141,8 @@ class Link:
 
 
 class MemoryServer:
-    """Has nic0 and nic1 with an address each, a gateway's route on nic0, and a management NIC."""
+    """Has nic0 and nic1 with an address each, a management NIC, and on nic0 a gateway's route, and
+    an address and a gateway's route of IPv6."""
 
     def __init__(self) -> None:
         self.bridges: dict[str, BridgeRow] = {}
@@ -138,11 +156,11 @@ class MemoryServer:
         # Interfaces that this ovs-vswitchd did not make itself, and whose bridge is gone.
         self.left: set[str] = set()
         self.links = {
-            **{nic: Link(mac(nic), addresses=[base_address(nic)]) for nic in NICS},
+            **{nic: Link(mac(nic), addresses=list(base_addresses(nic))) for nic in NICS},
             MANAGEMENT: Link(mac(MANAGEMENT), addresses=["10.9.0.1/24"]),
         }
         self.sysctls = {sysctl: "0" for name in self.links for sysctl in sysctls_of(name)}
-        self.main_routes = [base_route("nic0")]
+        self.main_routes = list(base_routes("nic0"))
         self.their_routes: list[str] = []  # as `ip route` prints them
         self.rules: list[tuple[Rule, bool]] = []  # with whether it is ours
         self.routes: list[tuple[Route, bool]] = []
@@ -249,26 +267,33 @@ class MemoryServer:
         self.their_routes = [line for line in self.their_routes if not is_over(line, name)]
 
     def set_up(self, name: str, up: bool) -> None:
-        """Routes and neighbours of an interface that goes down are lost."""
-        self.links[name].up = up
+        """Routes, neighbours and IPv6 addresses of an interface that goes down are lost."""
+        link = self.links[name]
+        link.up = up
         if not up:
-            self._without_ip(name)
+            self._remove_routes(name)
+            link.neighbours.clear()
+            for address in [a for a in link.addresses if ":" in a]:
+                link.drop_address(address)
 
-    def _without_ip(self, name: str) -> None:
-        self._remove_routes(name)
+    def _without_ipv4(self, name: str) -> None:
+        def stays(line: str) -> bool:
+            return is_of_v6(line) or not is_over(line, name)
+
+        self.routes = [(r, ours) for r, ours in self.routes if r.interface != name]
+        self.main_routes = [*filter(stays, self.main_routes)]
+        self.their_routes = [*filter(stays, self.their_routes)]
         self.links[name].neighbours.clear()
 
     def remove_address(self, interface: str, address: str) -> None:
         """Routes that have the address as their source go with it, and the later addresses of its
-        subnet with the first one; with the last address of IPv4 all routes and neighbours there."""
+        subnet with the first one of IPv4; with the last one all routes and neighbours there."""
         link = self.links[interface]
         subnet = [a for a in link.addresses if same_subnet(a, address)]
-        for one in subnet if subnet[0] == address else [address]:
-            link.addresses.remove(one)
-            link.theirs.discard(one)
-            link.without_route.discard(one)
+        for one in subnet if subnet[0] == address and ":" not in address else [address]:
+            link.drop_address(one)
         if ":" not in address and all(":" in a for a in link.addresses):
-            self._without_ip(interface)
+            self._without_ipv4(interface)
         gone = address.split("/", maxsplit=1)[0]
         self.routes = [(r, ours) for r, ours in self.routes if r.source != gone]
         if not any(a.split("/")[0] == gone for one in self.links.values() for a in one.addresses):
@@ -323,10 +348,8 @@ class MemoryServer:
         """Does what the distribution's network service does for a NIC that has just appeared."""
         link = self.links[nic]
         link.up = True
-        if base_address(nic) not in link.addresses:
-            link.addresses.append(base_address(nic))
-        if nic == "nic0" and base_route(nic) not in self.main_routes:
-            self.main_routes.append(base_route(nic))
+        link.addresses += [a for a in base_addresses(nic) if a not in link.addresses]
+        self.main_routes += [r for r in base_routes(nic) if r not in self.main_routes]
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -418,6 +441,14 @@ class MemoryServer:
                 Address(interface=n, address=a)
                 for n in names
                 for a in self.links[n].addresses
+                if ":" not in a
+                if sought.addresses is None or (n, a) in sought.addresses
+            ),
+            moved_addresses=tuple(
+                Address(interface=n, address=a)
+                for n in names
+                for a in self.links[n].addresses
+                if ":" in a
                 if sought.addresses is None or (n, a) in sought.addresses
             ),
             sysctls=tuple(
@@ -681,6 +712,18 @@ def base_address(nic: str) -> str:
 def base_route(interface: str) -> str:
     """A gateway's route, in the main table, over nic0 or its bridge."""
     return f"10.50.0.0/16 via 10.7.0.254 dev {interface}"
+
+
+def base_addresses(nic: str) -> tuple[str, ...]:
+    """All of a NIC's own."""
+    return (base_address(nic), *([BASE_V6] if nic == "nic0" else []))
+
+
+def base_routes(interface: str) -> tuple[str, ...]:
+    """All of a NIC's own, over it or its bridge."""
+    if not interface.endswith("nic0"):
+        return ()
+    return base_route(interface), f"2001:db8::/32 via fd07::fe dev {interface} metric 1024"
 
 
 def subnet_route(interface: str, nic: str = "nic0") -> str:

@@ -24,7 +24,11 @@ def snapshot(server: MemoryServer, without: Collection[str] = ()) -> dict[str, A
     facts: Facts = {
         "link": {name: {"MAC": link.mac, "up": link.up} for name, link in links.items()},
         "address": {
-            f"{name} {address}": {"noprefixroute": True} if address in link.without_route else {}
+            f"{name} {address}": {
+                flag: True
+                for flag, those in (("noprefixroute", link.without_route), ("nodad", link.nodad))
+                if address in those
+            }
             for name, link in links.items()
             for address in link.addresses
             if address not in link.theirs

@@ -220,6 +220,7 @@ def flip_one_bit(rng: random.Random) -> Callable[[bytes], bytes]:
 def real_lab() -> Iterator[RealLab]:
     with ExitStack() as clearing:
         server = clearing.enter_context(server_under_test())
+        server.give_ipv6()
         write_certificates(server.directory)
         state = Path(server.config.state_dir)
         state.mkdir()

@@ -136,6 +136,15 @@ class ServerUnderTest:
         for host in (2, 3):
             self.sh(f"ip address add 10.7.{rail}.{host}/24 dev nic{rail}", peer=True)
 
+    def give_ipv6(self) -> None:
+        """Gives nic0 and its peer an address each, and nic0 a route by the peer's."""
+        for rail_end, peer in (("fd07::1", False), ("fd07::2", True)):
+            self.sh(f"sysctl -qw net.ipv6.conf.nic0.disable_ipv6=0; "
+                    f"ip address add {rail_end}/64 dev nic0 nodad", peer=peer)  # fmt: skip
+        # Without `nodad` from now on, so that it is seen where an undo leaves that.
+        self.sh("ip address replace fd07::1/64 dev nic0; "
+                "ip route add 2001:db8::/32 via fd07::2 dev nic0 src fd07::1")  # fmt: skip
+
     def snapshot(self) -> dict[str, str]:
         """All that a restore must bring back, as the system's own tools show it."""
         mark = "=====snapshot====="

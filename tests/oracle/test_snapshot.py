@@ -128,6 +128,14 @@ def test_metrics_and_next_hops_of_a_route_are_told_without_their_states() -> Non
     assert len(compared(routes([wide, both]), routes([wide, {**both, "nexthops": ways[1:]}]))) == 1
 
 
+def test_a_route_that_lasts_for_a_time_only_is_another_one() -> None:
+    """How long it still lasts differs at each look."""
+    lasting = {"dst": "2001:db8::/32", "dev": "nic0", "metric": 1024, "expires": 55}
+    assert compared(routes([lasting]), routes([{**lasting, "expires": 54}])) == []
+    for_good = {key: value for key, value in lasting.items() if key != "expires"}
+    assert len(compared(routes([lasting]), routes([for_good]))) == 1
+
+
 def test_routes_of_all_tables_are_told() -> None:
     default, connected, local = ROUTES
     assert compared(routes(ROUTES), routes([default, connected])) == [

@@ -101,8 +101,10 @@ def test_routes_of_others_with_our_protocol_are_seen_where_they_may_be_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They go with a NIC's address, and so are moved and put back with it."""
-    monkeypatch.setattr(routes, "run", lambda command: ROUTES)
-    assert routes.read_routes() == ROUTES.splitlines()[:3]
-    assert routes.read_routes("-6") == sorted(
-        ROUTES.splitlines(), key=lambda line: " via " in line
-    ), "ours are IPv4 only"
+    of_v6 = "fd01::/64 dev pw-nic0 table 8000 proto 80\nunreachable default dev default proto 80\n"
+    monkeypatch.setattr(routes, "run", lambda words: of_v6 if "-6" in words else ROUTES)
+    assert routes.read_routes() == [
+        "fd01::/64 dev pw-nic0 table 8000 proto 80",
+        "unreachable ::/0 dev default proto 80",
+        *ROUTES.splitlines()[:3],
+    ], "ours are IPv4 only"

@@ -373,8 +373,8 @@ def test_each_thing_on_a_bridge_is_told_with_what_removes_it() -> None:
         "ip route del 10.60.0.0/16 dev pw-nic0 scope 253": "10.60.0.0/16 dev pw-nic0 scope 253",
         "ip route del 10.61.0.0/16 dev pw-nic0 table 8000 scope 253": "table 8000 10.61.0.0/16",
         f"ip route del default proto 4 {multipath}": f"default proto 4 {multipath}",
-        "ip -6 route del 2001:db8::/32 via fe80::1 dev pw-nic0 metric 1024 pref medium":
-            "inet6 2001:db8::/32 via fe80::1 dev pw-nic0 metric 1024 pref medium",
+        "ip route del 2001:db8::/32 via fe80::1 dev pw-nic0 metric 1024 expires 0 pref medium":
+            "2001:db8::/32 via fe80::1 dev pw-nic0 metric 1024 expires 0 pref medium",
         "ip neigh del 10.7.0.9 dev pw-nic0": "pw-nic0 10.7.0.9",
         "ip neigh del proxy 10.7.0.8 dev pw-nic0": "pw-nic0 proxy 10.7.0.8",
         "ip nexthop del id 7": "pw-nic0 id 7 via 10.7.0.2 dev pw-nic0",
@@ -539,14 +539,56 @@ def test_a_route_of_a_type_is_moved_in_its_own_table(said: dict[str, str]) -> No
     assert in_another == "broadcast 10.7.9.3 dev nic0 table 61"
 
 
-def test_ipv6_routes_of_advertisements_are_not_lost(said: dict[str, str]) -> None:
+def test_whose_ipv6_routes_are(said: dict[str, str]) -> None:
+    """Of `proto kernel` are those that the kernel makes with an address, and also what a program
+    makes in their stead. A default route says its family by its destination."""
     said["ip -N -o -6 route show table all"] = (
         "fe80::/64 dev nic0 proto 2 metric 256 pref medium\n"
         "default via fe80::2 dev nic0 proto 9 metric 1024 expires 1798sec pref medium\n"
-        "2001:db8::/32 via fe80::2 dev nic0 proto 186 metric 20 pref medium\n"
+        "fd02::/64 dev nic0 proto 2 metric 256 expires 55sec pref medium\n"
+        "fd00::/64 dev nic0 proto 2 metric 70 pref medium\n"
+        "fd01::/64 dev nic0 proto 2 metric 256 pref medium\n"
+        "fd03::/64 dev nic0 proto 2 metric 1024 pref medium\n"
+        "fd04::9 dev nic0 proto 2 metric 256 pref medium\n"
+        "2001:db8::/32 via fe80::2 dev nic0 proto 4 metric 20 pref medium\n"
+        "default via fd00::9 dev nic0 metric 1024 pref medium\n"
     )
-    (lost,) = nic0(said, []).routes_v6
-    assert lost.startswith("2001:db8::/32 ")
+    addresses = [
+        v6("fd00::1", "0", metric=70), v6("fd01::1", "0", noprefixroute=True),
+        {**v6("fd04::1", "0", address="fd04::9"), "prefixlen": 128},
+    ]  # fmt: skip
+    found = nic0(said, addresses)
+    assert found.routes == (
+        "fd01::/64 dev nic0 proto 2 metric 256 pref medium",
+        "fd03::/64 dev nic0 proto 2 metric 1024 pref medium",
+        "2001:db8::/32 via fe80::2 dev nic0 proto 4 metric 20 pref medium",
+        "::/0 via fd00::9 dev nic0 metric 1024 pref medium",
+    )
+    assert found.advertised_routes == (
+        "fd02::/64 dev nic0 proto 2 metric 256 expires 0 pref medium",
+        "::/0 via fe80::2 dev nic0 proto 9 metric 1024 expires 0 pref medium",
+    )
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (v6("fd00::1", "0"), "scope 0"),
+        (v6("fec0::1", "200", metric=7, noprefixroute=True, nodad=True),
+         "scope 200 metric 7 noprefixroute nodad"),
+        (v6("fd00::1", "0", deprecated=True, preferred_life_time=0), "scope 0 preferred_lft 0"),
+        (v6("fd00::1", "0", dynamic=True, mngtmpaddr=True), "scope 0 mngtmpaddr dynamic"),
+        (v6("fd00::1", "0", preferred_life_time=55), "scope 0 dynamic"),
+        (v6("fd00::1", "0", preferred_life_time=4294967295), "scope 0"),
+        (v6("fd00::1", "0", dadfailed=True), "scope 0 dadfailed"),
+        (v6("fe80::1", "253"), None),
+    ],
+)  # fmt: skip
+def test_an_ipv6_address_is_told_with_what_it_takes_to_give_it_back(
+    said: dict[str, str], entry: dict[str, Any], words: str | None
+) -> None:
+    expected = () if words is None else (f"{entry['local']}/64 {words}",)
+    assert nic0(said, [entry]).address_commands == expected
 
 
 def test_routes_in_one_place_are_a_fact(said: dict[str, str]) -> None:

@@ -17,8 +17,8 @@ from tests.agent.memory_server import (
     MANAGEMENT,
     BridgeRow,
     Port,
-    base_address,
-    base_route,
+    base_addresses,
+    base_routes,
     sysctls_of,
 )
 from tests.agent.states import desired_state
@@ -41,9 +41,9 @@ def in_force(agent: MemoryAgent, *, lease_seconds: float | None = None, **change
 def whole(agent: MemoryAgent) -> bool:
     server = agent.server
     return (
-        all(server.links[nic].addresses == [base_address(nic)] for nic in ("nic0", "nic1"))
+        all(server.links[nic].addresses == [*base_addresses(nic)] for nic in ("nic0", "nic1"))
         and all(server.links[nic].up for nic in ("nic0", "nic1"))
-        and server.main_routes == [base_route("nic0")]
+        and server.main_routes == [*base_routes("nic0")]
         and set(server.sysctls.values()) == {"0"}
         and not server.bridges
     )
@@ -249,7 +249,7 @@ def test_a_state_without_the_nic_that_is_away_leaves_a_debt(agent: MemoryAgent) 
     assert "nic0" in agent.keeper.lease.owed[0]
     agent.server.nic_comes_back("nic0")
     agent.wait(61)
-    assert agent.server.links["nic0"].addresses == [base_address("nic0")]
+    assert agent.server.links["nic0"].addresses == [*base_addresses("nic0")]
     assert not agent.keeper.lease.owed and agent.keeper.destroy(PLAN).succeeded
     assert whole(agent)
 
@@ -414,8 +414,8 @@ def test_marks_without_a_note_give_back_what_stands_on_the_bridge(agent: MemoryA
     agent.restart()
     assert agent.keeper.restore_from_marks().succeeded
     server = agent.server
-    assert server.links["nic0"].addresses == [base_address("nic0")] and not server.bridges
-    assert server.main_routes == [base_route("nic0")]
+    assert server.links["nic0"].addresses == [*base_addresses("nic0")] and not server.bridges
+    assert server.main_routes == [*base_routes("nic0")]
 
 
 def test_a_mark_follows_the_plan_s_addresses(agent: MemoryAgent) -> None:

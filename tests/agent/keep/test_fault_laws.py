@@ -14,7 +14,7 @@ from tests.agent.memory_server import (
     BridgeRow,
     MemoryServer,
     Port,
-    base_address,
+    base_addresses,
     sysctls_of,
 )
 from tests.agent.memory_snapshot import snapshot
@@ -33,8 +33,10 @@ def test_a_nic_that_came_back_bare_is_found() -> None:
     server.nic_comes_back("nic0")
     assert bare(server, before, others) == [
         "address nic0 10.7.0.1/24: was there, is gone",
+        "address nic0 fd07::1/64: was there, is gone",
         "link nic0: up was yes, is no",
         "route 10.50.0.0/16 via 10.7.0.254 dev nic0: was there, is gone",
+        "route 2001:db8::/32 via fd07::fe dev nic0 metric 1024: was there, is gone",
     ]
     server.configure("nic0")
     assert bare(server, before, others) == []
@@ -45,7 +47,7 @@ def test_a_renamed_nic_keeps_what_it_had_under_its_other_name() -> None:
     before = snapshot(server)
     server.sysctls[sysctls_of("nic0")[0]] = "1"
     server.nic_renamed("nic0", "away-nic0")
-    assert server.links["away-nic0"].addresses == [base_address("nic0")]
+    assert server.links["away-nic0"].addresses == [*base_addresses("nic0")]
     assert bare(server, before, others) == [] and other_nics(server) == {"nic0"}
     server.nic_renamed("away-nic0", "nic0")
     assert bare(server, before, others) == [f"sysctl {sysctls_of('nic0')[0]}: was 0, is 1"]

@@ -17,7 +17,7 @@ from placewire.agent.store import DiskStore
 from tests.agent.faults import Fault, NoFaults, Place
 from tests.agent.foreign_things import IN_OUR_PLACE, THINGS, Thing
 from tests.agent.memory_drivers import MemoryNetwork
-from tests.agent.memory_server import MANAGEMENT, MemoryServer, base_route
+from tests.agent.memory_server import MANAGEMENT, MemoryServer, base_addresses, base_routes
 from tests.agent.states import desired_state
 
 PLAN = "test-plan"
@@ -362,7 +362,7 @@ def test_what_others_put_on_a_nic_beside_its_own_address_is_not_taken_away_with_
     assert note.startswith("NIC nic0: moving 10.7.0.1/24 to pw-nic0") and text in note
     assert f"({command})" in note
     assert rule in server.rules, "the rest is put back"
-    assert server.main_routes == [base_route("pw-nic0")], "its route, too"
+    assert server.main_routes == [*base_routes("pw-nic0")], "its route, too"
     refused = agent.keeper.stage(desired_state(2), 60)
     assert [text.split()[1] in r.what for r in refused.refusals] == [True]
     assert refused.changes == ()
@@ -383,4 +383,5 @@ def test_what_comes_onto_a_nic_while_it_is_taken_over_is_not_taken_away(agent: A
     report = agent.keeper.stage(desired_state(1), 60)
     assert not report.succeeded and THEIR_ROUTE in report.refusals[0].what
     assert agent.server.their_routes == [THEIR_ROUTE] and agent.network.harmed == []
-    assert agent.server.links["nic0"].addresses == ["10.7.0.1/24"] and agent.keeper.lease.is_idle
+    assert agent.server.links["nic0"].addresses == [*base_addresses("nic0")]
+    assert agent.keeper.lease.is_idle

@@ -8,7 +8,7 @@ import pytest
 
 from placewire.oracle.differences import differences
 from tests.agent.memory_agent import MemoryAgent
-from tests.agent.memory_server import base_route, subnet_route
+from tests.agent.memory_server import base_routes, subnet_route
 from tests.agent.memory_snapshot import snapshot
 from tests.agent.states import desired_state
 
@@ -29,7 +29,7 @@ def in_force(agent: MemoryAgent) -> None:
 
 
 def over_bridge(agent: MemoryAgent) -> bool:
-    expected = [subnet_route("pw-nic0"), base_route("pw-nic0")]
+    expected = [subnet_route("pw-nic0"), *base_routes("pw-nic0")]
     return agent.server.main_routes == expected
 
 

@@ -21,7 +21,8 @@ from tests.agent.memory_server import (
     Link,
     Port,
     base_address,
-    base_route,
+    base_addresses,
+    base_routes,
     mac,
     sysctls_of,
 )
@@ -77,7 +78,7 @@ def free_port(agent: MemoryAgent) -> None:
 
 def use_address_elsewhere(agent: MemoryAgent) -> None:
     agent.server.links["nic0"].addresses.remove(base_address("nic0"))
-    agent.server.links["eth9"] = Link(mac("eth9"), addresses=[base_address("nic0")])
+    agent.server.links["eth9"] = Link(mac("eth9"), addresses=[*base_addresses("nic0")])
 
 
 def end_that(agent: MemoryAgent) -> None:
@@ -120,7 +121,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryAgent:
     agent.keeper.commit(1, None)
     assert agent.keeper.stage(desired_state(2, nics=("nic1",)), 30).succeeded
     agent.keeper.commit(2, LEASE_SECONDS)
-    assert agent.server.links["nic0"].addresses == [base_address("nic0")], "it was given back"
+    assert agent.server.links["nic0"].addresses == [*base_addresses("nic0")], "it was given back"
     return agent
 
 
@@ -152,7 +153,7 @@ def test_without_another_use_all_comes_back(agent: MemoryAgent) -> None:
     lease_ends(agent)
     assert is_whole(agent)
     assert agent.keeper.destroy(PLAN).succeeded
-    assert agent.server.links["nic0"].addresses == [base_address("nic0")]
+    assert agent.server.links["nic0"].addresses == [*base_addresses("nic0")]
 
 
 @each_use
@@ -177,7 +178,7 @@ def test_a_lease_that_ends_leaves_the_nic_to_its_owner_and_brings_back_the_rest(
         agent.wait(LONGEST_RETRY_SECONDS)
     assert is_whole(agent)
     assert agent.keeper.destroy(PLAN).succeeded
-    assert agent.server.links["nic0"].addresses == [base_address("nic0")]
+    assert agent.server.links["nic0"].addresses == [*base_addresses("nic0")]
 
 
 @each_use
@@ -201,7 +202,7 @@ def test_what_is_not_back_can_be_destroyed(agent: MemoryAgent) -> None:
     assert lease_ends(agent).phase == "failed"
     assert agent.keeper.destroy(PLAN).succeeded and agent.keeper.lease.is_idle
     assert nic0(agent) == before
-    assert agent.server.links["nic1"].addresses == [base_address("nic1")]
+    assert agent.server.links["nic1"].addresses == [*base_addresses("nic1")]
 
 
 def test_a_nic_that_a_failed_undo_gave_back_is_forgotten(agent: MemoryAgent) -> None:
@@ -212,7 +213,7 @@ def test_a_nic_that_a_failed_undo_gave_back_is_forgotten(agent: MemoryAgent) -> 
     agent.keeper.commit(3, LEASE_SECONDS)
     agent.server.links["nic1"].addresses.append(STORAGE)
     assert lease_ends(agent).phase == "failed"
-    assert agent.server.links["nic0"].addresses == [base_address("nic0")], "given back"
+    assert agent.server.links["nic0"].addresses == [*base_addresses("nic0")], "given back"
     agent.server.links["nic0"].addresses = []
     for _ in range(3):
         agent.wait(LONGEST_RETRY_SECONDS)
@@ -272,8 +273,8 @@ def test_a_nic_that_somebody_took_out_of_our_bridge_for_another_use_is_left_to_t
     server = agent.server
     del server.bridges["pw-nic0"]
     server.switch_follows()
-    server.links["nic0"].addresses = [base_address("nic0")]
-    server.main_routes = [base_route("nic0")]
+    server.links["nic0"].addresses = [*base_addresses("nic0")]
+    server.main_routes = [*base_routes("nic0")]
     give_address(agent)
     of_nic1 = desired_state(1).rules[1]
     server.rules.remove((of_nic1, True))
@@ -282,7 +283,7 @@ def test_a_nic_that_somebody_took_out_of_our_bridge_for_another_use_is_left_to_t
     else:
         agent.keeper.notice()
         agent.wait(5)
-    assert server.links["nic0"].addresses == [base_address("nic0"), STORAGE]
+    assert server.links["nic0"].addresses == [*base_addresses("nic0"), STORAGE]
     assert "pw-nic0" not in server.links
     assert [rule for rule, ours in server.rules if ours] == [of_nic1], "the rest is put back"
     assert any(STORAGE in note for note in agent.keeper.drift.notes) or at_start
@@ -300,8 +301,8 @@ def test_a_state_that_is_staged_again_writes_down_what_a_nic_holds_that_its_owne
     del server.bridges["pw-nic0"]
     server.switch_follows()
     server.links["nic0"].without_root()
-    server.links["nic0"].addresses = [base_address("nic0")]
-    server.main_routes = [base_route("nic0")]
+    server.links["nic0"].addresses = [*base_addresses("nic0")]
+    server.main_routes = [*base_routes("nic0")]
     give_address(agent)
     agent.keeper.notice()
     agent.wait(5)
@@ -311,8 +312,8 @@ def test_a_state_that_is_staged_again_writes_down_what_a_nic_holds_that_its_owne
     assert is_whole(agent)
     agent.restart()
     assert agent.keeper.destroy(PLAN).succeeded
-    assert server.links["nic0"].addresses == [base_address("nic0")]
-    assert server.main_routes == [base_route("nic0")]
+    assert server.links["nic0"].addresses == [*base_addresses("nic0")]
+    assert server.main_routes == [*base_routes("nic0")]
 
 
 @pytest.mark.parametrize("at_start", [False, True], ids=["healing", "the agent's start"])
@@ -335,8 +336,8 @@ def test_a_nic_that_somebody_took_out_of_our_bridge_and_gave_another_address_get
         else:
             agent.keeper.notice()
             agent.wait(5)
-        assert set(server.links["nic0"].addresses) == {base_address("nic0"), STORAGE}
-        assert server.main_routes == [base_route("nic0")] and "pw-nic0" not in server.links
+        assert set(server.links["nic0"].addresses) == {*base_addresses("nic0"), STORAGE}
+        assert server.main_routes == [*base_routes("nic0")] and "pw-nic0" not in server.links
         assert agent.network.harmed == []
     assert at_start or any(STORAGE in note for note in agent.keeper.drift.notes)
     take_address(agent)
@@ -344,5 +345,5 @@ def test_a_nic_that_somebody_took_out_of_our_bridge_and_gave_another_address_get
         agent.wait(LONGEST_RETRY_SECONDS)
     assert is_whole(agent)
     assert agent.keeper.destroy(PLAN).succeeded
-    assert server.links["nic0"].addresses == [base_address("nic0")]
-    assert server.main_routes == [base_route("nic0")]
+    assert server.links["nic0"].addresses == [*base_addresses("nic0")]
+    assert server.main_routes == [*base_routes("nic0")]

@@ -19,6 +19,7 @@ from placewire.agent.reconcile.command_words import interfaces_of, is_a_route, i
         "local 10.7.0.0/25 dev nic0 table 100 congctl lock cubic features ecn tcp_usec_ts",
         "multicast 224.0.0.0/4 dev nic0 scope link",
         "fd00::/64 dev nic0 proto kernel metric 256 pref medium",
+        "::/0 via fe80::1 dev nic0 src fd00::1 metric 1024 hoplimit 9 pref high",
     ],
 )
 def test_a_route_that_ip_prints_for_a_nic_is_one(route: str) -> None:
@@ -32,7 +33,8 @@ def test_a_route_that_ip_prints_for_a_nic_is_one(route: str) -> None:
         "oif mgmt", "nexthop via 10.9.0.1 dev mgmt", "nhid 7", "encap mpls 7", "vrf red",
         "to 10.9.0.0/16", "via link oif mgmt", "features oif mgmt", "mtu oif mgmt", "weight 2",
         "src oif mgmt", "via inet oif mgmt", "proto", "metric lock", "metric lock 5",
-        "quickack lock 1", "rto_min lock 5ms", "\noif mgmt", "--", "-force",
+        "quickack lock 1", "rto_min lock 5ms", "expires 0", "from fd00::/64", "\noif mgmt",
+        "--", "-force",
     ],
 )  # fmt: skip
 def test_a_route_with_any_other_word_is_none(words: str) -> None:
@@ -47,10 +49,11 @@ def test_a_route_with_any_other_word_is_none(words: str) -> None:
         "10.7.0.1/24", "10.7.0.1/24 broadcast 10.7.0.255 scope global label nic0:1 metric 100",
         "10.7.0.1 peer 10.7.0.2/32 scope global",
         "10.7.0.1/24 scope global label nic0 noprefixroute", "fd00::1/64 scope global dynamic",
+        "fd00::1/64 scope 0 metric 70 noprefixroute nodad home autojoin preferred_lft 0",
         "10.7.0.1/24 scope global label nic0 preferred_lft 0",
     ],
 )  # fmt: skip
 def test_an_address_that_ip_prints_for_a_nic_is_one(address: str) -> None:
     assert is_an_address(address)
     assert not is_an_address(f"{address} dev mgmt")
-    assert not is_an_address(f"{address} home")
+    assert not is_an_address(f"{address} temporary")
