@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from placewire.agent.contract.numbers import Count
+from placewire.agent.contract.places import PciPlace
 from placewire.agent.contract.state import NicFacts
 from placewire.frozen import Frozen
 
@@ -39,16 +40,21 @@ class TrafficControl(Frozen):
 
 
 class Device(Frozen):
-    """name: as its driver calls it; `cpu` is the whole processor, with all memory of the server."""
+    """name: as its driver calls it; `cpu` is the whole processor, with all memory of the server.
+    place: of a GPU, where it is known. mig: whether NVIDIA's MIG cuts it into instances; ranks take
+    whole GPUs only."""
 
     name: str
     memory_bytes: Count
+    place: PciPlace | None = None
+    mig: bool = False
 
 
 class Capabilities(Frozen):
     """set_queue_honoured: whether the datapath obeys a flow's set_queue. The kernel datapath does;
     the userspace datapath ignores it (Open vSwitch 3.1). offloading: NICs that can do traffic
-    control in hardware (hw-tc-offload is on)."""
+    control in hardware (hw-tc-offload is on). gpu_problem: why GPUs are not among the devices that
+    this server has, or may have; "": none."""
 
     datapath: Literal["system", "netdev", "none"]
     set_queue_honoured: bool
@@ -59,6 +65,7 @@ class Capabilities(Frozen):
     traffic_control: TrafficControl = TrafficControl()
     offloading: tuple[str, ...] = ()
     devices: tuple[Device, ...] = ()
+    gpu_problem: str = ""
 
     @property
     def steering(self) -> Steering | None:

@@ -23,6 +23,7 @@ from placewire.agent.contract.entries import (
     UnusedRow,
 )
 from placewire.agent.contract.numbers import Count, Generation, ToldSeconds
+from placewire.agent.contract.places import PciPlace
 from placewire.frozen import Frozen
 
 DriftPolicy = Literal["heal", "report"]
@@ -96,6 +97,7 @@ class NicFacts(Frozen):
     nexthops: nexthop objects over it, as `ip nexthop` names them: "id 7 via 10.7.0.2 dev nic0".
     doubled_routes: of `routes`, those in whose place (table, destination, TOS and metric) there is
     another route as well; at most MOST_DOUBLED. other_names: alternative ones (`altname` of `ip`).
+    place: None for one that is on no PCI bus.
     """
 
     name: str
@@ -125,6 +127,7 @@ class NicFacts(Frozen):
     nexthops: tuple[str, ...] = ()
     standing: tuple[str, ...] = ()
     other_names: tuple[str, ...] = ()
+    place: PciPlace | None = None
 
 
 class ForeignEntry(Frozen):

@@ -18,7 +18,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from placewire.agent.contract.entries import Address, Bridge, DatapathType
 from placewire.agent.contract.state import MOST_DOUBLED, NicFacts
-from placewire.agent.drivers import ethtool
+from placewire.agent.drivers import ethtool, pci
 from placewire.agent.drivers.announce import announce
 from placewire.agent.drivers.command import parsed, run, shown
 from placewire.agent.drivers.disciplines import Discipline, read_disciplines
@@ -375,6 +375,7 @@ class InterfaceView:
             doubled_routes=self._doubled(routes),
             nexthops=self.nexthops(name),
             other_names=tuple(link.get("altnames", ())),
+            place=pci.place_of_nic(name),
         )
 
     def address_commands(self, interface: str) -> tuple[str, ...]:

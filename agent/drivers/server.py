@@ -262,6 +262,7 @@ class Server:
     def capabilities(self) -> Capabilities:
         """Says less where Open vSwitch does not answer. Raises EffectError."""
         datapath: Literal["system", "netdev", "none"] = self.datapath
+        found = devices.devices()
         observed, unreadable = self.observe_what_answers()
         # Only a stage and an undo go by what stands on a NIC, and by all of it: a hello is bounded.
         nics = tuple(nic.model_copy(update={"standing": ()}) for nic in observed.nics)
@@ -277,7 +278,8 @@ class Server:
             nics=nics,
             traffic_control=self.traffic_control,
             offloading=abilities.offloading(nic.name for nic in nics),
-            devices=devices.devices(),
+            devices=found.devices,
+            gpu_problem=found.problem,
         )
 
     def _apply_batch(self, batch: list[Step], plan_name: str) -> None:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import IPv4Interface, IPv4Network
 from string import ascii_lowercase
 from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
+from placewire.agent.contract.capabilities import Capabilities
 from placewire.agent.contract.messages import Hello
 from placewire.agent.contract.state import NicFacts
 from placewire.controller.errors import UsageError
@@ -150,14 +151,7 @@ def _server(
         f"      management: {_management(hello) or '0.0.0.0   # not known: where is its SSH?'}",
         "      devices:",
     ]
-    for device in hello.capabilities.devices:
-        part = _TENSORS["cpu" if device.name == "cpu" else "gpu"]
-        memory = int(device.memory_bytes * part / _MEBIBYTE)
-        lines.append(
-            f"        - {{type: {device_type(device.name)}, memory: {memory}MiB}}"
-            f"   # {visible(device.name)}, {part:.0%} of its "
-            f"{device.memory_bytes / 1024**3:.0f} GiB"
-        )
+    lines += [f"        {line}" for line in _devices(hello.capabilities)]
     lines.append("      nics:")
     taken: set[str] = set()
     for port in ports:
@@ -171,6 +165,26 @@ def _server(
     return lines
 
 
+def _devices(found: Capabilities) -> Iterator[str]:
+    if found.gpu_problem:
+        yield f"# GPUs may be missing here. {visible(found.gpu_problem)}"
+    for device in found.devices:
+        at = f" at {visible(device.place.text)}" if device.place else ""
+        if device.mig:
+            yield (
+                f"# {visible(device.name)}{at} is left out: MIG cuts it, and a rank takes a whole "
+                "GPU (nvidia-smi -mig 0 ends that)"
+            )
+            continue
+        part = _TENSORS["cpu" if device.name == "cpu" else "gpu"]
+        memory = int(device.memory_bytes * part / _MEBIBYTE)
+        yield (
+            f"- {{type: {device_type(device.name)}, memory: {memory}MiB}}"
+            f"   # {visible(device.name)}{at}, {part:.0%} of its "
+            f"{device.memory_bytes / 1024**3:.0f} GiB"
+        )
+
+
 def _nic(port: _Port, rail: _Rail) -> str:
     nic, speed = port.nic, port.nic.speed_bits_per_second
     rate = _UNKNOWN_RATE if speed is None else f"{speed / 1e6:.0f}Mbit"
@@ -181,7 +195,8 @@ def _nic(port: _Port, rail: _Rail) -> str:
         "it is down": not nic.up,
         "it has no cable, or nobody at its other end": nic.carrier is False,
     }
-    comment = "; ".join(doubt for doubt, applies in doubts.items() if applies)
+    at = [visible(nic.place.text)] if nic.place else []
+    comment = "; ".join([*at, *(doubt for doubt, applies in doubts.items() if applies)])
     return (
         f"{{name: {nic.name}, rail: {rail.name}, address: {port.address}, rate: {rate}{mtu}, "
         f"take_over: true}}{f'   # {comment}' if comment else ''}"

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from placewire.agent.contract.capabilities import Capabilities
 from placewire.agent.contract.diagnosis import Diagnosis, Finding
 from placewire.agent.contract.messages import Hello
 from placewire.agent.contract.state import NicFacts
+from placewire.controller.plan.job import ReplayJob
 from placewire.controller.plan.plan import Plan
+from placewire.controller.verify.gpus import gpu_findings
 from placewire.optimizer.cluster_plan.section import PlanNic, PlanServer
 from placewire.optimizer.quantities import format_bits_per_second
 
@@ -21,15 +22,19 @@ _CLOCKS_APART_SECONDS = 1.0
 
 def plan_findings(plan: Plan, hellos: Mapping[str, Hello]) -> dict[str, list[Finding]]:
     """Finds where servers are not as the plan says; skips those that do not answer."""
+    computes = not isinstance(plan.job, ReplayJob)
     return {
-        server.name: list(_server_findings(server, hellos[server.name].capabilities))
+        server.name: [
+            *_server_findings(server, hellos[server.name]),
+            *(gpu_findings(server, hellos[server.name]) if computes else ()),
+        ]
         for server in plan.cluster.servers
         if server.name in hellos
     }
 
 
-def _server_findings(server: PlanServer, found: Capabilities) -> Iterator[Finding]:
-    facts = {nic.name: nic for nic in found.nics}
+def _server_findings(server: PlanServer, hello: Hello) -> Iterator[Finding]:
+    facts = {nic.name: nic for nic in hello.capabilities.nics}
     for nic in server.nics:
         if (there := facts.get(nic.name)) is None:
             yield Finding(
