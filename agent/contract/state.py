@@ -90,8 +90,9 @@ class NicFacts(Frozen):
     least_mtu_bytes, largest_mtu_bytes: what its driver accepts; None: the driver does not say.
     link_type, kind: in the words of `ip -d link`, for example "ether" and "macvlan"; kind is "" for
     an adapter's own interface. resolves_neighbours: False where it is set to NOARP or POINTOPOINT.
-    lost_with_addresses: IPv4 entries that somebody set and that the kernel drops with the NIC's
-    last address, as `ip` names them: "neigh 10.7.0.9 dev nic0", "neigh proxy …", "route local …".
+    lost_with_addresses: entries that somebody set and that are lost with the NIC's addresses, as
+    `ip` names them: "neigh 10.7.0.9 dev nic0", "neigh proxy …", "route local …". The kernel drops
+    those of IPv4 with the last address; neighbours of IPv6 stay and are of no use.
     standing: what would be lost or cut off if a NIC that is down, or was taken over, were set down:
     "interface vlan7", "address 10.99.0.7/24", "route …", "neighbour …" and the like; in no hello.
     nexthops: nexthop objects over it, as `ip nexthop` names them: "id 7 via 10.7.0.2 dev nic0".

@@ -186,12 +186,13 @@ class InterfaceView:
 
     def _lost_with_addresses(self, nic: str) -> tuple[str, ...]:
         asked = (("", self.permanent_neighbours), ("proxy ", self.proxied))
+        has_v6 = any(":" in address for address in self.addresses(nic))
         return (
             *(
                 f"neigh {kind}{entry['dst']} dev {nic}"
                 for kind, entries in asked
                 for entry in entries
-                if entry.get("dev") == nic and ":" not in entry["dst"]
+                if entry.get("dev") == nic and (has_v6 or ":" not in entry["dst"])
             ),
             *(f"route {line}" for line in self.local_routes if is_over(line, nic)),
         )

@@ -268,6 +268,8 @@ def goes_with_move(held: TakenOver, nic: NicFacts) -> Iterator[ForeignEntry]:
             )
     for entry in nic.lost_with_addresses:
         kind, _, words = entry.partition(" ")
+        if is_of_v6(words.removeprefix("proxy ")):
+            continue
         yield ForeignEntry(
             collection=NEIGHBOURS,
             key=f"{nic.name} {entry}",

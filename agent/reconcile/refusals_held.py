@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from ipaddress import IPv6Interface, IPv6Network
 from itertools import islice
 
 from placewire.agent.contract.entries import Bridge
@@ -28,10 +29,15 @@ def lost_refusals(nic: NicFacts) -> Iterator[Refusal]:
     where = f"NIC {nic.name}"
     for entry in nic.lost_with_addresses:
         kind, _, words = entry.partition(" ")
+        of_v6 = is_of_v6(words.removeprefix("proxy "))
         yield refuse(
             where,
-            f"has the entry `{entry}` that someone set, and the kernel drops it with the last "
-            "address of a NIC",
+            f"has the entry `{entry}` that someone set, and "
+            + (
+                "it would be of no use while the NIC's IPv6 is on a bridge"
+                if of_v6
+                else "the kernel drops it with the last address of a NIC"
+            ),
             f"use a NIC without, or remove it (ip {kind} del {words})",
         )
     if any(is_of_v6(text) for text in (*nic.addresses, *nic.routes)):
@@ -165,6 +171,34 @@ def _immovable_routes(nic: NicFacts) -> Iterator[Refusal]:
                 f"has the route {route!r}, which cannot be moved to the bridge and back as it is",
                 f"remove that route first (ip route del {route})",
             )
+
+
+def shared_subnet_refusals(nic: NicFacts, observed: ObservedState) -> Iterator[Refusal]:
+    """Refuses a NIC that has an IPv6 subnet in common with another interface: the kernel uses the
+    first of their routes, and that of the other one would be the first after an undo."""
+    own = {subnet: command.split()[0] for command in nic.address_commands
+           if (subnet := _subnet_v6(command))}  # fmt: skip
+    others = [(o.name, c) for o in observed.nics if o.name != nic.name for c in o.address_commands]
+    others += [(entry.interface, entry.address) for entry in observed.addresses_elsewhere]
+    for name, command in others:
+        if (subnet := _subnet_v6(command)) in own:
+            yield refuse(
+                f"NIC {nic.name}",
+                f"has {own[subnet]}, and {name} has {command.split()[0]} of the same subnet and "
+                "metric: the order of their routes could not be given back",
+                "give one of them an address of another subnet, or another metric",
+            )
+
+
+def _subnet_v6(command: str) -> tuple[IPv6Network, str] | None:
+    """The subnet of an IPv6 address to which the kernel has made a route, and its metric; None for
+    other addresses."""
+    words = command.split()
+    if not is_of_v6(command) or "noprefixroute" in words or "peer" in words:
+        return None
+    network = IPv6Interface(words[0]).network
+    metric = words[words.index("metric") + 1] if "metric" in words else ""
+    return None if network.prefixlen == network.max_prefixlen else (network, metric)
 
 
 def source_refusals(nic: NicFacts, observed: ObservedState) -> Iterator[Refusal]:

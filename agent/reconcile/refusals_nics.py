@@ -22,6 +22,7 @@ from placewire.agent.reconcile.refusals_held import (
     doubled_refusals,
     holding_refusals,
     lost_refusals,
+    shared_subnet_refusals,
     source_refusals,
 )
 
@@ -72,6 +73,7 @@ def bridge_refusals(
             if nic.name not in taken:
                 yield from source_refusals(nic, observed)
                 yield from doubled_refusals(nic)
+                yield from shared_subnet_refusals(nic, observed)
     for bridge in wanted.bridges:
         if sum(other.nic == bridge.nic for other in wanted.bridges) > 1:
             yield refuse(

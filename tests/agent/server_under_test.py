@@ -31,6 +31,8 @@ _SHOWN = {
     "links": "ip -j -d link show; ",
     "addresses": "ip -4 address show; ",
     "routes": "ip -4 route show table all; ",
+    "IPv6": "for n in nic0 nic1; do ip -6 address show dev $n; ip -6 route show table all dev $n; "
+    "done 2>/dev/null; true; ",
     "rules": "ip rule show; ",
     "qdiscs": "tc qdisc show; ",
     "filters": "for n in nic0 nic1; do tc class show dev $n; tc filter show dev $n; done; ",
@@ -144,6 +146,7 @@ class ServerUnderTest:
         # Without `nodad` from now on, so that it is seen where an undo leaves that.
         self.sh("ip address replace fd07::1/64 dev nic0; "
                 "ip route add 2001:db8::/32 via fd07::2 dev nic0 src fd07::1")  # fmt: skip
+        wait_for(lambda: "tentative" not in self.sh("ip address show dev nic0"), "its addresses")
 
     def snapshot(self) -> dict[str, str]:
         """All that a restore must bring back, as the system's own tools show it."""

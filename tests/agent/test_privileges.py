@@ -22,6 +22,7 @@ from placewire.agent.contract.messages import Destroy, ReadBack, StartServers, S
 from placewire.agent.contract.messages import Stage as StageRequest
 from tests.agent.agent_process import config_file, readable_python
 from tests.agent.controller_double import ControllerDouble, write_certificates
+from tests.agent.keeping import reaches
 from tests.agent.server_under_test import ServerUnderTest, server_under_test, wait_for
 from tests.agent.states import desired_state
 from tests.paths import ROOT
@@ -137,6 +138,7 @@ def stage(generation: int) -> StageRequest:
 @pytest.mark.slow
 def test_it_applies_measures_resumes_and_restores(unprivileged: Unprivileged) -> None:
     server = unprivileged.server
+    server.give_ipv6()
     before = server.snapshot()
     former = server.sh("cat /sys/class/net/nic0/address").strip()
     server.sh(f"ip neigh replace 10.7.0.1 dev nic0 lladdr {former} nud stale", peer=True)
@@ -153,6 +155,7 @@ def test_it_applies_measures_resumes_and_restores(unprivileged: Unprivileged) ->
         known = "ip -o neigh show 10.7.0.1"
         wait_for(lambda: server.sh(known, peer=True).split()[4] == bridge, "the peer to be told")
         assert bridge != former or server.config.datapath == "system"
+        assert server.inside(reaches, "fd07::1", peer=True), "its IPv6 address has moved, too"
         transfer = Transfer(
             source="s2", destination="s1", rail="a", source_address="10.7.0.2",
             destination_address="10.7.0.1", tcp_port=5301, promised_bits_per_second=1e6,

@@ -636,6 +636,8 @@ def test_what_the_kernel_drops_with_the_last_address_is_a_fact(said: dict[str, s
         "neigh proxy 10.7.0.8 dev nic0",
         "route local 192.0.2.0/24 dev nic0 scope 254",
     )
+    with_v6 = nic0(said, [of_nic0("10.7.0.1"), v6("fd00::1", "0")]).lost_with_addresses
+    assert "neigh fd00::9 dev nic0" in with_v6
 
 
 def test_a_route_of_ours_is_ours_by_its_numbers(said: dict[str, str]) -> None:

@@ -363,6 +363,7 @@ def test_what_cannot_be_done_is_refused(changes: dict[str, Any], expected: str) 
         (nic("nic0", routes=("default nexthop via 1.2.3.4 dev nic0 nexthop",)), "multipath"),
         (nic("nic0", routes=("10.8.0.0/16 nhid 7 via 1.2.3.4 dev nic0",)), "nhid 7 via"),
         (nic("nic0", routes=("2001:db8::/32 dev nic0 metric 1024 expires 0",)), "as it is"),
+        (nic("nic0", lost_with_addresses=("neigh proxy fd00::9 dev nic0",)), "be of no use while"),
         (nic("nic0", routes=("2001:db8::/32 from fd00::/64 dev nic0",)), "as it is"),
         (nic("nic0", "10.9.0.1/24"), "reaches its controller"),
         (
@@ -383,6 +384,24 @@ def test_nics_that_must_not_be_taken_over(facts: NicFacts, expected: str) -> Non
     observed = BARE.model_copy(update={"nics": (facts, *BARE.nics[1:])})
     found = refusals(desired_state(1), observed, Ledger(), FACTS, WAY)
     assert any(expected in refusal.what for refusal in found), found
+
+
+@pytest.mark.parametrize(
+    ("other", "is_refused"),
+    [
+        ("fd00::9/64 scope 0", True), ("fd00::9/64 scope 0 noprefixroute", False),
+        ("fd00::9/64 scope 0 metric 70", False), ("fd00:0:0:1::9/64 scope 0", False),
+    ],
+)  # fmt: skip
+def test_an_ipv6_subnet_in_common_with_another_interface_is_refused(
+    other: str, is_refused: bool
+) -> None:
+    nics = (nic("nic0", "fd00::1/64", address_commands=("fd00::1/64 scope 0",)),
+            nic("eth9", address_commands=(other,)))  # fmt: skip
+    observed = BARE.model_copy(update={"nics": nics})
+    desired = desired_state(1, nics=("nic0",))
+    found = refusals(desired, observed, Ledger(), FACTS, WAY)
+    assert any("eth9 has fd00::9/64 of the same subnet" in r.what for r in found) == is_refused
 
 
 @pytest.mark.parametrize("over", ["mgmt", "br-ex", "lo"])
