@@ -3,13 +3,16 @@ onto a bridge by itself."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
+import subprocess
 import time
 from typing import Any
 
 import pytest
 
+from placewire.agent.drivers.kernel_events import KernelEvents
 from placewire.oracle.differences import differences
 from placewire.oracle.namespace import take_in
 from tests.agent import keeping
@@ -138,6 +141,33 @@ def test_what_somebody_changes_of_it_is_put_back(
     assert server.inside(keeping.resume, server.config).succeeded
     # Whoever sets an address to the NIC says no more of it than that it is there.
     assert [d for d in differences(applied, _snapshot(server)) if "nodad" not in d] == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["ip address add fd0b::1/64 dev nic0 nodad", "ip -6 route add 2001:dbd::/32 dev nic0"],
+)
+def test_the_kernel_tells_of_changes(server_with_v6: ServerUnderTest, change: str) -> None:
+    assert server_with_v6.inside(_notices, change)
+    of_another = change.replace("nic0", "nic1").replace("2001:dbd", "2001:dbe")
+    assert not server_with_v6.inside(_notices, of_another)
+
+
+def _notices(change: str) -> bool:
+    async def watching() -> bool:
+        noticed = asyncio.Event()
+        events = KernelEvents(noticed.set)
+        events.open(frozenset({"nic0"}))
+        subprocess.run(change.split(), check=True)
+        try:
+            await asyncio.wait_for(noticed.wait(), 1)
+        except TimeoutError:
+            return False
+        finally:
+            events.close()
+        return True
+
+    return asyncio.run(watching())
 
 
 def test_a_lost_state_is_taken_back_from_the_marks(server_with_v6: ServerUnderTest) -> None:
