@@ -87,12 +87,11 @@ def _to_bridge(step: NicStep) -> list[list[str]]:
     on_nic, on_bridge = (_identified(view, name) for name in (nic, step.bridge))
     leaving = [a for a in held.addresses if not is_of_v6(a) or identity_of_address(a) in on_nic]
     coming = [a for a in held.addresses if is_of_v6(a) and identity_of_address(a) not in on_bridge]
-    # Without that word, the kernel tells the neighbours of an address that works at once.
-    at_once = ["nodad"] if sysctl.looks_for_duplicates() else []
     return [
         *[["ip", "route", "del", *line.split()] for line in there if identity(line) in moving],
-        *[_give(_without_nodad(address), at_once, step.bridge) for address in reversed(coming)],
+        *[_give(_without_nodad(address), ["nodad"], step.bridge) for address in reversed(coming)],
         *[["ip", "address", "del", *identity_of_address(a), "dev", nic] for a in leaving],
+        *(_telling_neighbours(view, nic, step.bridge) if coming else ()),
         *_give_routes(routes, there),
     ]
 
@@ -109,6 +108,15 @@ def _identified(view: InterfaceView, interface: str) -> set[tuple[str, ...]]:
 
 def _give(address: str, flags: Sequence[str], interface: str) -> list[str]:
     return ["ip", "address", "replace", *address.split(), *flags, "dev", interface]
+
+
+def _telling_neighbours(view: InterfaceView, nic: str, bridge: str) -> list[list[str]]:
+    """The kernel tells neighbours of the bridge's IPv6 addresses (ndisc_notify) when its MAC
+    address is set, to what it is already as well; not of an address that it gets with `nodad`. On
+    the kernel datapath the MAC address is the NIC's own, and nothing is new to them."""
+    if not {nic, bridge} <= {*view.names} or view.mac(nic) == view.mac(bridge):
+        return []
+    return [["ip", "link", "set", "dev", bridge, "address", view.mac(bridge)]]
 
 
 def _without_nodad(address: str) -> str:

@@ -54,22 +54,16 @@ def switch_ipv6_off(interface: str) -> None:
 
 
 def switch_ipv6_on(interface: str) -> None:
-    """For addresses that move to this bridge: none is configured from a router's advertisement, an
-    address is not looked for elsewhere before it works, because it was in use here, and neighbours
-    are told at once of its new MAC address. Does nothing where IPv6 is on: whoever switched it on
-    may have set these otherwise. Raises EffectError."""
+    """For addresses that move to this bridge: none is configured from a router's advertisement, its
+    link-local address is not looked for elsewhere before it works, and neighbours are told where
+    its MAC address is set. Does nothing where IPv6 is on: whoever switched it on may have set these
+    otherwise. Raises EffectError."""
     folder = f"net.ipv6.conf.{interface}"
     if read_values([f"{folder}.disable_ipv6"]) == {f"{folder}.disable_ipv6": "0"}:
         return
     values = {"accept_ra": "0", "accept_dad": "0", "ndisc_notify": "1", "disable_ipv6": "0"}
     for key, value in values.items():
         _write(f"{folder}.{key}", value)
-
-
-def looks_for_duplicates() -> bool:
-    """Whether an administrator has every interface look for duplicates of its IPv6 addresses."""
-    name = "net.ipv6.conf.all.accept_dad"
-    return read_values([name]).get(name, "0") != "0"
 
 
 def change_sysctls(steps: Sequence[EntryStep]) -> None:

@@ -52,16 +52,17 @@ def _nearest(server: PlanServer, hello: Hello, gpus: Sequence[Device]) -> Iterat
     planned = {nic.name for nic in server.nics}
     ports = [nic for nic in hello.capabilities.nics if nic.place and _could_carry(nic, hello)]
     for number, gpu in enumerate(gpus):
-        if gpu.mig or gpu.place is None or not any(nic.name in planned for nic in ports):
+        at = gpu.place
+        if gpu.mig or at is None or not any(nic.name in planned for nic in ports):
             continue
-        best = max(_nearness(gpu.place, nic) for nic in ports)
-        near = [nic for nic in ports if _nearness(gpu.place, nic) == best]
+        nearness = {nic.name: _nearness(at, nic) for nic in ports}
+        near = [nic for nic in ports if nearness[nic.name] == max(nearness.values())]
         ours = [nic for nic in near if nic.name in planned]
         where = _name(number, gpu)
         if ours:
             yield Finding(
                 severity="note", where=where,
-                what=f"is nearest to {_listed(ours)}: {_relation(gpu.place, ours[0])}",
+                what=f"is nearest to {_listed(ours)}: {_relation(at, ours[0])}",
                 why="of the plan's NICs, what it sends has the shortest way to these", remedy="",
             )  # fmt: skip
         else:
@@ -69,8 +70,8 @@ def _nearest(server: PlanServer, hello: Hello, gpus: Sequence[Device]) -> Iterat
             yield Finding(
                 severity="note", where=where,
                 what=f"is nearest to {_listed(near)}, not in the plan: "
-                f"{_relation(gpu.place, near[0])}; to {_listed(used)}: "
-                f"{_relation(gpu.place, max(used, key=lambda nic: _nearness(gpu.place, nic)))}",
+                f"{_relation(at, near[0])}; to {_listed(used)}: "
+                f"{_relation(at, max(used, key=lambda nic: nearness[nic.name]))}",
                 why="what it sends has a longer way to the plan's NICs",
                 remedy=f"plan {near[0].name}, if it reaches the other servers",
             )  # fmt: skip

@@ -65,8 +65,8 @@ def test_init_writes_the_gpus_of_each_server(lab: TestCluster, answer: Path) -> 
     assert file.read_text().count("# NVIDIA A100-SXM4-80GB, 90% of its 80 GiB") == 4
     says(answer, A100.format(0x65, "Enabled"), A100.format(0xE5, "Disabled"))
     done = doctor(lab, file)
-    for server in SERVERS:
-        told = [(f["where"], f["what"]) for f in done.document["servers"][server]]
+    for name in SERVERS:
+        told = [(f["where"], f["what"]) for f in done.document["servers"][name]]
         assert ("GPU 0 (NVIDIA A100-SXM4-80GB)", "is cut into instances by MIG") in told
         assert ("GPUs", "are 1 whole ones, the plan has 2") in told
 

@@ -26,7 +26,7 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Smi:
     """Sets what the command does, by a shell's script. Each start adds a line to `started`."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(devices, "_driver", devices._Asking())
-    monkeypatch.setattr(devices.pci, "nvidia_gpus", lambda: ())
+    monkeypatch.setattr(pci, "nvidia_gpus", lambda: ())
 
     def does(script: str) -> None:
         command = tmp_path / "nvidia-smi"
@@ -61,7 +61,7 @@ def test_without_a_driver_there_is_the_processor_alone(
     none = Found((devices.processor(),), "")
     monkeypatch.setenv("PATH", "/nowhere")
     assert devices.devices() == none
-    monkeypatch.setattr(devices.pci, "nvidia_gpus", lambda: ("0000:65:00.0",))
+    monkeypatch.setattr(pci, "nvidia_gpus", lambda: ("0000:65:00.0",))
     assert devices.devices().problem == (
         "NVIDIA's GPU at 0000:65:00.0: nvidia-smi is not installed on this server"
     )
@@ -77,7 +77,7 @@ def test_a_driver_that_fails_is_told_unless_there_is_no_gpu(
     )
     smi("echo 'No devices were found'; exit 6")
     assert devices.devices().problem == ""
-    monkeypatch.setattr(devices.pci, "nvidia_gpus", lambda: ("0000:65:00.0",))
+    monkeypatch.setattr(pci, "nvidia_gpus", lambda: ("0000:65:00.0",))
     assert "65:00.0: nvidia-smi failed: No devices" in devices.devices().problem
     smi("echo 'NVIDIA GB10, [N/A], 0000000F:01:00.0, [N/A]'")
     assert "does not tell the memory of NVIDIA GB10: [N/A]" in devices.devices().problem

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from placewire.agent.contract.capabilities import Capabilities, Device
@@ -47,7 +49,7 @@ def found(
     planned: tuple[str, ...] = ("a100", "a100"),
     problem: str = "",
     job: dict[str, Any] | None = None,
-    **hello: Any,
+    hello: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[tuple[str, str, str]]:
     document = plan_document(2)
     for server in document["cluster"]["servers"]:
@@ -86,9 +88,9 @@ def test_a_nearest_nic_that_is_not_in_the_plan_is_told_with_the_nodes() -> None:
     )
     # What no plan could have is no choice.
     management = {"management": None, "management_interfaces": ("ens9",)}
-    only = found(gpu(GPU_0), gpu(GPU_1), nics=nics, **management)[1]
+    only = found(gpu(GPU_0), gpu(GPU_1), nics=nics, hello=management)[1]
     assert only[2] == "is nearest to nic0, nic1: NUMA node 1 to 0"
-    assert found(gpu(GPU_0), gpu(GPU_1), nics=nics, protected=("ens9",))[1] == only
+    assert found(gpu(GPU_0), gpu(GPU_1), nics=nics, hello={"protected": ("ens9",)})[1] == only
 
 
 def test_where_places_are_not_known_nothing_is_said() -> None:
