@@ -9,6 +9,7 @@ import torch
 
 from benchmarks.job.rank_pool import Trained
 from placewire.job.contract.specification import OptimizerSpec
+from placewire.optimizer.capture.metrics import loss_in
 from placewire.optimizer.capture.protocol import ModelWithLoss, TrainingStep, load_training_step
 from placewire.optimizer.capture.updates import OptimizerChoice
 
@@ -40,7 +41,7 @@ class EagerStep:
         for group in self.optimizer.param_groups:
             group["lr"] = self.choice.lr_at(number)
         self.optimizer.zero_grad()
-        loss: torch.Tensor = self.module(*inputs)
+        loss = loss_in(self.module(*inputs))
         loss.backward()
         if self.choice.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.choice.clip_norm)

@@ -109,14 +109,14 @@ class RunReport(Frozen):
     ended in this run. measured_step_seconds is the median of all steps but the first, which warms
     up caches and connections; of one step alone it is that step; of none there is none.
     steps: how many there were; None in a former release's report. step_seconds, which is empty
-    where no time is to be believed, and losses begin with step first_step, which is not 0 where the
-    job was resumed; a loss that is not finite is None. checkpoint: the last whole one. failure:
-    None where the run came to its end. files: paths of the run's graph, placement and, if there is
-    one, trace. allocation_digest: of the bandwidth in the placement's file, which another search
-    may have replaced since; None for a script and in a former release's report. A script that
-    places itself has no operators and no prediction; rails says how it used its NICs. nic_use: None
-    in a former release's report, and of a job that was too short. notes: what else is to be known
-    of this report, in sentences."""
+    where no time is to be believed, losses, and metrics by name begin with step first_step, which
+    is not 0 where the job was resumed; a loss or metric that is not finite is None. checkpoint: the
+    last whole one. failure: None where the run came to its end. files: paths of the run's graph,
+    placement and, if there is one, trace. allocation_digest: of the bandwidth in the placement's
+    file, which another search may have replaced since; None for a script and in a former release's
+    report. A script that places itself has no operators and no prediction; rails says how it used
+    its NICs. nic_use: None in a former release's report, and of a job that was too short. notes:
+    what else is to be known of this report, in sentences."""
 
     version: Literal[1] = 1
     plan_name: str
@@ -147,6 +147,7 @@ class RunReport(Frozen):
     measured_step_seconds: float | None = None
     losses: tuple[float | None, ...] = ()
     nic_use: NicUse | None = None
+    metrics: Mapping[str, tuple[float | None, ...]] = {}
     traffic: tuple[TrafficRow, ...] = ()
     peak_memory_bytes: Mapping[str, int] = {}
     network: NetworkAfter
@@ -227,6 +228,16 @@ def losses(events: Sequence[RankEvent], steps: range) -> tuple[float | None, ...
     return tuple(by_step.get(step) for step in steps) if by_step else ()
 
 
+def metrics(events: Sequence[RankEvent], steps: range) -> dict[str, tuple[float | None, ...]]:
+    """Returns by name the metric of each of these steps, None where it is not finite."""
+    found: dict[str, dict[int, float]] = {}
+    for event in events:
+        if isinstance(event, StepDone):
+            for name, value in event.metrics.items():
+                found.setdefault(name, {})[event.step] = value
+    return {name: tuple(by_step.get(k) for k in steps) for name, by_step in found.items()}
+
+
 def typical_step(steps: Sequence[float]) -> float | None:
     return statistics.median(steps[1:] if len(steps) > 1 else steps) if steps else None
 
@@ -305,6 +316,7 @@ def of_placed(
             "step_seconds": times,
             "measured_step_seconds": typical_step(times),
             "losses": losses(events, steps),
+            "metrics": metrics(events, steps),
             "first_step": first_step,
             "resumed": resumed,
             "checkpoint": saved[-1] if saved else resumed,

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from placewire.job.contract.specification import StepDone
 
 
 @dataclass(frozen=True)
 class Step:
-    """seconds: of the slowest rank. loss: None where no rank computes one."""
+    """seconds: of the slowest rank. loss: None where no rank computes one. metrics: those that are
+    finite, of all ranks."""
 
     number: int
     seconds: float
     loss: float | None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class Steps:
@@ -31,4 +34,13 @@ class Steps:
             return None
         of_step = self._under_way.pop(event.step).values()
         losses = [one.loss for one in of_step if one.loss is not None]
-        return Step(event.step, max(one.seconds for one in of_step), losses[0] if losses else None)
+        metrics = {name: value for one in of_step for name, value in one.metrics.items()}
+        seconds = max(one.seconds for one in of_step)
+        return Step(event.step, seconds, losses[0] if losses else None, metrics)
+
+
+def reported(loss: float | None, metrics: Mapping[str, float]) -> str:
+    """What a line about a step ends with: `, loss 2.302585, accuracy 0.125`."""
+    told = [] if loss is None else [f"loss {loss:.6f}"]
+    told += [f"{name} {value:.6g}" for name, value in metrics.items()]
+    return "".join(f", {one}" for one in told)

@@ -20,7 +20,7 @@ from placewire.controller.show.changes import previewed_lines
 from placewire.controller.show.console import console
 from placewire.controller.show.outcomes import progress_line
 from placewire.controller.show.status import show_job, show_servers
-from placewire.controller.show.steps import Steps
+from placewire.controller.show.steps import Steps, reported
 from placewire.controller.verify.rail_use import REMEDY, complaints
 from placewire.job.contract.specification import (
     Carried,
@@ -128,8 +128,8 @@ class Show:
     def event(self, event: RankEvent) -> None:
         if isinstance(event, StepDone):
             if (step := self._steps.ended(event)) is not None:
-                loss = "" if step.loss is None else f", loss {step.loss:.6f}"
-                self.progress(f"step {step.number}: {step.seconds:.3f} s{loss}")
+                told = reported(step.loss, step.metrics)
+                self.progress(f"step {step.number}: {step.seconds:.3f} s{told}")
         elif isinstance(event, Started | Resumed):
             self.progress(
                 f"rank {event.rank} runs, pid {event.pid}"

@@ -22,6 +22,8 @@ from placewire.job.contract.checkpoint import CheckpointSpec
 # What a rank reports may come from its model: bounded, so that everybody can compute with it.
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
+# Names as placewire.optimizer.capture.metrics has them.
+MetricName = Annotated[str, Field(min_length=1, max_length=64)]
 # A sentence may quote what others wrote: a name of any length, or of bytes that are no UTF-8.
 _LONGEST_SENTENCE = 10_000
 
@@ -256,14 +258,15 @@ class Calibrated(Frozen):
 
 
 class StepDone(Frozen):
-    """seconds: from the barrier before the step. loss: from the rank that computes it, where it is
-    finite."""
+    """seconds: from the barrier before the step. loss, and metrics by their names: from the rank
+    that computes them, where they are finite."""
 
     event: Literal["step"] = "step"
     rank: Count
     step: Count
     seconds: Seconds
     loss: float | None = None
+    metrics: Annotated[Mapping[MetricName, float], Field(max_length=32)] = {}
 
 
 class Carried(Frozen):

@@ -42,17 +42,17 @@ class ClockedStep:
         self._timed: fx.GraphModule | None = None
 
     def run(self, *inputs: Any) -> Any:
-        """Returns the loss where this rank computes it, as RankProgram.module does."""
+        """Returns what RankProgram.module does."""
         if self._timed is None:
             clocked = with_clock(self._module.graph, self.ends, self._clock)
             self._timed = fx.GraphModule(self._module, clocked)
-        loss, readings = self._timed(*inputs)
+        reported, readings = self._timed(*inputs)
         for identifier in self._inputs:  # there when the step begins
             self._recorder.operator(identifier, readings[0], readings[0])
         for operator, (began, ended) in zip(self._ended, pairwise(readings), strict=True):
             if operator is not None:
                 self._recorder.operator(operator, began, ended)
-        return loss
+        return reported
 
 
 def synchronised_clock() -> float:

@@ -88,7 +88,8 @@ class Unpack(torch.nn.Module):
 
 @dataclass(frozen=True)
 class RankProgram:
-    """module(*inputs) runs one step and returns the loss where this rank computes it, else None.
+    """module(*inputs) runs one step and returns those of the reported scalars that this rank
+    computes, by name: the loss is `loss`.
 
     inputs: positions in a batch of the tensors that the module takes. stepped: the modules that
     must be told the step's number. held: the parameters and buffers that this rank keeps, by
@@ -169,8 +170,8 @@ class _Lowering:
                 )
             self._operator(nodes[identifier])
             self._sends(identifier)
-        has_loss = self.captured.loss in self.order
-        self.graph.output(self.values[self.captured.loss] if has_loss else None)
+        own = {n: i for n, i in self.captured.reported.items() if i in self.values}
+        self.graph.output({name: self.values[identifier] for name, identifier in own.items()})
         self.graph.lint()
         for node in self.graph.nodes:
             node.meta = {}  # shapes and source lines of the capture, as large as a small model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -41,6 +41,7 @@ from placewire.job.transport.rendezvous import open_store, report_failure
 from placewire.job.transport.transport import Alone, Transport
 from placewire.optimizer.capture.allocations import weigh, workspace_bytes
 from placewire.optimizer.capture.memory import MemoryMeter, held_bytes
+from placewire.optimizer.capture.metrics import LOSS
 from placewire.optimizer.capture.partial_values import capture_part
 from placewire.optimizer.capture.protocol import Tensors
 from placewire.optimizer.capture.updates import OptimizerChoice
@@ -48,17 +49,19 @@ from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.placement import Placement, load_placement
 
 Emit = Callable[[RankEvent], None]
+Scalars = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Program:
-    """load(step) returns a step's data, untimed. run(data) runs the step and returns its loss,
-    where this rank has it. recorder: told of each step. checkpoints: where the job keeps any.
-    notes: what the user should know of the start. held_bytes(): of what stays between steps."""
+    """load(step) returns a step's data, untimed. run(data) runs the step and returns those scalars
+    by name that this rank reports. recorder: told of each step. checkpoints: where the job keeps
+    any. notes: what the user should know of the start. held_bytes(): of what stays between steps.
+    """
 
     structure_hash: str
     load: Callable[[int], Tensors]
-    run: Callable[[Tensors], torch.Tensor | None]
+    run: Callable[[Tensors], Scalars]
     recorder: Recorder
     checkpoints: Checkpoints | None = None
     notes: tuple[str, ...] = ()
@@ -176,18 +179,18 @@ def _placed(
         batch = batches(step)
         return tuple(batch[position] for position in rank_program.inputs)
 
-    def run(inputs: Tensors) -> torch.Tensor | None:
-        loss: torch.Tensor | None
+    def run(inputs: Tensors) -> Scalars:
+        reported: Scalars
         if recorder.weighing:
-            loss, peaks = weigh(rank_program.module, clocked.ends, inputs, device_type)
+            reported, peaks = weigh(rank_program.module, clocked.ends, inputs, device_type)
             found = workspace_bytes(captured, peaks).tolist()
             recorder.workspace_bytes = dict(zip(captured.operators.ids, found, strict=True))
-            return loss
+            return reported
         module = clocked.run if recorder.on else rank_program.module
-        loss = module(*inputs)
+        reported = module(*inputs)
         if device_type == "cuda":
             torch.cuda.synchronize()
-        return loss
+        return reported
 
     checkpoints = None
     state = rank_state(captured, rank_program, is_first=others)
@@ -224,11 +227,19 @@ def _replayed(
     recorder = Recorder(spec, placement)
     watched = recorder.around(transport)
 
-    def run(inputs: Tensors) -> torch.Tensor | None:
+    def run(inputs: Tensors) -> Scalars:
         replay_step(actions, watched, payload, recorder)
-        return None
+        return {}
 
     return Program(graph.structure_hash, lambda step: (), run, recorder)
+
+
+def _numbers(reported: Scalars) -> tuple[float | None, dict[str, float]]:
+    """Returns the loss and the metrics that are finite. A step that diverges is the user's matter:
+    the training goes on."""
+    numbers = {name: float(value) for name, value in reported.items()}
+    finite = {name: number for name, number in numbers.items() if math.isfinite(number)}
+    return finite.pop(LOSS, None), finite
 
 
 def _run_steps(
@@ -241,16 +252,14 @@ def _run_steps(
             transport.begin_step()
             start = time.perf_counter()
             program.recorder.begin(step, start)
-            loss = program.run(data)
+            reported = program.run(data)
             transport.end_step()
             finish = time.perf_counter()
             seconds = finish - start
             program.recorder.end(finish)
-            value = None if loss is None else float(loss)
-            if value is not None and not math.isfinite(value):
-                value = None  # A step that diverges is the user's matter; the training goes on.
-            emit(StepDone(rank=spec.rank, step=step, seconds=seconds, loss=value))
-            del data, loss
+            loss, metrics = _numbers(reported)
+            emit(StepDone(rank=spec.rank, step=step, seconds=seconds, loss=loss, metrics=metrics))
+            del data, reported
             if step == beginning.step and step + 1 < spec.steps:
                 meter.after_first_step(program.held_bytes())
             if checkpoints is not None and checkpoints.is_due(step + 1, spec.steps):

@@ -44,9 +44,9 @@ def differences_between(saved: Manifest, job: Manifest) -> tuple[str, ...]:
 def same_computation(saved: Manifest, job: Manifest) -> bool:
     """Whether both compute the same loss, however they update weights; a former release noted only
     the whole step."""
-    if saved.computation_hash and job.computation_hash:
-        return saved.computation_hash == job.computation_hash
-    return saved.structure_hash == job.structure_hash
+    if saved.structure_hash == job.structure_hash:
+        return True
+    return bool(saved.computation_hash) and saved.computation_hash == job.computation_hash
 
 
 def _tensor_differences(saved: Mapping[str, str], job: Mapping[str, str]) -> list[str]:

@@ -25,6 +25,7 @@ from placewire.optimizer.capture.errors import (
     user_location,
     user_location_in,
 )
+from placewire.optimizer.capture.metrics import metrics_apart, refuse_no_scalar
 from placewire.optimizer.capture.nodes import MODULE
 from placewire.optimizer.capture.own_functions import keeping_own_functions
 from placewire.optimizer.capture.protocol import Autocast, Tensors, UnderAutocast
@@ -40,7 +41,7 @@ class JointGraph:
     Keys are names in the module (`model.0.weight`), or positions of inputs. The graph is
     functional: gradients and new buffer values are results, nothing is written in place. parameters
     are in the module's order. values: the real parameters and buffers; tied parameters are one
-    object under two names.
+    object under two names. metrics: by the names that the model gives them.
     """
 
     graph: fx.Graph
@@ -51,6 +52,7 @@ class JointGraph:
     inputs: Mapping[int, fx.Node]
     tangents: tuple[fx.Node, ...]
     loss: fx.Node
+    metrics: Mapping[str, fx.Node]
     gradients: Mapping[str, fx.Node]
     new_buffers: Mapping[str, fx.Node]
 
@@ -80,7 +82,10 @@ def joint_graph(
                 program = torch.export.export(whole, inputs, strict=False)
             exported = program.module(check_guards=False)
             _run_by_node(exported)
+            metrics = metrics_apart(exported, program.call_spec.out_spec, where)
             joint = aot_export_joint_with_descriptors(stack, exported, inputs)
+    except CaptureError:
+        raise
     except Exception as error:
         raise CaptureError(_explained(error, where)) from error
     with_conditionals(joint.graph_module)
@@ -92,7 +97,7 @@ def joint_graph(
         **dict(exported.named_buffers(remove_duplicate=False)),
     }
     names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
-    return _with_roles(joint.graph_module, values, prefix, names, where)
+    return _with_roles(joint.graph_module, values, prefix, names, metrics, where)
 
 
 def _run_by_node(module: fx.GraphModule) -> None:
@@ -122,9 +127,11 @@ def _with_roles(
     values: Mapping[str, torch.Tensor],
     prefix: str,
     order: Sequence[str],
+    metrics: Sequence[str],
     where: str,
 ) -> JointGraph:
-    """prefix: what exported names have before the module's own. order: that of the parameters."""
+    """prefix: what exported names have before the module's own. order: that of the parameters.
+    metrics: the names of the results behind the loss."""
     from torch._functorch._aot_autograd import descriptors as d
 
     def named(role: Any) -> str:
@@ -147,14 +154,14 @@ def _with_roles(
         else:
             raise CaptureError(f"{where}: inputs of kind {type(role).__name__} are not supported")
 
-    losses: list[Any] = []
+    returned: list[Any] = []
     gradients: dict[str, fx.Node] = {}
     new_buffers: dict[str, fx.Node] = {}
     output = module.graph.output_node()
     results: Any = output.args[0]
     for value, role in zip(results, output.meta["desc"], strict=True):
         if isinstance(role, d.PlainAOTOutput):
-            losses.append(value)
+            returned.append(value)
         elif isinstance(role, d.InputMutationAOTOutput):
             written: Any = role.mutated_input
             if not isinstance(written, d.BufferAOTInput):
@@ -171,6 +178,9 @@ def _with_roles(
             and isinstance(role.grad_of, d.ParamAOTInput)
         ):
             gradients[named(role.grad_of)] = value
+    loss, *others = returned
+    named_metrics = dict(zip(metrics, others, strict=True))
+    refuse_no_scalar(named_metrics, where)
     read = {str(node.target) for node in module.graph.find_nodes(op="get_attr") if node.users}
     return JointGraph(
         graph=module.graph,
@@ -180,18 +190,17 @@ def _with_roles(
         buffers=buffers,
         inputs=inputs,
         tangents=tuple(tangents),
-        loss=_scalar_loss(losses, gradients, where),
+        loss=_scalar_loss(loss, gradients, where),
+        metrics=named_metrics,
         gradients=gradients,
         new_buffers=new_buffers,
     )
 
 
-def _scalar_loss(losses: list[Any], gradients: Mapping[str, fx.Node], where: str) -> fx.Node:
-    if len(losses) != 1 or not isinstance(losses[0], fx.Node):
-        raise CaptureError(
-            f"{where}: the step returns {len(losses)} values; it must return the scalar loss alone"
-        )
-    value = losses[0].meta["val"]
+def _scalar_loss(loss: Any, gradients: Mapping[str, fx.Node], where: str) -> fx.Node:
+    if not isinstance(loss, fx.Node):
+        raise CaptureError(f"{where}: the loss is {loss!r}, and no tensor")
+    value = loss.meta["val"]
     if value.numel() != 1:
         raise CaptureError(
             f"{where}: the step returns a tensor of shape {tuple(value.shape)}; it must return "
@@ -201,7 +210,7 @@ def _scalar_loss(losses: list[Any], gradients: Mapping[str, fx.Node], where: str
         raise CaptureError(
             f"{where}: the loss depends on no trainable parameter: there is nothing to train"
         )
-    return losses[0]
+    return loss
 
 
 def _unfused_lstm(module: torch.nn.Module) -> contextlib.AbstractContextManager[object]:

@@ -5,7 +5,7 @@ shards or have replicas, what is computed from these, and views: a device that r
 its transpose gets the weight alone (common_views.py). A micro-batch reads one replica, and the
 buffers that the one before wrote. A running average is moved once, by all micro-batches.
 Gradients are added in the order of the micro-batches, as in `.grad`; the loss is the mean of the
-micro-batches' losses. Micro-batches can thus overlap on different devices.
+micro-batches' losses, and so is each metric. Micro-batches can thus overlap on different devices.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import fx
 from placewire.optimizer.capture.common_views import views_to_repeat
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.joint import JointGraph
+from placewire.optimizer.capture.metrics import LOSS
 from placewire.optimizer.capture.nodes import (
     MICRO_BATCH,
     PER_MICRO_BATCH,
@@ -72,6 +73,10 @@ def unrolled(
     return _Unrolling(joint, count, batch_tensors, replicas).result()
 
 
+def _operator_name(reported: str) -> str:
+    return reported if reported == LOSS else f"metric_{reported}"
+
+
 class _Unrolling:
     def __init__(
         self,
@@ -113,7 +118,9 @@ class _Unrolling:
         changing = {name: node for name, node in joint.buffers.items() if name in joint.new_buffers}
         buffers = {name: self._copied(node, node.name, {}) for name, node in changing.items()}
         written = {name: node for name, node in changing.items() if name not in self.averages}
-        carried, losses = {name: buffers[name] for name in written}, []
+        carried = {name: buffers[name] for name in written}
+        reported = {LOSS: joint.loss, **joint.metrics}
+        shares: dict[str, list[fx.Node]] = {name: [] for name in reported}
         found: dict[str, list[fx.Node]] = {name: [] for name in self.averages}
         for m in range(self.count):
             here = {**self.shared, **{node: carried[name] for name, node in written.items()}}
@@ -128,14 +135,11 @@ class _Unrolling:
                     node.meta.setdefault(MICRO_BATCH, m)
             for name, average in self.averages.items():
                 found[name].append(here[average.all_input_nodes[1]])
-            share = self.graph.call_function(aten.div.Tensor, (here[joint.loss], self.count))
-            with joint.loss.meta["val"].fake_mode:
-                share.meta["val"] = joint.loss.meta["val"] / self.count
-            share.meta[MICRO_BATCH] = m
-            rename(share, "loss", f"m{m}")
-            losses.append(share)
-        loss = sum_of(self.graph, losses)
-        rename(loss, "loss", "of_the_batch")
+            for name, node in reported.items():
+                shares[name].append(self._share(here[node], m, _operator_name(name)))
+        means = {name: sum_of(self.graph, some) for name, some in shares.items()}
+        for name, mean in means.items():
+            rename(mean, _operator_name(name), "of_the_batch")
         moved = {name: self._average(name, buffers[name], some) for name, some in found.items()}
         return replace(
             joint,
@@ -145,11 +149,21 @@ class _Unrolling:
                 name: buffers.get(name) or self.once[node] for name, node in joint.buffers.items()
             },
             inputs=self.inputs,
-            loss=loss,
+            loss=means.pop(LOSS),
+            metrics=means,
             gradients=self.totals,
             new_buffers={name: {**carried, **moved}[name] for name in changing},
             values=self._values(),
         )
+
+    def _share(self, value: fx.Node, m: int, name: str) -> fx.Node:
+        """What a micro-batch adds to a mean over all of them."""
+        share = self.graph.call_function(aten.div.Tensor, (value, self.count))
+        with value.meta["val"].fake_mode:
+            share.meta["val"] = value.meta["val"] / self.count
+        share.meta[MICRO_BATCH] = m
+        rename(share, name, f"m{m}")
+        return share
 
     def _average(self, name: str, buffer: fx.Node, statistics: list[fx.Node]) -> fx.Node:
         """The average after those of all micro-batches; statistics: one for each."""

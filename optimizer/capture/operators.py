@@ -10,7 +10,7 @@ sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -49,7 +49,8 @@ class Analysis:
     nodes      the operators, in captured order (a topological order); ids are node names
     layouts    by id, where the operator yields a tensor
     fresh      ids of operators that allocate the storage of their tensor
-    random     ids of operators that draw from torch's generator, to their number among these
+    random     ids of operators that draw from torch's generator, to their number among these; those
+               that only metrics need come last, so that training draws as it does without these
     sharing    by writer id: the ids whose tensors lie in the memory that the writer overwrites
     """
 
@@ -91,9 +92,20 @@ def analyse(placeable: PlaceableGraph) -> Analysis:
         nodes=nodes,
         layouts={name: layout for name, layout in layouts.items() if name in operators},
         fresh=operators.intersection(names[0] for names in sharers.values()),
-        random={node.name: i for i, node in enumerate(filter(is_random, nodes))},
+        random={node.name: i for i, node in enumerate(_drawing(nodes, placeable))},
         sharing=sharing,
     )
+
+
+def _drawing(nodes: Sequence[fx.Node], placeable: PlaceableGraph) -> list[fx.Node]:
+    drawing = list(filter(is_random, nodes))
+    if placeable.metrics and drawing:
+        needed = {placeable.loss, *placeable.writers}
+        for node in reversed(nodes):
+            if node.name in needed:
+                needed.update(source.name for source in node.all_input_nodes)
+        drawing.sort(key=lambda node: node.name not in needed)
+    return drawing
 
 
 def operator_graph(

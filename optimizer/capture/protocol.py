@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +21,8 @@ from placewire.optimizer.capture.errors import CaptureError, one_line, user_loca
 Tensors = tuple[torch.Tensor, ...]
 Autocast = Literal["bf16"]
 DeviceType = Literal["cpu", "cuda"]
+# The scalar loss, or the loss and metrics by their names.
+LossAndMetrics = torch.Tensor | tuple[torch.Tensor, Mapping[str, torch.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,14 @@ class TrainingStep:
     """One training step with fixed shapes.
 
     model           in training mode; where `loss` is None, `model(*inputs)` returns the scalar loss
+                    or the loss and metrics
     example_inputs  tensors with the shapes, strides and types of every batch
     batches         step number (from 0) -> inputs of that step; the same in every process, and
                     without use of torch's global generator
-    loss            if given, the scalar loss is `loss(model(*inputs[:-1]), inputs[-1])`
+    loss            if given, `loss(model(*inputs[:-1]), inputs[-1])` returns these
+
+    Metrics are scalars that are reported beside the loss, in a dictionary: the step returns
+    `loss, {"accuracy": accuracy}`. No gradient goes through them.
     """
 
     model: torch.nn.Module
@@ -48,8 +54,8 @@ class ModelWithLoss(torch.nn.Module):
         self.model = model
         self.loss = loss
 
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.loss(self.model(*inputs[:-1]), inputs[-1])
+    def forward(self, *inputs: torch.Tensor) -> LossAndMetrics:
+        result: LossAndMetrics = self.loss(self.model(*inputs[:-1]), inputs[-1])
         return result
 
 
@@ -65,9 +71,9 @@ class UnderAutocast(torch.nn.Module):
         self.dtype = {"bf16": torch.bfloat16}[autocast]
         self.device_type = next((p.device.type for p in module.parameters()), "cpu")
 
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, *inputs: torch.Tensor) -> LossAndMetrics:
         with torch.autocast(self.device_type, self.dtype):
-            result: torch.Tensor = self.module(*inputs)
+            result: LossAndMetrics = self.module(*inputs)
         return result
 
 

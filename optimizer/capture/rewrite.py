@@ -43,7 +43,8 @@ class PlaceableGraph:
     in the exported module, several where parameters are tied. shards: by node name which rows a
     parameter is, where it is not a whole one. members: by node name what a flat parameter is made
     of, which has no name itself. inputs: node name to position.
-    writers: node name of each update or copy to the node name of what it writes.
+    writers: node name of each update or copy to the node name of what it writes. metrics: what is
+    reported beside the loss, by name.
     """
 
     graph: fx.Graph
@@ -57,6 +58,7 @@ class PlaceableGraph:
     inputs: Mapping[str, int]
     writers: Mapping[str, str]
     loss: str
+    metrics: Mapping[str, str]
 
     @property
     def trained(self) -> Sequence[str]:
@@ -98,7 +100,8 @@ def placeable(
         replicas = {name: [replica_name(name, r) for r in range(count)] for name in flat}
         members = {one: flat[name] for name, some in replicas.items() for one in some}
         names |= dict.fromkeys(members, ())
-        results = (joint.loss, *joint.gradients.values(), *joint.new_buffers.values())
+        reported = (joint.loss, *joint.metrics.values())
+        results = (*reported, *joint.gradients.values(), *joint.new_buffers.values())
         read = (*joint.parameters.values(), *joint.buffers.values(), *joint.inputs.values())
         _drop_dead(graph, keep={node.name for node in (*results, *read)})
         joint = unrolled(joint, micro_batches, batch_tensors, replicas)
@@ -112,7 +115,11 @@ def placeable(
             if micro_batches == 1:
                 rename(node, "input", str(position))
             inputs[node.name] = position
-    _drop_dead(graph, keep={joint.loss.name, *writers})
+    if micro_batches == 1:
+        for name, node in joint.metrics.items():
+            rename(node, "metric", name)
+    metrics = {name: node.name for name, node in joint.metrics.items()}
+    _drop_dead(graph, keep={joint.loss.name, *metrics.values(), *writers})
     read_constants = {node.target for node in graph.find_nodes(op="get_attr")}
     return PlaceableGraph(
         graph=graph,
@@ -126,6 +133,7 @@ def placeable(
         inputs=inputs,
         writers=writers,
         loss=joint.loss.name,
+        metrics=metrics,
     )
 
 
@@ -140,6 +148,7 @@ def _without_identity_views(joint: JointGraph) -> JointGraph:
     return replace(
         joint,
         loss=instead.get(joint.loss, joint.loss),
+        metrics={k: instead.get(v, v) for k, v in joint.metrics.items()},
         gradients={k: instead.get(v, v) for k, v in joint.gradients.items()},
         new_buffers={k: instead.get(v, v) for k, v in joint.new_buffers.items()},
     )

@@ -12,6 +12,7 @@ from placewire.optimizer.capture.collector import collector_paused
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.joint import joint_graph
 from placewire.optimizer.capture.layout import Layout
+from placewire.optimizer.capture.metrics import LOSS
 from placewire.optimizer.capture.micro_batches import (
     refuse_what_does_not_split,
     split_batch,
@@ -66,6 +67,11 @@ class CapturedStep:
     def loss(self) -> str:
         """The operator whose tensor is the loss."""
         return self.code.loss
+
+    @property
+    def reported(self) -> Mapping[str, str]:
+        """By name the operators whose scalars a step reports: `loss`, and metrics."""
+        return {LOSS: self.code.loss, **self.code.metrics}
 
     @property
     def device(self) -> torch.device:

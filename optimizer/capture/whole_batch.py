@@ -12,6 +12,7 @@ from torch import fx
 
 from placewire.optimizer.capture.errors import one_line
 from placewire.optimizer.capture.joint import JointGraph
+from placewire.optimizer.capture.metrics import loss_in
 from placewire.optimizer.capture.nodes import MODULE, target_name
 from placewire.optimizer.capture.protocol import ModelWithLoss, Tensors, TrainingStep
 
@@ -74,7 +75,7 @@ def what_the_loss_needs(step: TrainingStep, batch: int) -> str | None:
 def _loss(module: torch.nn.Module, inputs: Tensors) -> tuple[float, float]:
     """Returns the loss, and the last bit of 1 in its type."""
     with torch.no_grad():
-        found = module(*inputs)
+        found = loss_in(module(*inputs))
         return float(found.item()), torch.finfo(found.dtype).eps
 
 

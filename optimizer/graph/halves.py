@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
 import numpy as np
 
@@ -26,13 +27,18 @@ def forward_half(graph: OperatorGraph) -> BoolArray | None:
 
 def forward_hash(graph: OperatorGraph) -> str:
     """Covers what the loss is computed from, but no gradient and no update: steps that differ in
-    how weights are updated have the same. "" where the graph's notes do not say which operator
-    makes the loss."""
+    how weights are updated, or in what they report beside the loss, have the same. "" where the
+    graph's notes do not say which operator makes the loss."""
     forward = forward_half(graph)
     if forward is None:
         return ""
     digest, number = hashlib.sha256(), dict[int, int]()
     start, outputs = graph.outputs
+
+    def numbered(name: re.Match[str]) -> str:
+        """Names depend on what else the graph has."""
+        return f"%{number[graph.index_of[name[1]]]}" if name[1] in graph.index_of else name[0]
+
     for i in graph.topological_order.tolist():
         if not forward[i]:
             continue
@@ -42,6 +48,7 @@ def forward_hash(graph: OperatorGraph) -> str:
             for e in graph.input_tensors(i).tolist()
             for made in [int(graph.tensor_producer[e])]
         ]
-        row = graph.types[i], graph.signatures[i], sorted(read)
+        signature = re.sub(r"%(\w+)", numbered, graph.signatures[i])
+        row = graph.types[i], signature, sorted(read)
         digest.update(f"{row}\x1e".encode())
     return digest.hexdigest()

@@ -72,7 +72,7 @@ def run_step(
     step: int,
 ) -> float:
     """Returns the loss, from the rank that has it."""
-    results: dict[int, torch.Tensor | None] = {}
+    results: dict[int, dict[str, torch.Tensor]] = {}
 
     def run(rank: int) -> None:
         program, transport = ranks[rank]
@@ -88,6 +88,6 @@ def run_step(
     for thread in threads:
         thread.join()
     assert len(results) == len(ranks), "a rank failed"
-    losses = [float(value) for value in results.values() if value is not None]
+    losses = [float(found["loss"]) for found in results.values() if "loss" in found]
     assert len(losses) == 1
     return losses[0]

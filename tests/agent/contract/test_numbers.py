@@ -17,8 +17,8 @@ from placewire.job.contract.specification import RankEvent
 KINDS = [one for one in vars(messages).values() if isinstance(one, type)]
 MESSAGES = [one for one in KINDS if issubclass(one, Frozen) and one is not Frozen]
 UPPER, LOWER = {"maximum", "exclusiveMaximum"}, {"minimum", "exclusiveMinimum"}
-# Shown, and nothing is computed from it: a model's loss may be any finite number.
-FREE = {"StepDone.loss"}
+# Shown, and nothing is computed from them: a model's loss may be any finite number.
+FREE = {"StepDone.loss", "StepDone.metrics"}
 
 
 def unbounded(kind: Any) -> set[str]:

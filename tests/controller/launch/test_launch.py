@@ -19,7 +19,7 @@ from placewire.controller.lab.record import LabRecord, ServerRecord
 from placewire.controller.launch.lab import LabLauncher
 from placewire.controller.launch.launcher import NoLauncher
 from placewire.controller.launch.ranks import run_ranks
-from placewire.job.contract.specification import Finished, RankEvent, StepDone
+from placewire.job.contract.specification import RankEvent, StepDone
 from tests.controller.launch.rank_programs import (
     GOES_ON,
     PRELUDE,
@@ -102,7 +102,7 @@ async def test_events_come_back_in_order_beside_what_the_model_prints(
     assert events == stage.seen
     for rank in (0, 1):
         own = [event for event in events if event.rank == rank]
-        assert [type(event) for event in own] == [StepDone, StepDone, Finished]
+        assert [event.event for event in own] == ["step", "step", "finished"]
 
 
 async def test_a_rank_is_on_its_server_s_network_without_privileges(

@@ -25,7 +25,6 @@ from placewire.controller.launch.ssh_connecting import Login
 from placewire.controller.launch.ssh_connection import SshServer
 from placewire.controller.records.journal import Journal
 from placewire.controller.story.left_ranks import left_ranks
-from placewire.job.contract.specification import Finished, StepDone
 from tests.controller.launch.rank_programs import GOES_ON, kill_once_two_ranks_are_heard
 from tests.controller.launch.ssh_stage import ADDRESS, PRIVATE, Stage, around, launcher_of
 from tests.controller.launch.sshd import Keys, make_keys, running_sshd
@@ -78,7 +77,7 @@ print('hello'); step(0); step(1); finish()
     events = await stage.run()
     for rank in (0, 1):
         own = [event for event in events if event.rank == rank]
-        assert [type(event) for event in own] == [StepDone, StepDone, Finished]
+        assert [event.event for event in own] == ["step", "step", "finished"]
     assert await gone(stage) and folders(login) == before
 
 

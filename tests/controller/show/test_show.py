@@ -194,6 +194,19 @@ def test_a_step_is_told_when_every_rank_has_ended_it() -> None:
     assert Steps(ranks=1).ended(StepDone(rank=0, step=4, seconds=1.0)) == Step(4, 1.0, None)
 
 
+def test_metrics_of_all_ranks_stand_beside_the_loss() -> None:
+    steps = Steps(ranks=2)
+    steps.ended(StepDone(rank=1, step=0, seconds=1.0, metrics={"accuracy": 0.25}))
+    step = steps.ended(StepDone(rank=0, step=0, seconds=2.0, loss=2.5, metrics={"tokens": 4e9}))
+    assert step is not None and step.metrics == {"accuracy": 0.25, "tokens": 4e9}
+    show = Show()
+    printed = io.StringIO()
+    show.console = Console(width=100, file=printed, color_system=None)
+    show.event(StepDone(rank=0, step=0, seconds=2.0, loss=2.5, metrics=dict(step.metrics)))
+    line = printed.getvalue()
+    assert line.endswith("step 0: 2.000 s, loss 2.500000, accuracy 0.25, tokens 4e+09\n")
+
+
 @pytest.mark.parametrize(
     "after",
     [

@@ -11,6 +11,7 @@ from placewire.controller.plan.plan import Plan
 from placewire.controller.records.report import (
     RunReport,
     losses,
+    metrics,
     of_placed,
     step_times,
     steps_done,
@@ -214,6 +215,17 @@ def test_a_loss_that_is_not_finite_keeps_its_place() -> None:
     ]
     assert losses(events, range(3)) == (2.5, None, 2.0)
     assert losses(events[1:2], range(1, 2)) == ()
+
+
+def test_metrics_are_listed_by_name_for_each_step() -> None:
+    """Two ranks tell; what was not finite in a step keeps its place."""
+    events = [
+        StepDone(rank=0, step=3, seconds=1.0, metrics={"accuracy": 0.5}),
+        StepDone(rank=1, step=3, seconds=1.0, metrics={"tokens": 7.0}),
+        StepDone(rank=1, step=4, seconds=1.0, metrics={"tokens": 9.0}),
+        StepDone(rank=1, step=5, seconds=1.0, metrics={"tokens": 8.0}),
+    ]
+    assert metrics(events, range(3, 5)) == {"accuracy": (0.5, None), "tokens": (7.0, 9.0)}
 
 
 def test_traffic_is_planned_against_sent_per_rail() -> None:
