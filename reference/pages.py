@@ -24,6 +24,7 @@ _EXPLAINED = {
     "job": "[plan.md](../plan.md#job)",
     "job.optimizer.schedule": "[model.md](../model.md#learning-rates)",
     "job.checkpoint": "[job.md](../job.md#checkpoints)",
+    "job.validation": "[job.md](../job.md#validation)",
     "job.trace": "[job.md](../job.md#traces)",
     "launch": "[cluster.md](../cluster.md#starting-ranks-over-ssh)",
     "solve": "[engine.md](../engine.md)",

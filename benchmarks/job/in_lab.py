@@ -30,7 +30,7 @@ from placewire.controller.launch.ranks import run_ranks
 from placewire.controller.plan.plan import Plan
 from placewire.controller.plan.plan_file import parse_plan
 from placewire.controller.records.journal import Journal
-from placewire.controller.records.report import step_times, steps_done
+from placewire.controller.records.of_steps import step_times, steps_done
 from placewire.job.contract.specification import RankEvent, RankSpec, StepDone
 from placewire.optimizer.placement import Placement, load_placement
 

@@ -16,6 +16,7 @@ from placewire.job.contract.specification import (
     RankSpec,
     StateSpec,
     TraceSpec,
+    ValidationSpec,
 )
 from placewire.optimizer.cluster_plan.section import PlanServer
 from placewire.optimizer.device_names import device_name, server_of
@@ -75,6 +76,9 @@ def _of_kind(job: PlacedJob | ReplayJob, graph_file: Path) -> dict[str, Any]:
         "state": None if job.state is None else StateSpec(**job.state.model_dump()),
         "seed": job.seed,
         "checkpoint": None if asked is None else CheckpointSpec(**asked.model_dump()),
+        "validation": None
+        if job.validation is None
+        else ValidationSpec(**job.validation.model_dump()),
     }
 
 

@@ -66,6 +66,17 @@ async def variants_of(
                 say(f"left out: {error}")
             continue
         document = await asyncio.to_thread(read_json, file)
+        if job.validation is not None and not document["notes"].get("validation"):
+            raise PlanError(
+                str(plan_file),
+                [
+                    (
+                        "job.validation",
+                        f"{job.model} has no validation batches: give its TrainingStep "
+                        "`validation`, or leave this out",
+                    )
+                ],
+            )
         whole = document["notes"].get("whole_batch")
         is_first = not found
         if whole is not None and job.accumulate == "auto" and not compared and one.accumulate != 1:

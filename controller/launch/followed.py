@@ -21,6 +21,7 @@ from placewire.job.contract.specification import (
     Resumed,
     Saved,
     StepDone,
+    Validated,
     parse_rank_event,
 )
 
@@ -35,8 +36,9 @@ _MOST_BYTES_OF_STEP = 8192
 class Followed:
     """tail: the rank's last lines beside its events. lines: how many lines of its output were read.
     readers: tasks that read what it prints, its output before its errors. next_step,
-    checkpoint_step, others, said_bytes: the next step that it may report, the last that is in a
-    checkpoint, how many other events it reported, and how long all of them were.
+    checkpoint_step, validated, others, said_bytes: the next step that it may report, the last that
+    is in a checkpoint, of which step how many batches are validated, how many other events it
+    reported, and how long all of them were.
     exited_seconds, failed_seconds: when it ended, and when it reported a failure (monotonic)."""
 
     process: RankProcess
@@ -48,6 +50,7 @@ class Followed:
     finished: bool = False
     next_step: int | None = None
     checkpoint_step: int = -1
+    validated: tuple[int, int] = (0, 0)
     others: int = 0
     said_bytes: int = 0
     failure: Failed | None = None
@@ -73,6 +76,14 @@ class Followed:
             if event.step >= steps or self.next_step not in (None, event.step):
                 return False
             self.next_step = event.step + 1
+        elif isinstance(event, Validated):
+            asked = self.spec.validation if isinstance(self.spec, RankSpec) else None
+            now = event.step, event.batches
+            if asked is None or event.step > steps or event.batches > asked.batches:
+                return False
+            if now <= self.validated:
+                return False
+            self.validated = now
         elif isinstance(event, Resumed | Saved):
             if event.step > steps or event.step <= self.checkpoint_step:
                 return False

@@ -159,6 +159,17 @@ class PlanCheckpoint(Frozen):
     )
 
 
+class PlanValidation(Frozen):
+    every: Count = Field(
+        100,
+        description="the steps from one validation to the next; the last step is followed by one, "
+        "too",
+    )
+    batches: Count = Field(
+        description="how many of the model's validation batches each computes, from the first on"
+    )
+
+
 class PlanTrace(Frozen):
     folder: Folder = Field(description="the folder where each rank writes its file, on its server")
     steps: Count = Field(2, description="how many of the job's last steps are recorded")
@@ -240,6 +251,11 @@ class PlacedJob(Frozen):
     seed: Seed = Field(0, description="the random seed of parameters, data and dropout")
     checkpoint: PlanCheckpoint | None = Field(
         None, description="how training is saved, to be resumed later; none: it is not saved"
+    )
+    validation: PlanValidation | None = Field(
+        None,
+        description="makes the ranks compute loss and metrics of validation batches, in evaluation "
+        "mode, between steps; none: never",
     )
     backend: CudaBackend = "auto"
     threads: RankThreads = 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -13,6 +12,15 @@ from typing import TYPE_CHECKING, Literal
 from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.controller.errors import PlacewireError
 from placewire.controller.records.nic_use import NicUse
+from placewire.controller.records.of_steps import (
+    ValidationRow,
+    losses,
+    metrics,
+    step_times,
+    steps_done,
+    typical_step,
+    validations,
+)
 from placewire.controller.records.told_steps import believed
 from placewire.frozen import Frozen
 from placewire.job.contract.specification import (
@@ -21,7 +29,6 @@ from placewire.job.contract.specification import (
     Resumed,
     Saved,
     Sentence,
-    StepDone,
 )
 
 if TYPE_CHECKING:
@@ -148,6 +155,7 @@ class RunReport(Frozen):
     losses: tuple[float | None, ...] = ()
     nic_use: NicUse | None = None
     metrics: Mapping[str, tuple[float | None, ...]] = {}
+    validations: tuple[ValidationRow, ...] = ()
     traffic: tuple[TrafficRow, ...] = ()
     peak_memory_bytes: Mapping[str, int] = {}
     network: NetworkAfter
@@ -180,28 +188,6 @@ def allocation_digest(allocation: Allocation) -> str:
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
 
-def steps_done(events: Sequence[RankEvent], ranks: int, first_step: int = 0) -> range:
-    """The steps that every rank ended, without a gap from first_step on. A rank that ended a step
-    in which another failed does not make it a step of the job."""
-    by_step: dict[int, set[int]] = defaultdict(set)
-    for event in events:
-        if isinstance(event, StepDone):
-            by_step[event.step].add(event.rank)
-    everybody, end = set(range(ranks)), first_step
-    while by_step.get(end) == everybody:
-        end += 1
-    return range(first_step, end)
-
-
-def step_times(events: Sequence[RankEvent], steps: range) -> tuple[float, ...]:
-    """Returns seconds of each of these steps, of its slowest rank."""
-    slowest: dict[int, float] = defaultdict(float)
-    for event in events:
-        if isinstance(event, StepDone):
-            slowest[event.step] = max(slowest[event.step], event.seconds)
-    return tuple(slowest[step] for step in steps)
-
-
 def _checkpoint(event: Resumed | Saved) -> CheckpointRow:
     return CheckpointRow(step=event.step, path=event.path)
 
@@ -219,27 +205,6 @@ def failure_row(failure: BaseException) -> FailureRow:
 def _kept(text: str) -> str:
     whole = text.encode(errors="backslashreplace").decode()
     return whole if len(whole) <= _LONGEST_FAILURE else f"{whole[:_LONGEST_FAILURE]}…"
-
-
-def losses(events: Sequence[RankEvent], steps: range) -> tuple[float | None, ...]:
-    """Returns the loss of each of these steps, None where it is not finite; nothing where no rank
-    computes one."""
-    by_step = {e.step: e.loss for e in events if isinstance(e, StepDone) and e.loss is not None}
-    return tuple(by_step.get(step) for step in steps) if by_step else ()
-
-
-def metrics(events: Sequence[RankEvent], steps: range) -> dict[str, tuple[float | None, ...]]:
-    """Returns by name the metric of each of these steps, None where it is not finite."""
-    found: dict[str, dict[int, float]] = {}
-    for event in events:
-        if isinstance(event, StepDone):
-            for name, value in event.metrics.items():
-                found.setdefault(name, {})[event.step] = value
-    return {name: tuple(by_step.get(k) for k in steps) for name, by_step in found.items()}
-
-
-def typical_step(steps: Sequence[float]) -> float | None:
-    return statistics.median(steps[1:] if len(steps) > 1 else steps) if steps else None
 
 
 def traffic_rows(
@@ -317,6 +282,7 @@ def of_placed(
             "measured_step_seconds": typical_step(times),
             "losses": losses(events, steps),
             "metrics": metrics(events, steps),
+            "validations": validations(events),
             "first_step": first_step,
             "resumed": resumed,
             "checkpoint": saved[-1] if saved else resumed,

@@ -32,6 +32,7 @@ from placewire.job.contract.specification import (
     Saved,
     Started,
     StepDone,
+    Validated,
 )
 from placewire.optimizer.quantities import format_bytes
 from placewire.visible import visible, visible_lines
@@ -141,6 +142,12 @@ class Show:
         elif isinstance(event, Noted):
             for note in event.notes:
                 self.say(f"rank {event.rank}: {note}")
+        elif isinstance(event, Validated):
+            batches = f"{event.batches} batch{'es' if event.batches > 1 else ''}"
+            self.progress(
+                f"validation after {event.step} steps: {batches} in {event.seconds:.2f} s"
+                + reported(event.loss, event.metrics)
+            )
         elif isinstance(event, Saved):
             self.progress(
                 f"checkpoint after {event.step} steps: {format_bytes(event.bytes)} in "

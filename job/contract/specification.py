@@ -93,6 +93,14 @@ class StateSpec(Frozen):
     partial: bool = False
 
 
+class ValidationSpec(Frozen):
+    """After every so many steps, and after the last, so many of the model's validation batches are
+    computed in evaluation mode."""
+
+    every: Annotated[int, Field(ge=1)]
+    batches: Annotated[int, Field(ge=1)]
+
+
 class TraceSpec(Frozen):
     """After the last step each rank writes a file of its own, with the last `steps` steps. The
     folder is made where it does not exist. workspace: the step before these measures, slowly, what
@@ -173,6 +181,7 @@ class RankSpec(ProgramSpec):
     seed: int = 0
     time_scale: float = 1.0
     checkpoint: CheckpointSpec | None = None
+    validation: ValidationSpec | None = None
     trace: TraceSpec | None = None
     timeout_seconds: float = 540.0
     loss_seconds: float = 20.0
@@ -269,6 +278,20 @@ class StepDone(Frozen):
     metrics: Annotated[Mapping[MetricName, float], Field(max_length=32)] = {}
 
 
+class Validated(Frozen):
+    """After `step` steps, from the rank that computes the loss. batches: of how many the loss and
+    the metrics are the means; fewer than the job asks for while the validation goes on. What is not
+    finite is left out. seconds: since the validation began."""
+
+    event: Literal["validated"] = "validated"
+    rank: Count
+    step: Count
+    batches: Count
+    seconds: Seconds
+    loss: float | None = None
+    metrics: Annotated[Mapping[MetricName, float], Field(max_length=32)] = {}
+
+
 class Carried(Frozen):
     """Bytes that a script's server has sent on each rail since the script began, with headers."""
 
@@ -311,7 +334,18 @@ class Failed(Frozen):
     lost_rank: Count | None = None
 
 
-RankEvent = Started | Resumed | Calibrated | Carried | StepDone | Saved | Noted | Finished | Failed
+RankEvent = (
+    Started
+    | Resumed
+    | Calibrated
+    | Carried
+    | StepDone
+    | Validated
+    | Saved
+    | Noted
+    | Finished
+    | Failed
+)
 _EVENT: TypeAdapter[RankEvent] = TypeAdapter(Annotated[RankEvent, Field(discriminator="event")])
 
 

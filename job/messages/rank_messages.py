@@ -55,14 +55,27 @@ class RankMessages:
     receives: tuple[RankMessage, ...]
 
 
+def of_both(one: RankMessages, other: RankMessages) -> RankMessages:
+    """The messages of two steps, to connect all ranks that ever talk."""
+    sends = dict(one.sends)
+    for producer, some in other.sends.items():
+        sends[producer] = (*sends.get(producer, ()), *some)
+    return RankMessages(sends, (*one.receives, *other.receives))
+
+
 def rank_messages(
-    placement: Placement, device: str, rails: Sequence[str], sockets: int = 1
+    placement: Placement,
+    device: str,
+    rails: Sequence[str],
+    sockets: int = 1,
+    devices: Sequence[str] = (),
 ) -> RankMessages:
-    """rails: names in the order of gloo's devices. sockets: connections per rail and pair.
+    """rails: names in the order of gloo's devices. sockets: connections per rail and pair. devices:
+    those of all ranks, where the placement leaves some of them without an operator.
 
     Raises JobError for an unknown rail, and where the placement contradicts itself.
     """
-    ranks = {name: rank for rank, name in enumerate(placement.devices_used)}
+    ranks = {name: rank for rank, name in enumerate(devices or placement.devices_used)}
     if device not in ranks:
         raise JobError(f"the placement runs nothing on device {device!r}")
     turn = {

@@ -16,7 +16,7 @@ import torch
 
 from placewire.job.contract.specification import RankSpec
 from placewire.job.errors import JobError
-from placewire.job.messages.rank_messages import RankMessage
+from placewire.job.messages.rank_messages import RankMessage, RankMessages
 from placewire.job.transport.transport import Transport, Watcher
 from placewire.optimizer.graph.json_file import packed_json, replace_file
 from placewire.optimizer.placement import Placement
@@ -191,6 +191,9 @@ class _WatchedTransport:
 
     def report_to(self, watcher: Watcher) -> None:
         self._inner.report_to(watcher)
+
+    def expect(self, messages: RankMessages) -> None:
+        self._inner.expect(messages)
 
     def begin_step(self) -> None:
         self._inner.begin_step()

@@ -24,7 +24,7 @@ from placewire.job.contract.specification import (
     Traffic,
 )
 from placewire.job.errors import JobError
-from placewire.job.messages.rank_messages import RankMessages, rank_messages
+from placewire.job.messages.rank_messages import RankMessages, of_both, rank_messages
 from placewire.job.placed.checkpoint import Checkpoints
 from placewire.job.placed.clocked import ClockedStep
 from placewire.job.placed.device import use_device
@@ -34,6 +34,7 @@ from placewire.job.placed.recorder import Recorder
 from placewire.job.placed.replay import payload_for, replay_actions, replay_step
 from placewire.job.placed.resume import Beginning, begin
 from placewire.job.placed.state import job_manifest, rank_state
+from placewire.job.placed.validation import Validation
 from placewire.job.supervision.heartbeat import Heart, Lost, limit_tcp_waits
 from placewire.job.transport.backend import backend_notes, transport_of
 from placewire.job.transport.connecting import connect
@@ -69,6 +70,7 @@ class Program:
     begin: Callable[[], str] = lambda: ""
     held_bytes: Callable[[], int] = lambda: 0
     device_type: str = "cpu"
+    validation: Validation | None = None
 
 
 def run_rank(spec: RankSpec, emit: Emit, on_lost: Lost) -> None:
@@ -102,7 +104,10 @@ def run_rank(spec: RankSpec, emit: Emit, on_lost: Lost) -> None:
     except (ValueError, OSError) as error:
         report_failure(store, spec.rank, str(error))
         raise
+    if program.validation is not None:
+        transport.expect(of_both(messages, program.validation.messages))
     connect(spec, placement, transport, store)
+    transport.expect(messages)
     if program.checkpoints is not None:
         wait = timedelta(seconds=spec.wait_seconds)
         program.checkpoints.join(dist.new_group(timeout=wait, backend="gloo"))
@@ -120,7 +125,7 @@ def _prepare(
     emit: Emit,
 ) -> tuple[Program, Beginning]:
     make = _placed if spec.kind == "placed" else _replayed
-    program = make(spec, placement, messages, transport)
+    program = make(spec, placement, messages, transport, emit)
     emit(
         Started(
             rank=spec.rank,
@@ -146,7 +151,11 @@ def _emit_notes(spec: RankSpec, checkpoints: Checkpoints, emit: Emit) -> None:
 
 
 def _placed(
-    spec: RankSpec, placement: Placement, messages: RankMessages, transport: Transport
+    spec: RankSpec,
+    placement: Placement,
+    messages: RankMessages,
+    transport: Transport,
+    emit: Emit,
 ) -> Program:
     if spec.model is None:
         raise JobError("a placed job needs a model")
@@ -198,6 +207,10 @@ def _placed(
         job = job_manifest(spec, placement, captured)
         checkpoints = Checkpoints(spec.checkpoint, spec.rank, job, state)
 
+    validation = None
+    if spec.validation is not None:
+        validation = Validation(spec, placement, captured, messages, transport, emit)
+
     def begin() -> str:
         asked = spec.state
         return "" if asked is None else load_initial_state(asked, captured, state)
@@ -213,11 +226,16 @@ def _placed(
         begin,
         held_bytes=lambda: held_bytes(rank_program.module),
         device_type=device_type,
+        validation=validation,
     )
 
 
 def _replayed(
-    spec: RankSpec, placement: Placement, messages: RankMessages, transport: Transport
+    spec: RankSpec,
+    placement: Placement,
+    messages: RankMessages,
+    transport: Transport,
+    emit: Emit,
 ) -> Program:
     if spec.graph_file is None:
         raise JobError("a replayed job needs a graph file")
@@ -245,7 +263,8 @@ def _numbers(reported: Scalars) -> tuple[float | None, dict[str, float]]:
 def _run_steps(
     spec: RankSpec, program: Program, beginning: Beginning, transport: Transport, emit: Emit
 ) -> None:
-    checkpoints, meter = program.checkpoints, MemoryMeter(program.device_type)
+    checkpoints, validation = program.checkpoints, program.validation
+    meter = MemoryMeter(program.device_type)
     with torch.no_grad():
         for step in range(beginning.step, spec.steps):
             data = program.load(step)
@@ -267,6 +286,8 @@ def _run_steps(
                 if saved is not None:
                     emit(saved)
                 _emit_notes(spec, checkpoints, emit)
+            if validation is not None and validation.is_due(step + 1):
+                validation.run(step + 1)
     if checkpoints is not None:
         checkpoints.close()
     transport.close()

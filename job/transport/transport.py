@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from placewire.job.errors import JobError
-from placewire.job.messages.rank_messages import RankMessage
+from placewire.job.messages.rank_messages import RankMessage, RankMessages
 
 
 class Watcher(Protocol):
@@ -27,6 +27,9 @@ class Transport(Protocol):
 
     def report_to(self, watcher: Watcher) -> None:
         """To be called before the first step. Reports come from any thread, or never with NCCL."""
+
+    def expect(self, messages: RankMessages) -> None:
+        """Sets the messages of a step, from the next step on."""
 
     def begin_step(self) -> None:
         """Posts the step's receives, and returns when all ranks have called it."""
@@ -53,6 +56,9 @@ class Alone:
         self.sent_bytes: Counter[tuple[str, str]] = Counter()
 
     def report_to(self, watcher: Watcher) -> None:
+        pass
+
+    def expect(self, messages: RankMessages) -> None:
         pass
 
     def begin_step(self) -> None:

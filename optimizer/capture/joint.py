@@ -63,6 +63,7 @@ def joint_graph(
     """Raises CaptureError, with the user's source line where torch gives one.
 
     autocast: the module runs under it; its casts become operators, as the module's own casts do.
+    Under torch.no_grad() the graph has a forward half alone.
     """
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
     from torch.fx._lazy_graph_module import _use_lazy_graph_module
@@ -206,7 +207,7 @@ def _scalar_loss(loss: Any, gradients: Mapping[str, fx.Node], where: str) -> fx.
             f"{where}: the step returns a tensor of shape {tuple(value.shape)}; it must return "
             "the scalar loss (give TrainingStep a `loss`, or reduce it in the model)"
         )
-    if not gradients:
+    if torch.is_grad_enabled() and not gradients:
         raise CaptureError(
             f"{where}: the loss depends on no trainable parameter: there is nothing to train"
         )

@@ -5,6 +5,7 @@ Parameters are built on the CPU, so that their values do not depend on the devic
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -36,8 +37,12 @@ def on_device(step: TrainingStep, device: torch.device) -> TrainingStep:
             for name, tensor in tensors:
                 setattr(part, name, there(tensor))
 
-    def batches(number: int) -> Tensors:
-        return tuple(tensor.to(device) for tensor in step.batches(number))
+    def moved_batches(batches: Callable[[int], Tensors]) -> Callable[[int], Tensors]:
+        return lambda number: tuple(tensor.to(device) for tensor in batches(number))
 
-    inputs = tuple(tensor.to(device) for tensor in step.example_inputs)
-    return replace(step, example_inputs=inputs, batches=batches)
+    return replace(
+        step,
+        example_inputs=tuple(tensor.to(device) for tensor in step.example_inputs),
+        batches=moved_batches(step.batches),
+        validation=None if step.validation is None else moved_batches(step.validation),
+    )

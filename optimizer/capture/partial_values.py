@@ -47,7 +47,10 @@ def capture_part(
         captured = captured_from(
             step, model_path, batch, optimizer, seed, accumulate, autocast, shards
         )
-        if any(is_fake(tensor) for tensor in captured.batches(0)):
+        given = [captured.batches(0)]
+        if captured.validation is not None:
+            given.append(captured.validation.batches(0))
+        if any(is_fake(tensor) for batch in given for tensor in batch):
             raise NotRepeatableError("batches are made of tensors that the function made")
         return CapturedPart(_with_values(captured, recording, set(wanted), others))
     except (NotRepeatableError, CaptureError) as error:
@@ -77,15 +80,13 @@ def _with_values(
     for identifier, some in flat.items():
         parts = [real["member", member.names[0]].reshape(-1) for member in some]
         real["held", identifier] = torch.cat(parts)
-    return replace(
-        captured,
-        code=replace(
+    made = captured.with_values(
+        replace(
             code,
             parameters={i: real.get(("held", i), v) for i, v in code.parameters.items()},
             buffers={i: real.get(("held", i), v) for i, v in code.buffers.items()},
             constants={i: real["constant", i] for i in code.constants},
-        ),
-        names=replace(
-            names, others={n: real.get(("other", n.key), v) for n, v in names.others.items()}
-        ),
+        )
     )
+    rest_made = {n: real.get(("other", n.key), v) for n, v in names.others.items()}
+    return replace(made, names=replace(names, others=rest_made))

@@ -35,6 +35,7 @@ class TrainingStep:
     batches         step number (from 0) -> inputs of that step; the same in every process, and
                     without use of torch's global generator
     loss            if given, `loss(model(*inputs[:-1]), inputs[-1])` returns these
+    validation      if given, number of a validation batch (from 0) -> its inputs, as of `batches`
 
     Metrics are scalars that are reported beside the loss, in a dictionary: the step returns
     `loss, {"accuracy": accuracy}`. No gradient goes through them.
@@ -44,6 +45,7 @@ class TrainingStep:
     example_inputs: Tensors
     batches: Callable[[int], Tensors]
     loss: torch.nn.Module | None = None
+    validation: Callable[[int], Tensors] | None = None
 
 
 class ModelWithLoss(torch.nn.Module):
@@ -106,14 +108,28 @@ def load_training_step(model_path: str, batch: int, seed: int) -> TrainingStep:
                 f"{type(module).__name__}; of a function like functional.cross_entropy take the "
                 "module, torch.nn.CrossEntropyLoss()"
             )
-    return replace(step, batches=lambda number: _checked_batch(step, number, model_path))
+    return replace(
+        step,
+        batches=_checked(step.batches, "batches", step.example_inputs, model_path),
+        validation=None
+        if step.validation is None
+        else _checked(step.validation, "validation", step.example_inputs, model_path),
+    )
 
 
-def _checked_batch(step: TrainingStep, number: int, model_path: str) -> Tensors:
+def _checked(
+    batches: Callable[[int], Tensors], name: str, example: Tensors, model_path: str
+) -> Callable[[int], Tensors]:
+    return lambda number: _checked_batch(batches, number, example, model_path, name)
+
+
+def _checked_batch(
+    batches: Callable[[int], Tensors], number: int, example: Tensors, model_path: str, name: str
+) -> Tensors:
     """Operators have fixed shapes: another batch would end them in the middle, or be broadcast."""
-    where = f"{model_path}: batches({number})"
+    where = f"{model_path}: {name}({number})"
     try:
-        batch = step.batches(number)
+        batch = batches(number)
     except Exception as error:
         raise CaptureError(
             f"{where} failed at {user_location(error) or model_path}: {one_line(error)}"
@@ -124,7 +140,7 @@ def _checked_batch(step: TrainingStep, number: int, model_path: str) -> Tensors:
         raise CaptureError(f"{where} must return a tuple of tensors, like example_inputs")
     returned, expected = (
         [f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" for x in inputs]
-        for inputs in (batch, step.example_inputs)
+        for inputs in (batch, example)
     )
     if returned != expected:
         raise CaptureError(

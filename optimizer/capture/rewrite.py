@@ -83,7 +83,7 @@ def placeable(
     weight is cut, and how many replicas small ones have. Raises CaptureError."""
     graph = joint.graph
     graph.erase_node(graph.output_node())
-    joint = _without_identity_views(joint)
+    joint = without_identity_views(joint)
     recompute(graph, dependent(graph, joint.tangents))
     made, constant_names = _constants_of_placeholders(joint, micro_batches)
     constants = {**joint.constants, **made}
@@ -103,7 +103,7 @@ def placeable(
         reported = (joint.loss, *joint.metrics.values())
         results = (*reported, *joint.gradients.values(), *joint.new_buffers.values())
         read = (*joint.parameters.values(), *joint.buffers.values(), *joint.inputs.values())
-        _drop_dead(graph, keep={node.name for node in (*results, *read)})
+        drop_dead(graph, keep={node.name for node in (*results, *read)})
         joint = unrolled(joint, micro_batches, batch_tensors, replicas)
         graph = joint.graph
     parameters, updates = add_updates(joint, choice)
@@ -119,7 +119,7 @@ def placeable(
         for name, node in joint.metrics.items():
             rename(node, "metric", name)
     metrics = {name: node.name for name, node in joint.metrics.items()}
-    _drop_dead(graph, keep={joint.loss.name, *metrics.values(), *writers})
+    drop_dead(graph, keep={joint.loss.name, *metrics.values(), *writers})
     read_constants = {node.target for node in graph.find_nodes(op="get_attr")}
     return PlaceableGraph(
         graph=graph,
@@ -137,7 +137,7 @@ def placeable(
     )
 
 
-def _without_identity_views(joint: JointGraph) -> JointGraph:
+def without_identity_views(joint: JointGraph) -> JointGraph:
     """Removes views that equal what they were made from: detach, and chains such as t(t(x))."""
     instead: dict[fx.Node, fx.Node] = {}
     for node in list(joint.graph.nodes):
@@ -223,7 +223,7 @@ def _split_convolution_backward(graph: fx.Graph, node: fx.Node) -> None:
     graph.erase_node(node)
 
 
-def _drop_dead(graph: fx.Graph, keep: set[str]) -> None:
+def drop_dead(graph: fx.Graph, keep: set[str]) -> None:
     """Erases the nodes that no node in `keep` needs."""
     for node in reversed(list(graph.nodes)):
         if not node.users and node.name not in keep:

@@ -87,8 +87,8 @@ def with_shards(
             continue
         parts = {f"{name}.rows_{p.start}": p for p in _shards(name, cuts[name])}
         shards |= parts
-        parameters |= _placeholders(node, parts)
-        _join(node, [parameters[part] for part in parts], first_operator)
+        parameters |= placeholders(node, parts)
+        join(node, [parameters[part] for part in parts], first_operator)
         whole = gradients.pop(name)
         gradients |= _rows_of(whole, parts)
         held = joint.values[name].detach()
@@ -127,7 +127,8 @@ def _shards(name: str, cuts: list[int]) -> Iterator[Shard]:
         yield Shard(name, start, end, cuts[-1])
 
 
-def _placeholders(node: fx.Node, parts: Mapping[str, Shard]) -> dict[str, fx.Node]:
+def placeholders(node: fx.Node, parts: Mapping[str, Shard]) -> dict[str, fx.Node]:
+    """Makes one for each shard of the weight, by the names of the shards."""
     made: dict[str, fx.Node] = {}
     for name, shard in parts.items():
         with node.graph.inserting_before(node):
@@ -140,7 +141,8 @@ def _placeholders(node: fx.Node, parts: Mapping[str, Shard]) -> dict[str, fx.Nod
     return made
 
 
-def _join(node: fx.Node, parts: list[fx.Node], before: fx.Node) -> None:
+def join(node: fx.Node, parts: list[fx.Node], before: fx.Node) -> None:
+    """Whoever read the weight reads its joined shards instead."""
     with node.graph.inserting_before(before):
         whole = node.graph.call_function(aten.cat.default, (parts,))
     # With the weight's own tensor, whose memory views of the weight share.

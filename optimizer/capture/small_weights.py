@@ -80,12 +80,12 @@ def with_small_weights(
     values = dict(joint.values)
     for flat, members in flats.items():
         nodes = [parameters.pop(member.names[0]) for member in members]
-        parameters[flat] = _placeholder(nodes, members)
+        parameters[flat] = placeholder(nodes[0], members)
         whole = [gradients.pop(member.names[0]) for member in members]
         gradients[flat] = _joined(joint.graph, whole, [node.meta["val"] for node in nodes])
         values[flat] = torch.cat([member.value.reshape(-1) for member in members])
         for node, member in zip(nodes, members, strict=True):
-            _read_from(parameters[flat], node, member, first_operator)
+            read_from(parameters[flat], node, member, first_operator)
             joint.graph.erase_node(node)
     return replace(joint, parameters=parameters, gradients=gradients, values=values), flats
 
@@ -146,16 +146,17 @@ def _is_small(joint: JointGraph, name: str, node: fx.Node) -> bool:
     )
 
 
-def _placeholder(nodes: Sequence[fx.Node], members: Sequence[Member]) -> fx.Node:
-    with nodes[0].graph.inserting_before(nodes[0]):
-        flat = nodes[0].graph.placeholder("small_weights")
-    value = nodes[0].meta["val"]
+def placeholder(node: fx.Node, members: Sequence[Member]) -> fx.Node:
+    """Makes one of the flat parameter, before that of one of its members."""
+    with node.graph.inserting_before(node):
+        flat = node.graph.placeholder("small_weights")
+    value = node.meta["val"]
     with value.fake_mode:
         flat.meta["val"] = torch.empty(members[-1].end, dtype=value.dtype, device=value.device)
     return flat
 
 
-def _read_from(flat: fx.Node, node: fx.Node, member: Member, before: fx.Node) -> None:
+def read_from(flat: fx.Node, node: fx.Node, member: Member, before: fx.Node) -> None:
     """Whoever read the weight reads a view of the flat parameter instead."""
     views: list[tuple[Callable[..., torch.Tensor], tuple[Any, ...]]] = [
         (aten.slice.Tensor, (0, member.start, member.end))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
@@ -32,6 +32,7 @@ from placewire.optimizer.capture.rewrite import PlaceableGraph, placeable
 from placewire.optimizer.capture.sources import source_digests
 from placewire.optimizer.capture.state import StateNames, state_names
 from placewire.optimizer.capture.updates import OptimizerChoice
+from placewire.optimizer.capture.validation import validation_graph
 from placewire.optimizer.capture.whole_batch import what_needs_the_whole_batch
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 
@@ -45,6 +46,8 @@ class CapturedStep:
     analysis    layouts, and which operators allocate, draw random numbers, share memory
     batches     step number -> inputs, by position; those of all micro-batches, one after another
     names       the names of parameters and buffers in a checkpoint
+    validation  if there is one, what it computes of a micro-batch, of the same values; its batches
+                are by the number of the batch, like those above
     """
 
     optimizer: OptimizerChoice
@@ -54,6 +57,7 @@ class CapturedStep:
     analysis: Analysis
     batches: Callable[[int], Tensors]
     names: StateNames
+    validation: CapturedStep | None = None
 
     @property
     def nodes(self) -> Mapping[str, fx.Node]:
@@ -77,6 +81,22 @@ class CapturedStep:
     def device(self) -> torch.device:
         """The device on which the step was captured, and on which it runs."""
         return next(iter(self.code.parameters.values())).device
+
+    def with_values(self, code: PlaceableGraph) -> CapturedStep:
+        """code: the step's own, with other values. Validation reads these, too."""
+        validation = self.validation
+        if validation is not None:
+            own = validation.code
+            validation = replace(
+                validation,
+                code=replace(
+                    own,
+                    parameters={i: code.parameters[i] for i in own.parameters},
+                    buffers={i: code.buffers[i] for i in own.buffers},
+                    constants={i: code.constants[i] for i in own.constants},
+                ),
+            )
+        return replace(self, code=code, validation=validation)
 
     @property
     def values(self) -> Mapping[str, torch.Tensor]:
@@ -138,6 +158,14 @@ def captured_from(
     refuse_what_cannot_run(joint, model_path)
     whole = what_needs_the_whole_batch(joint)
     code = placeable(joint, optimizer, accumulate, count, shards)
+    evaluated = None
+    if step.validation is not None:
+        evaluated = validation_graph(module, example, code, model_path, autocast)
+        code = replace(
+            code,
+            constants={**code.constants, **evaluated.constants},
+            constant_names={**code.constant_names, **evaluated.constant_names},
+        )
     optimizer.require_all_used(code.trained)
     analysis = analyse(code)
     notes = {
@@ -149,13 +177,14 @@ def captured_from(
         "autocast": autocast,
         "optimizer": optimizer.signature,
         "loss": code.loss,
+        "validation": evaluated is not None,
         "inputs": sorted(code.inputs, key=code.inputs.__getitem__),
         "parameter_bytes": sum(value.nbytes for value in code.parameters.values()),
         "sources": source_digests(),
     }
     name = f"{model_path} batch {batch}"
     root = "model." if step.loss is None else ""  # ModelWithLoss adds it otherwise
-    return CapturedStep(
+    captured = CapturedStep(
         optimizer=optimizer,
         seed=seed,
         operators=operator_graph(code, analysis, optimizer, name, notes, root),
@@ -164,3 +193,14 @@ def captured_from(
         batches=lambda number: split_batch(step.batches(number), accumulate),
         names=state_names(step, code),
     )
+    if evaluated is None or (validation := step.validation) is None:
+        return captured
+    found = analyse(evaluated)
+    forward = replace(
+        captured,
+        operators=operator_graph(evaluated, found, optimizer, f"{name}, validation", {}, root),
+        code=evaluated,
+        analysis=found,
+        batches=lambda number: split_batch(validation(number), accumulate),
+    )
+    return replace(captured, validation=forward)

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from placewire.optimizer.capture.errors import one_line
+from placewire.optimizer.capture.evaluation_mode import in_evaluation_mode
 from placewire.optimizer.capture.joint import JointGraph
 from placewire.optimizer.capture.metrics import loss_in
 from placewire.optimizer.capture.nodes import MODULE, target_name
@@ -43,21 +44,18 @@ def what_the_loss_needs(step: TrainingStep, batch: int) -> str | None:
     if parts is None or any(x.dim() == 0 or x.shape[0] != batch for x in inputs):
         return None
     module = step.model if step.loss is None else ModelWithLoss(step.model, step.loss)
-    modes = {one: one.training for one in module.modules()}
     buffers = {name: value.clone() for name, value in module.named_buffers()}
     try:
-        module.eval()
-        pieces = [x.chunk(parts) for x in inputs]
-        each = [_loss(module, tuple(one[m] for one in pieces)) for m in range(parts)]
-        (whole, last_bit), (again, _) = _loss(module, inputs), _loss(module, inputs)
+        with in_evaluation_mode(module):
+            pieces = [x.chunk(parts) for x in inputs]
+            each = [_loss(module, tuple(one[m] for one in pieces)) for m in range(parts)]
+            (whole, last_bit), (again, _) = _loss(module, inputs), _loss(module, inputs)
         cut = sum(loss for loss, _ in each) / parts
     except (torch.OutOfMemoryError, MemoryError):
         return None
     except Exception as error:  # A model may do something else in evaluation mode, or fail.
         return f"the loss cannot be computed in evaluation mode ({one_line(error)})"
     finally:
-        for one, training in modes.items():
-            one.training = training
         with torch.no_grad():
             for name, value in module.named_buffers():
                 if name in buffers and buffers[name].shape == value.shape:

@@ -116,12 +116,12 @@ def test_without_a_rule_of_micro_batches(
 
 
 def joined_from_the_last(patch: pytest.MonkeyPatch) -> None:
-    join = shards._join
+    join = shards.join
 
     def turned(node: fx.Node, parts: list[fx.Node], before: fx.Node) -> None:
         join(node, parts[::-1], before)
 
-    patch.setattr(shards, "_join", turned)
+    patch.setattr(shards, "join", turned)
 
 
 def rows_of_other_shards(patch: pytest.MonkeyPatch) -> None:

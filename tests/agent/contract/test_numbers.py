@@ -18,7 +18,7 @@ KINDS = [one for one in vars(messages).values() if isinstance(one, type)]
 MESSAGES = [one for one in KINDS if issubclass(one, Frozen) and one is not Frozen]
 UPPER, LOWER = {"maximum", "exclusiveMaximum"}, {"minimum", "exclusiveMinimum"}
 # Shown, and nothing is computed from them: a model's loss may be any finite number.
-FREE = {"StepDone.loss", "StepDone.metrics"}
+FREE = {f"{kind}.{field}" for kind in ("StepDone", "Validated") for field in ("loss", "metrics")}
 
 
 def unbounded(kind: Any) -> set[str]:

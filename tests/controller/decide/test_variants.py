@@ -37,6 +37,7 @@ class Cutting(Servers):
         self.quickly: list[Cut] = []
         self.failing_cuts: dict[Cut, Ended] = {}
         self.whole_batch: str | None = None
+        self.validation = False
 
     async def run(
         self,
@@ -66,6 +67,7 @@ class Cutting(Servers):
         notes = {
             "torch": "2.13.0", "processor": "one", "loss": "p0", "sources": {}, "model": "m",
             "accumulate": count, "shards": shards, "whole_batch": self.whole_batch,
+            "validation": self.validation,
         }  # fmt: skip
         graph = build_graph(rows, [TensorRow("x", tuple(parts), 8)], notes=notes)
         profile = {"key": {"device_type": "cpu", "threads": 1}}
@@ -204,6 +206,15 @@ async def test_a_model_that_cannot_be_captured_whole_is_the_plans_mistake_at_onc
     with pytest.raises(PlanError, match=r"job\.model"):
         await asking()
     assert asking.servers.asked == [(1, 1)]
+
+
+async def test_a_model_without_validation_batches_is_not_validated(tmp_path: Path) -> None:
+    asking = Asking(tmp_path, accumulate=1, validation={"batches": 2})
+    with pytest.raises(PlanError, match=r"job\.validation: .* has no validation batches: give its"):
+        await asking()
+    again = Asking(tmp_path, accumulate=2, validation={"batches": 2})
+    again.servers.validation = True
+    assert cuts_of(await again()) == [(2, 1)]
 
 
 async def test_a_step_with_a_batch_norm_stays_whole(tmp_path: Path) -> None:

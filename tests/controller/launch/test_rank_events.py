@@ -18,6 +18,7 @@ import placewire.controller.launch.ranks as ranks_module
 from placewire.controller.errors import JobFailed
 from placewire.controller.launch.local import LocalRank, start_rank
 from placewire.controller.launch.ranks import run_ranks
+from placewire.controller.records.of_steps import validations
 from placewire.job.contract.specification import (
     Hold,
     ProgramSpec,
@@ -25,6 +26,8 @@ from placewire.job.contract.specification import (
     RankEvent,
     Saved,
     StepDone,
+    Validated,
+    ValidationSpec,
 )
 from tests.controller.launch.rank_programs import PRELUDE, specs
 
@@ -102,6 +105,31 @@ step(8); finish()
     assert [e.step for e in events if isinstance(e, StepDone)] == [3, 4, 5, 6, 7]
     assert [e.step for e in events if isinstance(e, Saved)] == [4, 8]
     assert len(events) < 150 and len(text) > 900
+
+
+async def test_validations_come_as_they_were_asked_for(tmp_path: Path) -> None:
+    """One after another, of no more batches than there are, and with names of bounded length."""
+    source = """
+def validated(step, batches, **more):
+    say(event="validated", step=step, batches=batches, seconds=1, **more)
+step(0); validated(1, 1); validated(1, 3, loss=2.5, metrics={"accuracy": 0.5}); validated(1, 2)
+validated(2, 4); validated(2, 3); validated(2, 3); validated(0, 1); validated(9, 1)
+validated(3, 1, metrics={"x" * 65: 1.0}); validated(3, 1, metrics={f"m{k}": 1 for k in range(33)})
+for k in range(1, 8): step(k)
+finish()
+"""
+    rank = Here(source, tmp_path)
+    asked = specs(1)[0].model_copy(update={"steps": 8})
+    for validation, heard_of in ((ValidationSpec(every=1, batches=3), [(1, 1), (1, 3), (2, 3)]),
+                                 (None, [])):  # fmt: skip
+        spec = asked.model_copy(update={"validation": validation})
+        events = list[RankEvent]()
+        await run_ranks(rank, [spec], events.append)
+        told = [e for e in events if isinstance(e, Validated)]
+        assert [(e.step, e.batches) for e in told] == heard_of
+        rows = validations(told)
+        assert [(row.step, row.batches) for row in rows] == [(1, 3), (2, 3)][: len(rows)]
+        assert not rows or (rows[0].loss, rows[0].metrics) == (2.5, {"accuracy": 0.5})
 
 
 async def test_what_a_rank_reports_does_not_fill_the_controller_s_memory() -> None:

@@ -210,6 +210,17 @@ MISTAKES = {
         "job.workdir",
         "is no folder",
     ),
+    "validation without batches": (
+        _set("job", "validation", to={"every": 5}),
+        "job.validation.batches",
+        "missing",
+    ),
+    "validation of nothing": (
+        _set("job", "validation", to={"batches": 0}),
+        "job.validation.batches",
+        "whole number from 1",
+    ),
+    "validation of a script": (_torchrun(validation={}), "job.validation", "script, arguments"),
     "no steps": (_set("job", "steps", to=0), "job.steps", "whole number from 1"),
     "engine": (
         _set("solve", "engine", to="gurobi"),

@@ -8,16 +8,14 @@ from placewire.agent.contract.measurement import LinkMeasurement, TransferResult
 from placewire.controller.compile.transfers import promises
 from placewire.controller.errors import VerificationFailed
 from placewire.controller.plan.plan import Plan
-from placewire.controller.records.report import (
-    RunReport,
+from placewire.controller.records.of_steps import (
     losses,
     metrics,
-    of_placed,
     step_times,
     steps_done,
-    traffic_rows,
     typical_step,
 )
+from placewire.controller.records.report import RunReport, of_placed, traffic_rows
 from placewire.controller.records.told_steps import believed
 from placewire.controller.verify.bandwidth_check import judge, require_delivered
 from placewire.job.contract.specification import Finished, RankEvent, StepDone, Traffic

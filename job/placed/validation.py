@@ -1,0 +1,114 @@
+"""Validates between two steps: computes the loss and metrics of batches in evaluation mode.
+
+What runs is placed as validation_placement.py says, and sent over the transport of the training,
+which meanwhile expects the messages of a validation. The values that training holds are read, and
+nothing is written, so that training goes on as if there had been no validation.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from placewire.job.contract.specification import RankSpec, Validated
+from placewire.job.errors import JobError
+from placewire.job.messages.rank_messages import RankMessages, rank_messages
+from placewire.job.placed.lower import lower
+from placewire.job.placed.validation_memory import refuse_what_does_not_fit
+from placewire.job.placed.validation_placement import validation_placement
+from placewire.job.transport.transport import Transport
+from placewire.optimizer.capture.metrics import LOSS
+from placewire.optimizer.capture.step import CapturedStep
+from placewire.optimizer.placement import Placement
+
+# A rank that validates for long says so, lest it be taken for lost.
+_TELL_SECONDS = 10.0
+
+
+class Validation:
+    """messages: those of one micro-batch of a validation."""
+
+    def __init__(
+        self,
+        spec: RankSpec,
+        placement: Placement,
+        captured: CapturedStep,
+        training: RankMessages,
+        transport: Transport,
+        emit: Callable[[Validated], None],
+    ) -> None:
+        """Raises JobError where the model has no validation batches, or memory is lacking."""
+        assert spec.validation is not None
+        if captured.validation is None:
+            raise JobError(
+                f"{spec.model} has no validation batches",
+                "give its TrainingStep `validation`, or leave out job.validation",
+            )
+        self._spec, self._asked, self._emit = spec, spec.validation, emit
+        self._captured, self._transport, self._training = captured.validation, transport, training
+        placed = validation_placement(captured, placement)
+        refuse_what_does_not_fit(captured, placed, placement, spec.device)
+        rails = tuple(rail.rail for rail in spec.rail_interfaces)
+        self.messages = rank_messages(
+            placed, spec.device, rails, spec.sockets_per_rail, placement.devices_used
+        )
+        self._program = lower(self._captured, placed, spec.device, self.messages, transport)
+        self._reports = self._captured.loss in placed.order[spec.device]
+
+    def is_due(self, steps_done: int) -> bool:
+        return steps_done % self._asked.every == 0 or steps_done == self._spec.steps
+
+    def run(self, steps_done: int) -> None:
+        """Emits the mean of the losses of all micro-batches, and of each metric, on one rank."""
+        transport, sent = self._transport, Counter(self._transport.sent_bytes)
+        began = told = time.perf_counter()
+        numbers: dict[str, list[float]] = {}
+        transport.expect(self.messages)
+        for batch in range(self._asked.batches):
+            for name, values in self._of_batch(batch).items():
+                numbers.setdefault(name, []).extend(values)
+            now = time.perf_counter()
+            is_last = batch + 1 == self._asked.batches
+            if self._reports and (is_last or now - told > _TELL_SECONDS):
+                told = now
+                self._tell(steps_done, batch + 1, now - began, numbers)
+        transport.expect(self._training)
+        transport.sent_bytes.clear()  # Only what a step sends counts.
+        transport.sent_bytes.update(sent)
+
+    def _of_batch(self, batch: int) -> dict[str, list[float]]:
+        program, count = self._program, self._spec.accumulate
+        given = self._captured.batches(batch) if program.inputs else ()
+        of_one = len(given) // count
+        numbers: dict[str, list[float]] = {}
+        for m in range(count):
+            program.tell(batch * count + m)
+            self._transport.begin_step()
+            reported = program.module(*(given[m * of_one + k] for k in program.inputs))
+            self._transport.end_step()
+            for name, value in reported.items():
+                numbers.setdefault(name, []).append(float(value))
+        return numbers
+
+    def _tell(
+        self, steps_done: int, batches: int, seconds: float, numbers: dict[str, list[float]]
+    ) -> None:
+        means = {name: _mean(values) for name, values in numbers.items()}
+        finite = {name: mean for name, mean in means.items() if math.isfinite(mean)}
+        loss = finite.pop(LOSS, None)
+        self._emit(
+            Validated(
+                rank=self._spec.rank,
+                step=steps_done,
+                batches=batches,
+                seconds=seconds,
+                loss=loss,
+                metrics=finite,
+            )
+        )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
