@@ -55,6 +55,7 @@ def test_placed_over_servers_trains_exactly_as_on_one(
     report_file = cluster.folder / "run.json"
     document = cluster.document()
     document["job"]["trace"] = {"folder": str(cluster.folder / "traces"), "steps": 1}
+    document["job"]["validation"] = {"every": 2, "batches": 2}
     done = cluster.run("apply", str(cluster.plan(document)), "--yes", "--out", str(report_file))
     assert done.code == 0, done.told
     report = read_report(report_file)
@@ -63,6 +64,11 @@ def test_placed_over_servers_trains_exactly_as_on_one(
     assert report["single_device_seconds"] is None, "one device could hold it"
     assert report["links"] and all(link["within_tolerance"] for link in report["links"])
     assert len(report["losses"]) == 3
+    validated = [(row["step"], row["batches"], row["loss"]) for row in report["validations"]]
+    assert [row[:2] for row in validated] == [(2, 2), (3, 2)]
+    for step, _, loss in validated:
+        assert f"validation after {step} steps: 2 batches in " in done.output
+        assert f"loss {loss:.6f}" in done.output
     assert report["network"] == "restored"
     for row in report["traffic"]:
         assert row["sent_bytes"] == pytest.approx(row["planned_bytes"], rel=0.01, abs=64)
@@ -72,11 +78,14 @@ def test_placed_over_servers_trains_exactly_as_on_one(
     for server in roomy["cluster"]["servers"]:
         server["devices"][0]["memory"] = "2GiB"
     roomy["solve"] = {"engine": "single"}
+    roomy["job"]["validation"] = document["job"]["validation"]
     alone = cluster.run(
         "apply", str(cluster.plan(roomy, "roomy")), "--yes", "--out", str(report_file)
     )
     assert alone.code == 0, alone.told
-    assert read_report(report_file)["losses"] == report["losses"]
+    one = read_report(report_file)
+    assert one["losses"] == report["losses"]
+    assert [(row["step"], row["batches"], row["loss"]) for row in one["validations"]] == validated
 
 
 def test_operators_and_paths_are_measured_on_the_servers_and_it_trains(

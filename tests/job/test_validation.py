@@ -207,7 +207,7 @@ def replace_memory(device: Any, memory_bytes: int) -> Any:
 def test_a_model_without_validation_batches_is_refused_before_the_first_step(
     tmp_path: Path,
 ) -> None:
-    model = "tests.models.small:mlp"
+    model = "tests.models.small:gpt2"
     placement = spread(capture(model, BATCH, CHOICE, SEED), 2)
     ranks = start_ranks(placement, tmp_path, **{**options(), "model": model})
     assert [rank.finish(120) for rank in ranks] == [1, 1]
