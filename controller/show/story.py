@@ -154,9 +154,7 @@ class Show:
                 f"{event.seconds:.2f} s"
             )
         elif isinstance(event, Finished):
-            peak, of_steps = format_bytes(event.peak_memory_bytes), event.step_memory_bytes
-            steps = "" if of_steps is None else f"; its steps' tensors {format_bytes(of_steps)}"
-            self.progress(f"rank {event.rank} done, {peak} at most{steps}")
+            self.progress(f"rank {event.rank} done, {_memory(event)}")
         elif isinstance(event, Carried):
             self._carried(event)
         elif isinstance(event, Failed):
@@ -226,3 +224,12 @@ class Show:
         show_servers(self.console, observations, results)
         if job is not None:
             show_job(self.console, job)
+
+
+def _memory(event: Finished) -> str:
+    told = f"{format_bytes(event.peak_memory_bytes)} at most"
+    if event.step_memory_bytes is not None:
+        told += f"; its steps {format_bytes(event.step_memory_bytes)}"
+    if event.tensor_memory_bytes is not None:
+        told += f", of which tensors {format_bytes(event.tensor_memory_bytes)}"
+    return told

@@ -313,14 +313,16 @@ class Finished(Frozen):
     """peak_memory_bytes: the most that the process took at any time, capture included; of a script,
     the most that one of its processes took. program_memory_bytes: what the process holds between
     two steps beside parameters, buffers and optimizer state. step_memory_bytes: the most that its
-    steps from the second on took beyond that. The last two are GPU memory on a GPU, and None where
-    fewer than two steps ran."""
+    steps from the second on took beyond that. tensor_memory_bytes: what of that tensors had in use,
+    read between operators of one step; the rest is what operators take while they run, and holes in
+    the heap. The last three are GPU memory on a GPU, and None where fewer than two steps ran."""
 
     event: Literal["finished"] = "finished"
     rank: Count
     traffic: tuple[Traffic, ...]
     peak_memory_bytes: Count
     step_memory_bytes: Count | None = None
+    tensor_memory_bytes: Count | None = None
     program_memory_bytes: Count | None = None
 
 

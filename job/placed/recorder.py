@@ -87,6 +87,11 @@ class Recorder:
             self._step_seconds[self._step] = at - self._barriers[self._step]
         self.on = self.weighing = False
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether this step is recorded or weighed."""
+        return self.on or self.weighing
+
     def operator(self, identifier: str, started: float, finished: float) -> None:
         if self.on:
             self._operators.append((self._step, identifier, started, finished))

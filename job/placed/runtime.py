@@ -28,6 +28,7 @@ from placewire.job.messages.rank_messages import RankMessages, of_both, rank_mes
 from placewire.job.placed.checkpoint import Checkpoints
 from placewire.job.placed.clocked import ClockedStep
 from placewire.job.placed.device import use_device
+from placewire.job.placed.heap_reading import HeapReading
 from placewire.job.placed.initial_state import load_initial_state
 from placewire.job.placed.lower import lower
 from placewire.job.placed.recorder import Recorder
@@ -69,6 +70,8 @@ class Program:
     # Gives parameters the values that they begin with, and says what it did.
     begin: Callable[[], str] = lambda: ""
     held_bytes: Callable[[], int] = lambda: 0
+    # Makes what reads the heap during a step; it gets the function that reads.
+    heap_reading: Callable[[Callable[[], int]], HeapReading] | None = None
     device_type: str = "cpu"
     validation: Validation | None = None
 
@@ -225,6 +228,7 @@ def _placed(
         notes,
         begin,
         held_bytes=lambda: held_bytes(rank_program.module),
+        heap_reading=lambda in_use: HeapReading(rank_program, in_use),
         device_type=device_type,
         validation=validation,
     )
@@ -264,14 +268,19 @@ def _run_steps(
     spec: RankSpec, program: Program, beginning: Beginning, transport: Transport, emit: Emit
 ) -> None:
     checkpoints, validation = program.checkpoints, program.validation
-    meter = MemoryMeter(program.device_type)
+    meter, reading = MemoryMeter(program.device_type), None
     with torch.no_grad():
         for step in range(beginning.step, spec.steps):
             data = program.load(step)
             transport.begin_step()
             start = time.perf_counter()
             program.recorder.begin(step, start)
-            reported = program.run(data)
+            if reading is None or program.recorder.is_needed:
+                reported = program.run(data)
+            else:
+                reported, most = reading.run(*data)
+                meter.after_reading(most)
+                reading = None
             transport.end_step()
             finish = time.perf_counter()
             seconds = finish - start
@@ -280,6 +289,8 @@ def _run_steps(
             emit(StepDone(rank=spec.rank, step=step, seconds=seconds, loss=loss, metrics=metrics))
             del data, reported
             if step == beginning.step and step + 1 < spec.steps:
+                if program.heap_reading is not None and meter.heap_in_use is not None:
+                    reading = program.heap_reading(meter.heap_in_use)
                 meter.after_first_step(program.held_bytes())
             if checkpoints is not None and checkpoints.is_due(step + 1, spec.steps):
                 saved = checkpoints.save(step + 1)
@@ -305,6 +316,7 @@ def _run_steps(
             traffic=traffic,
             peak_memory_bytes=meter.process_peak_bytes,
             step_memory_bytes=meter.step_bytes,
+            tensor_memory_bytes=meter.tensor_bytes,
             program_memory_bytes=meter.program_bytes,
         )
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import resource
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -20,6 +21,33 @@ from placewire.optimizer.capture.nodes import tensors_in
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 # Written to clear_refs, this resets the kernel's peak of resident memory.
 _FORGET_PEAK = "5"
+
+
+class _HeapInformation(ctypes.Structure):
+    """struct mallinfo2 of <malloc.h>."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
+            "fordblks", "keepcost",
+        )
+    ]  # fmt: skip
+
+
+def heap_in_use() -> Callable[[], int] | None:
+    """Returns a function that returns the bytes of the C library's heap that are in use, holes
+    between them left out; None where the library does not tell."""
+    information = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if information is None:
+        return None
+    information.restype = _HeapInformation
+
+    def read() -> int:
+        now = information()
+        return int(now.uordblks) + int(now.hblkhd)
+
+    return read
 
 
 def held_bytes(module: torch.nn.Module) -> int:
@@ -45,12 +73,17 @@ class MemoryMeter:
     def __init__(self, device_type: str) -> None:
         self._on_cuda = device_type == "cuda"
         self._earlier_peak = 0
+        self._held = self._in_use_at_rest = 0
+        self._most_in_use: int | None = None
+        self.heap_in_use = None if self._on_cuda else heap_in_use()
         self.program_bytes: int | None = None
 
     def after_first_step(self, held: int) -> None:
         """held: bytes of the tensors that stay, by held_bytes()."""
         self._earlier_peak = _process_peak()
         gc.collect()
+        if self.heap_in_use is not None:
+            self._held, self._in_use_at_rest = held, self.heap_in_use()
         if self._on_cuda:
             free, total = torch.cuda.mem_get_info()
             self.program_bytes = total - free - torch.cuda.memory_reserved()
@@ -73,6 +106,18 @@ class MemoryMeter:
         if self._on_cuda:
             return torch.cuda.max_memory_allocated()
         return _status("VmHWM") - self.program_bytes
+
+    def after_reading(self, most_in_use: int) -> None:
+        """most_in_use: what heap_in_use() read at most during a later step."""
+        self._most_in_use = most_in_use
+
+    @property
+    def tensor_bytes(self) -> int | None:
+        """The most that tensors took in a step, what stays between steps included, and what
+        operators on a CPU hold only while they run left out; None where it was not read."""
+        if self._on_cuda or self._most_in_use is None:
+            return self.step_bytes if self._on_cuda else None
+        return self._held + max(0, self._most_in_use - self._in_use_at_rest)
 
     @property
     def program_and_step_bytes(self) -> int | None:

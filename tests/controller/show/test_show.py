@@ -180,9 +180,12 @@ def test_what_a_program_takes_is_told_beside_its_tensors() -> None:
     done = Finished(rank=1, traffic=(), peak_memory_bytes=500 << 20)
     show.event(done)
     show.event(done.model_copy(update={"step_memory_bytes": 120 << 20}))
-    first, second = show.console.file.getvalue().splitlines()
+    more = {"step_memory_bytes": 120 << 20, "tensor_memory_bytes": 99 << 20}
+    show.event(done.model_copy(update=more))
+    first, second, third = show.console.file.getvalue().splitlines()
     assert first.endswith("rank 1 done, 500.0 MiB at most")
-    assert second.endswith("rank 1 done, 500.0 MiB at most; its steps' tensors 120.0 MiB")
+    assert second.endswith("rank 1 done, 500.0 MiB at most; its steps 120.0 MiB")
+    assert third.endswith("at most; its steps 120.0 MiB, of which tensors 99.0 MiB")
 
 
 def test_a_step_is_told_when_every_rank_has_ended_it() -> None:

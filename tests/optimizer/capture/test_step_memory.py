@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from placewire.optimizer.capture.memory import MemoryMeter, held_bytes
+from placewire.optimizer.capture.memory import MemoryMeter, heap_in_use, held_bytes
 from placewire.optimizer.capture.updates import OptimizerChoice, parameter_update
 
 MIB = 1 << 20
@@ -39,3 +39,25 @@ def test_the_steps_alone_are_measured() -> None:
     assert 79 * MIB < meter.step_bytes < 96 * MIB
     assert meter.process_peak_bytes > meter.program_bytes + 192 * MIB
     assert stays.sum() == 4 * MIB
+
+
+def test_what_the_heap_has_in_use_is_read_without_its_holes() -> None:
+    read = heap_in_use()
+    assert read is not None
+    before = read()
+    pieces = [torch.ones(MIB // 4) for _ in range(40)]
+    assert 40 * MIB <= read() - before < 41 * MIB
+    del pieces[::2]
+    assert 20 * MIB <= read() - before < 21 * MIB
+
+
+def test_tensors_are_what_is_in_use_beside_what_stays() -> None:
+    meter = MemoryMeter("cpu")
+    stays = torch.ones(MIB)
+    meter.after_first_step(stays.nbytes)
+    assert meter.tensor_bytes is None and meter.heap_in_use is not None
+    during = torch.ones(2 * MIB)
+    meter.after_reading(meter.heap_in_use())
+    del during
+    assert meter.tensor_bytes is not None
+    assert 12 * MIB <= meter.tensor_bytes < 13 * MIB and stays.sum() == MIB
