@@ -1,4 +1,5 @@
 """Clips by the norm of all gradients together: a reduction over all ranks, then one coefficient.
+The norm is reported.
 
 The result equals torch.nn.utils.clip_grad_norm_ without its multi-tensor kernels to the last bit:
 the norm of each gradient, in the order of the parameters, and the norm of these norms. Norms of
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from placewire.optimizer.capture.updates import clip_coefficient
+from placewire.optimizer.capture.updates import clip_coefficient, norm_of_norms
 
 aten = torch.ops.aten
 
@@ -22,8 +23,15 @@ aten = torch.ops.aten
 MOST_NORMS = 16
 
 
-def add_clip_coefficient(gradients: Mapping[str, fx.Node], clip_norm: float) -> fx.Node:
-    """gradients: by parameter name, in the order and the layouts of the parameters."""
+# The metric of every step that clips.
+GRADIENT_NORM = "gradient_norm"
+
+
+def add_clip_coefficient(
+    gradients: Mapping[str, fx.Node], clip_norm: float
+) -> tuple[fx.Node, fx.Node]:
+    """Returns the norm before clipping, and the coefficient. gradients: by parameter name, in the
+    order and the layouts of the parameters."""
     blocks: list[tuple[str, list[fx.Node]]] = []
     for name, gradient in gradients.items():
         norm = _call(aten.linalg_vector_norm.default, (gradient, 2.0), f"norm_{name}")
@@ -32,7 +40,8 @@ def add_clip_coefficient(gradients: Mapping[str, fx.Node], clip_norm: float) -> 
             blocks.append((block, []))
         blocks[-1][1].append(norm)
     stacks = [_call(aten.stack.default, (norms,), f"norms_{block}") for block, norms in blocks]
-    return _call(clip_coefficient, (stacks, clip_norm), "clip_coefficient")
+    norm = _call(norm_of_norms, (stacks,), f"metric_{GRADIENT_NORM}")
+    return norm, _call(clip_coefficient, (norm, clip_norm), "clip_coefficient")
 
 
 def block_of(name: str) -> str:

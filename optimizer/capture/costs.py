@@ -37,7 +37,7 @@ _PER_ELEMENT = {
 }  # fmt: skip
 _REDUCTIONS = {
     "sum", "mean", "amax", "amin", "var", "var_mean", "max", "min", "argmax", "norm", "any", "all",
-    "linalg_vector_norm", "clip_coefficient",
+    "linalg_vector_norm", "norm_of_norms",
 }  # fmt: skip
 # Operators that read only as many elements of their first input as they write.
 _GATHERS = {"embedding", "index", "index_select", "gather"}

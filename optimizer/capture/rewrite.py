@@ -106,7 +106,10 @@ def placeable(
         drop_dead(graph, keep={node.name for node in (*results, *read)})
         joint = unrolled(joint, micro_batches, batch_tensors, replicas)
         graph = joint.graph
-    parameters, updates = add_updates(joint, choice)
+    if micro_batches == 1:
+        for name, node in joint.metrics.items():
+            rename(node, "metric", name)
+    parameters, updates, metrics = add_updates(joint, choice)
     buffers, copies = add_copies(joint)
     writers = {**updates, **copies}
     inputs = {}
@@ -115,10 +118,6 @@ def placeable(
             if micro_batches == 1:
                 rename(node, "input", str(position))
             inputs[node.name] = position
-    if micro_batches == 1:
-        for name, node in joint.metrics.items():
-            rename(node, "metric", name)
-    metrics = {name: node.name for name, node in joint.metrics.items()}
     drop_dead(graph, keep={joint.loss.name, *metrics.values(), *writers})
     read_constants = {node.target for node in graph.find_nodes(op="get_attr")}
     return PlaceableGraph(

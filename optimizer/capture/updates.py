@@ -327,11 +327,15 @@ class Foreign(Update):
         self.held = [value for value in state[parameter].values() if torch.is_tensor(value)]
 
 
-def clip_coefficient(norms: list[torch.Tensor], clip_norm: float) -> torch.Tensor:
-    """Returns the scalar, at most 1, that every gradient is multiplied by, with the arithmetic of
+def norm_of_norms(norms: list[torch.Tensor]) -> torch.Tensor:
+    """Returns the norm of all gradients together, with the arithmetic of
     torch.nn.utils.clip_grad_norm_. norms: float[k] each, in the order of the parameters."""
-    total = torch.linalg.vector_norm(torch.cat(norms), 2.0)
-    return torch.clamp(clip_norm / (total + 1e-6), max=1.0)
+    return torch.linalg.vector_norm(torch.cat(norms), 2.0)
+
+
+def clip_coefficient(norm: torch.Tensor, clip_norm: float) -> torch.Tensor:
+    """Returns the scalar, at most 1, that every gradient is multiplied by, likewise."""
+    return torch.clamp(clip_norm / (norm + 1e-6), max=1.0)
 
 
 def scaled(gradient: torch.Tensor, coefficient: torch.Tensor | None) -> torch.Tensor:

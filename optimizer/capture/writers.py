@@ -10,7 +10,8 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from placewire.optimizer.capture.clipping import add_clip_coefficient
+from placewire.optimizer.capture.clipping import GRADIENT_NORM, add_clip_coefficient
+from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.joint import JointGraph
 from placewire.optimizer.capture.nodes import in_layout_of, rename
 from placewire.optimizer.capture.updates import OptimizerChoice
@@ -50,9 +51,9 @@ def sum_of(graph: fx.Graph, parts: list[fx.Node]) -> fx.Node:
     return total
 
 
-def add_updates(joint: JointGraph, choice: OptimizerChoice) -> tuple[Names, Names]:
-    """Returns (node names to parameters, updates to the nodes that they write), without parameters
-    that the step does not use.
+def add_updates(joint: JointGraph, choice: OptimizerChoice) -> tuple[Names, Names, Names]:
+    """Returns (node names to parameters, updates to the nodes that they write, metrics to nodes),
+    without parameters that the step does not use. Raises CaptureError.
 
     Gradients get the strides of their parameters, as in `.grad`: the fused optimizers go through
     the memory of both, and a norm's last bit depends on the order.
@@ -69,16 +70,23 @@ def add_updates(joint: JointGraph, choice: OptimizerChoice) -> tuple[Names, Name
         name: in_layout_of(joint.gradients[name], node.meta["val"])
         for name, node in trained.items()
     }
-    more: tuple[fx.Node, ...] = ()
+    more: list[fx.Node] = []
+    metrics = {name: node.name for name, node in joint.metrics.items()}
     if choice.clip_norm is not None:
-        more = (add_clip_coefficient(gradients, choice.clip_norm),)
+        norm, *more = add_clip_coefficient(gradients, choice.clip_norm)
+        if GRADIENT_NORM in metrics:
+            raise CaptureError(
+                f"two metrics are named {GRADIENT_NORM!r}: the step's own, and the norm that is "
+                "reported with job.optimizer.clip_norm; give the step's another name"
+            )
+        metrics[GRADIENT_NORM] = norm.name
     for name, node in trained.items():
         update = graph.create_node("call_module", "update", (node, gradients[name], *more))
         update.meta["val"] = None
         rename(update, "update", name)
         update.target = update.name
         writers[update.name] = node.name
-    return held, writers
+    return held, writers, metrics
 
 
 def add_copies(joint: JointGraph) -> tuple[Names, Names]:

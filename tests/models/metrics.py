@@ -111,6 +111,8 @@ WRONG: dict[str, Any] = {
     "vector": _metrics(accuracy=lambda result: result.mean(0)),
     "complex": _metrics(accuracy=lambda result: torch.fft.fft(result).mean()),
     "loss": _metrics(loss=lambda result: result.mean()),
+    # Right, where gradients are not clipped.
+    "norm": _metrics(gradient_norm=lambda result: result.mean()),
     "name": lambda loss, result: (loss, {"a b": result.mean()}),
     "key": lambda loss, result: (loss, {1: result.mean()}),
     "many": lambda loss, result: (loss, {f"m{k}": result.mean() for k in range(33)}),

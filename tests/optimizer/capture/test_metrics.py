@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from placewire.job.transport.transport import Alone
 from placewire.optimizer.capture.errors import CaptureError
+from placewire.optimizer.capture.protocol import load_training_step
 from placewire.optimizer.capture.step import CapturedStep, capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.graph.halves import forward_hash
+from tests.job.lazy_training import on_one_device, program_of
 from tests.models.metrics import NAMES
 from tests.optimizer.capture.eager import train_captured
 
@@ -35,6 +38,30 @@ def test_a_step_without_metrics_has_no_operator_for_them() -> None:
     assert not [i for i in silent.ids if "metric" in i]
     more = set(captured("reported").operators.ids) - set(silent.ids)
     assert {"metric_accuracy", "metric_any_right", "metric_noise"} <= more
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_norm_of_the_gradients_is_reported_where_they_are_clipped(accumulate: int) -> None:
+    path, clipped = "tests.models.metrics:without_dropout", OptimizerChoice(clip_norm=0.5)
+    step = capture(path, 8, clipped, 3, accumulate)
+    assert tuple(step.code.metrics) == (*NAMES, "gradient_norm")
+    placement = on_one_device(step)
+    program = program_of(step, placement, placement.devices_used[0], Alone())
+    eager = load_training_step(path, 8, 3)
+    for part in zip(*(x.chunk(accumulate) for x in eager.batches(0)), strict=True):
+        (eager.model(*part)[0] / accumulate).backward()
+    norm = torch.nn.utils.clip_grad_norm_(eager.model.parameters(), 0.5, foreach=False)
+    batch = step.batches(0)
+    with torch.no_grad():
+        reported = program.module(*(batch[position] for position in program.inputs))
+    assert reported["gradient_norm"].item() == norm.item() > 0.5
+
+
+def test_a_metric_of_the_same_name_is_refused() -> None:
+    with pytest.raises(CaptureError, match="two metrics are named 'gradient_norm'"):
+        capture("tests.models.metrics:wrong_norm", 8, OptimizerChoice(clip_norm=0.5), 3)
+    own = captured("wrong_norm")
+    assert tuple(own.code.metrics) == ("gradient_norm",)
 
 
 @pytest.mark.parametrize(
