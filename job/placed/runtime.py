@@ -128,7 +128,7 @@ def _prepare(
     emit: Emit,
 ) -> tuple[Program, Beginning]:
     make = _placed if spec.kind == "placed" else _replayed
-    program = make(spec, placement, messages, transport, emit)
+    program = make(spec, placement, messages, transport)
     emit(
         Started(
             rank=spec.rank,
@@ -154,11 +154,7 @@ def _emit_notes(spec: RankSpec, checkpoints: Checkpoints, emit: Emit) -> None:
 
 
 def _placed(
-    spec: RankSpec,
-    placement: Placement,
-    messages: RankMessages,
-    transport: Transport,
-    emit: Emit,
+    spec: RankSpec, placement: Placement, messages: RankMessages, transport: Transport
 ) -> Program:
     if spec.model is None:
         raise JobError("a placed job needs a model")
@@ -212,7 +208,7 @@ def _placed(
 
     validation = None
     if spec.validation is not None:
-        validation = Validation(spec, placement, captured, messages, transport, emit)
+        validation = Validation(spec, placement, captured, messages, transport)
 
     def begin() -> str:
         asked = spec.state
@@ -235,11 +231,7 @@ def _placed(
 
 
 def _replayed(
-    spec: RankSpec,
-    placement: Placement,
-    messages: RankMessages,
-    transport: Transport,
-    emit: Emit,
+    spec: RankSpec, placement: Placement, messages: RankMessages, transport: Transport
 ) -> Program:
     if spec.graph_file is None:
         raise JobError("a replayed job needs a graph file")
@@ -298,7 +290,7 @@ def _run_steps(
                     emit(saved)
                 _emit_notes(spec, checkpoints, emit)
             if validation is not None and validation.is_due(step + 1):
-                validation.run(step + 1)
+                validation.run(step + 1, emit)
     if checkpoints is not None:
         checkpoints.close()
     transport.close()

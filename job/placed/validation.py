@@ -37,16 +37,16 @@ class Validation:
         captured: CapturedStep,
         training: RankMessages,
         transport: Transport,
-        emit: Callable[[Validated], None],
     ) -> None:
-        """Raises JobError where the model has no validation batches, or memory is lacking."""
+        """Raises JobError where the model has no validation batches, or memory is lacking, and
+        CaptureError where a batch is wrong or missing."""
         assert spec.validation is not None
         if captured.validation is None:
             raise JobError(
                 f"{spec.model} has no validation batches",
                 "give its TrainingStep `validation`, or leave out job.validation",
             )
-        self._spec, self._asked, self._emit = spec, spec.validation, emit
+        self._spec, self._asked = spec, spec.validation
         self._captured, self._transport, self._training = captured.validation, transport, training
         placed = validation_placement(captured, placement)
         refuse_what_does_not_fit(captured, placed, placement, spec.device)
@@ -56,11 +56,14 @@ class Validation:
         )
         self._program = lower(self._captured, placed, spec.device, self.messages, transport)
         self._reports = self._captured.loss in placed.order[spec.device]
+        if self._program.inputs:  # Better now than after hours.
+            for number in {0, self._asked.batches - 1}:
+                self._captured.batches(number)
 
     def is_due(self, steps_done: int) -> bool:
         return steps_done % self._asked.every == 0 or steps_done == self._spec.steps
 
-    def run(self, steps_done: int) -> None:
+    def run(self, steps_done: int, emit: Callable[[Validated], None]) -> None:
         """Emits the mean of the losses of all micro-batches, and of each metric, on one rank."""
         transport, sent = self._transport, Counter(self._transport.sent_bytes)
         began = told = time.perf_counter()
@@ -73,7 +76,7 @@ class Validation:
             is_last = batch + 1 == self._asked.batches
             if self._reports and (is_last or now - told > _TELL_SECONDS):
                 told = now
-                self._tell(steps_done, batch + 1, now - began, numbers)
+                emit(self._validated(steps_done, batch + 1, now - began, numbers))
         transport.expect(self._training)
         transport.sent_bytes.clear()  # Only what a step sends counts.
         transport.sent_bytes.update(sent)
@@ -92,21 +95,19 @@ class Validation:
                 numbers.setdefault(name, []).append(float(value))
         return numbers
 
-    def _tell(
+    def _validated(
         self, steps_done: int, batches: int, seconds: float, numbers: dict[str, list[float]]
-    ) -> None:
+    ) -> Validated:
         means = {name: _mean(values) for name, values in numbers.items()}
         finite = {name: mean for name, mean in means.items() if math.isfinite(mean)}
         loss = finite.pop(LOSS, None)
-        self._emit(
-            Validated(
-                rank=self._spec.rank,
-                step=steps_done,
-                batches=batches,
-                seconds=seconds,
-                loss=loss,
-                metrics=finite,
-            )
+        return Validated(
+            rank=self._spec.rank,
+            step=steps_done,
+            batches=batches,
+            seconds=seconds,
+            loss=loss,
+            metrics=finite,
         )
 
 

@@ -296,6 +296,8 @@ def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
         step, options.model, options.batch, choice, options.seed, options.accumulate,
         options.autocast, options.shards,
     )  # fmt: skip
+    if captured.validation is not None:
+        captured.validation.batches(0)  # A wrong one is told before anything is changed.
     graph = captured.operators
     whole = graph.notes["whole_batch"] or what_the_loss_needs(step, options.batch)
     graph = replace(graph, notes={**graph.notes, "whole_batch": whole})
