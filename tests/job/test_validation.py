@@ -161,6 +161,21 @@ def test_shards_and_replicas_validate_as_whole_weights(
     assert lazily_validated(cut, spread(cut, devices), 2) == expected
 
 
+def test_it_runs_under_autocast_as_training_does() -> None:
+    captured = capture(MODEL, BATCH, CHOICE, SEED, autocast="bf16")
+    step = load_training_step(MODEL, BATCH, SEED)
+    assert step.loss is not None and step.validation is not None
+    whole = ModelWithLoss(step.model, step.loss)
+    optimizer = optimizer_of(CHOICE, whole)
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        loss, _ = whole(*step.batches(0))
+    loss.backward()
+    optimizer.step()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        loss, _ = whole.eval()(*step.validation(0))
+    assert lazily_validated(captured, spread(captured, 2), 1) == [loss.item()]
+
+
 def test_operators_are_where_training_computes_the_same() -> None:
     """What is sent is sent between devices that training sends between, of which some may have
     nothing to do for a validation."""
