@@ -330,7 +330,8 @@ class Foreign(Update):
 def norm_of_norms(norms: list[torch.Tensor]) -> torch.Tensor:
     """Returns the norm of all gradients together, with the arithmetic of
     torch.nn.utils.clip_grad_norm_. norms: float[k] each, in the order of the parameters."""
-    return torch.linalg.vector_norm(torch.cat(norms), 2.0)
+    norm: torch.Tensor = torch.linalg.vector_norm(torch.cat(norms), 2.0)
+    return norm
 
 
 def clip_coefficient(norm: torch.Tensor, clip_norm: float) -> torch.Tensor:
