@@ -41,7 +41,7 @@ def report_page(report: RunReport) -> str:
         kept=Counter(link.within_tolerance and not link.error for link in report.links)[True],
         nic_use=None if report.nic_use is None else nic_panels.nic_panels(report.nic_use),
         steps=step_chart.step_chart(report),
-        losses=step_chart.loss_chart(report),
+        values=step_chart.value_charts(report),
         step=step,
         why_no_step=why_no_step,
         traffic=sorted(report.traffic, key=lambda row: -row.sent_bytes),

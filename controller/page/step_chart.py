@@ -1,4 +1,4 @@
-"""The picture of measured steps beside the predicted one, and that of the loss."""
+"""The pictures of measured steps beside the predicted one, of the loss and of metrics."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ class Level:
 
 @dataclass(frozen=True)
 class Chart:
-    """ticks: (pixel, words)."""
+    """validated: what validations found of the same. ticks: (pixel, words)."""
 
+    words: str
     drawn: tuple[Line, ...]
+    validated: tuple[Line, ...]
     levels: tuple[Level, ...]
     value_ticks: tuple[tuple[float, str], ...]
     step_ticks: tuple[tuple[float, str], ...]
@@ -40,6 +42,8 @@ def step_chart(report: RunReport) -> Chart | None:
     x = _steps(report.first_step, len(report.step_seconds))
     y = Scale(0.0, _ROOM * max(*report.step_seconds, *levels.values(), 1e-9), HEIGHT, upwards=True)
     return Chart(
+        words="Time of each step, of its slowest device",
+        validated=(),
         drawn=lines(_numbers(report.first_step, report.step_seconds), report.step_seconds, x, y),
         levels=tuple(
             Level(y.at(seconds), f"{kind} {format_seconds(seconds)}", kind)
@@ -50,20 +54,33 @@ def step_chart(report: RunReport) -> Chart | None:
     )
 
 
-def loss_chart(report: RunReport) -> Chart | None:
-    """None where fewer than two losses are known."""
-    known = [loss for loss in report.losses if loss is not None]
-    if len(known) < 2:
-        return None
-    x = _steps(report.first_step, len(report.losses))
-    low, high = min(known), max(known)
-    y = Scale(low, high if high > low else low + 1.0, HEIGHT, upwards=True)
-    return Chart(
-        drawn=lines(_numbers(report.first_step, report.losses), report.losses, x, y),
-        levels=(),
-        value_ticks=tuple((y.at(loss), f"{loss:g}") for loss in y.ticks(4)),
-        step_ticks=_step_ticks(x),
-    )
+def value_charts(report: RunReport) -> tuple[Chart, ...]:
+    """The loss and each metric, with what validations found of it; those of which fewer than two
+    values are known are left out."""
+    trained = {"loss": report.losses, **report.metrics}
+    found = []
+    for name, values in trained.items():
+        validated = [
+            (row.step, row.loss if name == "loss" else row.metrics.get(name))
+            for row in report.validations
+        ]
+        known = [v for v in (*values, *(value for _, value in validated)) if v is not None]
+        if len(known) < 2:
+            continue
+        x = _steps(report.first_step, len(values))
+        low, high = min(known), max(known)
+        y = Scale(low, high if high > low else low + 1.0, HEIGHT, upwards=True)
+        found.append(
+            Chart(
+                words=f"The {name} of each step",
+                drawn=lines(_numbers(report.first_step, values), values, x, y),
+                validated=lines([at for at, _ in validated], [v for _, v in validated], x, y),
+                levels=(),
+                value_ticks=tuple((y.at(value), f"{value:g}") for value in y.ticks(4)),
+                step_ticks=_step_ticks(x),
+            )
+        )
+    return tuple(found)
 
 
 def _steps(first: int, count: int) -> Scale:

@@ -15,6 +15,7 @@ from placewire.controller.cli import main
 from placewire.controller.page.page import report_page
 from placewire.controller.records.journal import Journal
 from placewire.controller.records.nic_use import NicUse, NicUseRow
+from placewire.controller.records.of_steps import ValidationRow
 from placewire.controller.records.report import FailureRow, RailRow, RunReport, allocation_digest
 from placewire.optimizer.graph.graph_file import save_graph
 from placewire.optimizer.graph.json_file import write_json
@@ -110,6 +111,11 @@ def placed(folder: Path, *, traced: bool = False) -> tuple[RunReport, Placement]
         allocation_digest=allocation_digest(placement),
         predicted_step_seconds=2.0, bound_seconds=1.5, single_device_seconds=6.0,
         step_seconds=(3.0, 2.1, 2.2, 2.1), measured_step_seconds=2.1, losses=(4.0, None, 2.0, 1.0),
+        metrics={"accuracy": (0.1, 0.2, 0.3, 0.4)},
+        validations=tuple(
+            ValidationRow(step=k, batches=2, loss=3.0 / k, metrics={"accuracy": 0.1 * k}, seconds=1)
+            for k in (2, 4)
+        ),
     )  # fmt: skip
     return report, placement
 
@@ -205,7 +211,8 @@ def test_a_placed_step_shows_its_layers_its_timelines_and_its_steps(tmp_path: Pa
     assert max(ends) == pytest.approx(900, abs=2) and elements.of("rect", "receive")
     assert [text for _, text in elements.of("td", "runs")] == ["1"] * len(placement.devices_used)
     measured = elements.of("polyline", "measured")
-    assert len(measured) == 3  # The steps' times, and the losses with a gap in them.
+    # The steps' times, the losses with a gap in them, and a metric.
+    assert len(measured) == 4 and len(elements.of("polyline", "validated")) == 2
     assert "4 steps of 2.1 s each, +5.0% beside what was predicted." in page
 
 
