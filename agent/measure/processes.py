@@ -53,12 +53,19 @@ class Processes:
         # whoever dials it, and needs none of the agent's privileges.
         words = ("setpriv", "--pdeathsig", "KILL", *_without_privileges(), "--", *command)
         # Shielded, because a cancellation in the middle would leave a process that nobody knows of.
-        task = asyncio.create_task(
-            asyncio.create_subprocess_exec(*words, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
-        )
+        task = asyncio.create_task(self._start(words))
         self._starting.add(task)
-        task.add_done_callback(self._started)
+        task.add_done_callback(self._starting.discard)
         return await asyncio.shield(task)
+
+    async def _start(self, words: tuple[str, ...]) -> Process:
+        process = await asyncio.create_subprocess_exec(
+            *words, stdin=DEVNULL, stdout=PIPE, stderr=PIPE
+        )
+        # Not in a callback of the task: from Python 3.12 on, who gathers tasks that are done goes
+        # on before their callbacks, and would not know of this process.
+        self._running[process.pid] = process
+        return process
 
     async def end(self, process: Process) -> None:
         """Kills it where it still runs, and reaps it."""
@@ -81,8 +88,3 @@ class Processes:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, signal.SIGKILL)
-
-    def _started(self, task: asyncio.Task[Process]) -> None:
-        self._starting.discard(task)
-        if not task.cancelled() and task.exception() is None:
-            self._running[task.result().pid] = task.result()
