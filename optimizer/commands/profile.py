@@ -114,6 +114,14 @@ def parser(prog: str) -> argparse.ArgumentParser:
         what="model to measure, like placewire.examples.models.mlp:training_step, or a graph file",
         complete=False,
     )
+    kept = made.add_mutually_exclusive_group()
+    kept.add_argument("--cache", type=Path, help="folder of measured profiles")
+    kept.add_argument(
+        "--exchange",
+        action="store_true",
+        help="instead of --out, for use by another machine: reads known profiles as JSON from "
+        "standard input, writes the graph and the new profiles as JSON to standard output",
+    )
     measured = made.add_argument_group("for a model, measured")
     measured.add_argument(
         "--device-type",
@@ -150,14 +158,6 @@ def parser(prog: str) -> argparse.ArgumentParser:
         metavar="N",
         help="measure steps of these batches, and estimate the step of --batch by a line through "
         "each operator's memory and time: for a step that no device here can hold",
-    )
-    kept = measured.add_mutually_exclusive_group()
-    kept.add_argument("--cache", type=Path, help="folder of measured profiles")
-    kept.add_argument(
-        "--exchange",
-        action="store_true",
-        help="instead of --out, for use by another machine: reads known profiles as JSON from "
-        "standard input, writes the graph and the new profiles as JSON to standard output",
     )
     modelled = made.add_argument_group("for a graph file or a model, modelled")
     modelled.add_argument(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import ipaddress
 import itertools
 import socket
 import ssl
+import tempfile
 import threading
 import time
 import uuid
@@ -15,11 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
+from placewire.controller.agents.authority import Authority, Kind
 from placewire.frozen import Frozen
 from tests.agent.server_under_test import (
     CONTROLLER_ADDRESS,
@@ -32,41 +29,18 @@ PORT = 7443
 
 
 def write_certificates(directory: Path, controller_name: str = "controller") -> None:
-    """Writes ca.crt, and agent and controller with a key each, to `directory`."""
-    authority_key = ec.generate_private_key(ec.SECP256R1())
-    authority = _certificate("authority", authority_key, None, None)
-    _write(directory / "ca", authority, authority_key)
-    for name, host in (("agent", "s1"), ("controller", controller_name)):
-        key = ec.generate_private_key(ec.SECP256R1())
-        _write(directory / name, _certificate(host, key, authority, authority_key), key)
-
-
-def _certificate(name: str, key: Any, issuer: Any, issuer_key: Any) -> x509.Certificate:
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer.subject if issuer else subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-    )
-    return builder.sign(issuer_key or key, hashes.SHA256())
-
-
-def _write(stem: Path, certificate: x509.Certificate, key: Any) -> None:
-    stem.with_suffix(".crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    stem.with_suffix(".key").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
+    """Writes ca.crt, and agent and controller with a key each, to `directory`: what a controller
+    issues."""
+    kinds: tuple[tuple[str, str, Kind], ...]
+    kinds = (("agent", "s1", "agent"), ("controller", controller_name, "controller"))
+    with tempfile.TemporaryDirectory() as scratch:
+        authority = Authority.load(Path(scratch))
+        files = {"ca.crt": authority.certificate_file}
+        for stem, name, kind in kinds:
+            issued = authority.issue(name, kind, Path(scratch), lifetime_seconds=3600)
+            files |= {f"{stem}.crt": issued.certificate_file, f"{stem}.key": issued.key_file}
+        for name, file in files.items():
+            (directory / name).write_bytes(file.read_bytes())
 
 
 class ControllerDouble:

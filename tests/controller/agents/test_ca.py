@@ -74,6 +74,13 @@ async def test_an_agent_is_who_its_certificate_says(site: Site) -> None:
     assert await handshake(site.server, client, "controller") == "s1"
 
 
+async def test_certificates_have_all_that_python_asks_of_them_from_3_13_on(site: Site) -> None:
+    client = site.dial(site.issue("s1", "agent"))
+    for context in (site.server, client):
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+    assert await handshake(site.server, client, "controller") == "s1"
+
+
 async def test_another_authority_s_agent_is_turned_away(site: Site, tmp_path: Path) -> None:
     stranger = Authority.load(tmp_path / "other")
     issued = stranger.issue("s1", "agent", tmp_path / "x", lifetime_seconds=60)
