@@ -9,7 +9,7 @@
 #   PLACEWIRE_TORCH   which torch to install (default: torch==2.13.0+cpu). Give your own build, for
 #                     example torch==2.13.0+cu130 with PIP_EXTRA_INDEX_URL set, or "keep" to use
 #                     the one that is already in .venv. A CUDA build is never chosen for you.
-#   PYTHON            the interpreter for .venv (default: python3; 3.11 or 3.12)
+#   PYTHON            the interpreter for .venv (default: python3; 3.11 to 3.13)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # Others run what root installs.
@@ -50,26 +50,41 @@ install_torch() {
   [[ $torch != keep ]] || return 0
   say "installing $torch"
   pip install -c requirements.lock "$torch" \
-    || pip install -c requirements.lock "$torch" --extra-index-url https://download.pytorch.org/whl/cpu
+    || pip install -c requirements.lock "$torch" --extra-index-url https://download.pytorch.org/whl/cpu \
+    || {
+      say "no $torch was found for this Python, neither where pip looks nor at download.pytorch.org"
+      say "let pip reach one of them, or name another build in PLACEWIRE_TORCH"
+      exit 1
+    }
 }
 
+require_known_python() {
+  "$python" - <<'PY'
+import sys
+if not (3, 11) <= sys.version_info[:2] <= (3, 13):
+    found = sys.version.split()[0]
+    sys.exit(f"""setup: {sys.executable} is Python {found}; 3.11, 3.12 or 3.13 is needed
+setup: Debian 12 and 13 and Ubuntu 24.04 have one; elsewhere install one, and name it in PYTHON""")
+PY
+}
+
+# Where it is the wrong one, nothing is installed; where there is none, packages bring it.
+! command -v "$python" >/dev/null || require_known_python
 [[ $part != all ]] || debian_packages
 
 stamp=.venv/placewire.stamp
 [[ $part == all ]] || stamp=.venv/placewire-$part.stamp
 wanted=$(cat requirements.lock pyproject.toml deploy/setup.sh | sha256sum | cut -d' ' -f1)
 [[ $part == agent ]] || wanted+=" $torch"
-if [[ -f $stamp && $(cat "$stamp") == "$wanted" ]]; then
+# An upgrade of the system may have taken away the Python that .venv was made with.
+works() { .venv/bin/python -c 'import pip' &>/dev/null; }
+if [[ -f $stamp && $(cat "$stamp") == "$wanted" ]] && works; then
   say "nothing to do"
   exit 0
 fi
 
-"$python" - <<'PY'
-import sys
-if not (3, 11) <= sys.version_info[:2] <= (3, 12):
-    sys.exit(f"setup: Python {sys.version.split()[0]} found; 3.11 or 3.12 is needed (set PYTHON)")
-PY
-.venv/bin/python -m pip --version &>/dev/null || "$python" -m venv .venv
+require_known_python
+works || "$python" -m venv .venv
 # Of the whole, pip would compile one file after the other before anything else goes on.
 later=()
 [[ $part != all ]] || later=(--no-compile)

@@ -6,11 +6,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import platform
 import re
 import stat
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -361,8 +363,44 @@ def test_the_look_at_a_server_finds_what_is_there(tmp_path: Path) -> None:
     found = json.loads(said)
     assert found["controller"] and found["record"] == {"packages": ["iperf3"]}
     assert found["folders"] == [str(there)]
+    assert found["python"] == ".".join(platform.python_version_tuple()[:2])
     assert "python3" in found["packages"] and "root" in found["users"]
     assert found["send_buffer_bytes"] > 0 and abs(found["unix"] - time.time()) < 60
+
+
+@pytest.mark.parametrize(
+    ("version", "environment", "refused"),
+    [
+        ("3.10", {}, True),
+        ("3.11", {}, False),
+        ("3.13", {}, False),
+        ("3.14", {}, True),
+        ("3.10", {"PYTHON": "python3.11"}, False),
+    ],
+)
+def test_a_server_with_another_python_is_refused_before_anything_is_added(
+    version: str, environment: dict[str, str], refused: bool
+) -> None:
+    names = [task["name"] for role, task in tasks() if role == "before"]
+    name = "Require a Python that Placewire runs on"
+    assert names.index(name) < names.index("Write the record of what is added")
+    (task,) = (task for _, task in tasks() if task["name"] == name)
+    variables = yaml.safe_load((PLAYBOOKS / "roles/settings/vars/main.yaml").read_text())
+    fails = Environment().compile_expression(task["when"])
+    assert refused is fails(
+        placewire_found={"python": version},
+        placewire_pythons=variables["placewire_pythons"],
+        placewire_setup_environment=environment,
+    )
+
+
+def test_provision_and_setup_know_the_versions_of_python_that_the_package_requires() -> None:
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    least, beyond = map(int, re.findall(r"3\.(\d+)", required))
+    known = yaml.safe_load((PLAYBOOKS / "roles/settings/vars/main.yaml").read_text())
+    assert known["placewire_pythons"] == [f"3.{minor}" for minor in range(least, beyond)]
+    setup = (ROOT / "deploy/setup.sh").read_text()
+    assert f"(3, {least}) <= sys.version_info[:2] <= (3, {beyond - 1})" in setup
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ def look(home: str, state: str, record: str, folders: list[str]) -> dict[str, ob
     clock = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(TIMEX_BYTES))
     return {
         "lacks": [path for path in ("/usr/bin/apt-get", "/run/systemd/system") if not there(path)],
+        "python": "{}.{}".format(*sys.version_info),
         "home_of_others": not there(record) and holds_other_than_code(Path(home)),
         "controller": there(f"{state}/ca"),
         "record": recorded,
