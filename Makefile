@@ -2,7 +2,8 @@
 # make demo    the main job on this machine: lab, placement, network, training, report, restore
 # make test    the tests, as a new user's machine would see them (root; about 15 minutes)
 # make test-kernel    the agent on a stock Debian kernel and Open vSwitch's kernel datapath, in an
-#              emulated machine (`make setup-kernel` builds it once: root, a few minutes, 1 GB)
+#              emulated machine (`make setup-kernel` builds it once: root, a few minutes, 1 GB);
+#              DEBIAN=13 for this and the next two: that machine is Debian 13, else Debian 12
 # make test-provision   `controller provision` on a bare Debian in such a machine: check, install, again,
 #              enrol, serve, remove (`make setup-provision` builds it once; root, apt and pip)
 # make test-kernel-short   of these what the kernel does with a packet, in a minute; builds nothing
@@ -24,6 +25,8 @@
 BIN := .venv/bin
 # Where the environment forbids it, each process would compile our modules anew, tests too.
 unexport PYTHONDONTWRITEBYTECODE
+DEBIAN ?= 12
+export DEBIAN
 
 setup:
 	deploy/setup.sh

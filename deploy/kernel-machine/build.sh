@@ -4,7 +4,8 @@
 # key and the public key of its sshd, in the folder that image.sh names. Does nothing where it is
 # there. Needs root, a Debian mirror and a Python package index.
 #
-#   deploy/kernel-machine/build.sh         the machine that the agent is tested in
+#   deploy/kernel-machine/build.sh         the machine that the agent is tested in, of Debian 12
+#   DEBIAN=13 deploy/kernel-machine/build.sh    the same of Debian 13
 #   deploy/kernel-machine/build.sh bare    without Open vSwitch and Python packages
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -19,11 +20,6 @@ if [[ -e $image/complete ]]; then
   exit 0
 fi
 ((EUID == 0)) || { say "building the image needs root"; exit 1; }
-[[ $variant == bare || $(.venv/bin/python -c 'import sys; print(*sys.version_info[:2])') == "3 11" ]] || {
-  say "packages for the machine's Python 3.11 are made with the one in .venv: make setup, with"
-  say "PYTHON=python3.11"
-  exit 1
-}
 
 mkdir -p "$cache"
 scratch=$(mktemp -d "$cache/building-XXXXXX")
@@ -37,9 +33,8 @@ packages() { quietly inside apt-get -qq install -y --no-install-recommends "$@";
 with_agent() {
   packages "${agent_packages[@]}"
   wheels=$root/tmp/wheels
-  quietly .venv/bin/python -m pip wheel --quiet -c requirements.lock -w "$wheels" \
+  quietly deploy/kernel-machine/wheels.sh "$python" "$wheels" \
     setuptools wheel "${python_packages[@]}"
-  rm "$wheels"/placewire-*.whl
   # The code comes when the machine is started; until then its packages are empty.
   home=$root/opt/placewire
   install -D /dev/null "$home/src/placewire/__init__.py"
@@ -109,6 +104,6 @@ truncate -s 8G "$scratch/root.ext4"
 quietly mke2fs -q -t ext4 -E lazy_itable_init=1,lazy_journal_init=1 -d "$root" "$scratch/root.ext4"
 rm -rf --one-file-system "$root"
 touch "$scratch/complete"
-rm -rf "$image"
+rm -rf "$cache/$variant-$DEBIAN-"*  # a former one: each takes more than a gigabyte
 mv "$scratch" "$image"
 say "done: $image ($(du -sh "$image" | cut -f1))"

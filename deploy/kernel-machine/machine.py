@@ -61,10 +61,14 @@ class MachineError(Exception):
 def image_directory(variant: str = "agent") -> Path:
     """variant: of image.sh. Raises MachineError where its `make setup-…` has not been run for these
     sources."""
-    remedy = f"run `make setup-{'kernel' if variant == 'agent' else 'provision'}`"
-    script = f'variant={variant}; source deploy/kernel-machine/image.sh; printf %s "$image"'
+    script = f'variant={variant}; source deploy/kernel-machine/image.sh; echo "$DEBIAN $image"'
     asked = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True)
-    image = Path(asked.stdout)
+    if asked.returncode:
+        raise MachineError(asked.stderr.strip(), EXIT_NOT_SET_UP)
+    release, _, path = asked.stdout.strip().partition(" ")
+    image = Path(path)
+    target = "kernel" if variant == "agent" else "provision"
+    remedy = f"run `make setup-{target} DEBIAN={release}`"
     if not (image / "complete").exists():
         raise MachineError(f"no image at {image}: {remedy}", EXIT_NOT_SET_UP)
     missing = [name for name in (_QEMU, "ssh", "setpriv") if shutil.which(name) is None]
@@ -137,7 +141,7 @@ class Machine:
 
     def install_code(self) -> None:
         there = [name for name in CODE if (ROOT / name).exists()]
-        # Compiled here, as fast as this processor is: the machine's Python is of the same version.
+        # As fast as this processor is; it serves a machine whose Python is of the same version.
         subprocess.run(
             [sys.executable, "-m", "compileall", "-q", *there], cwd=ROOT, stdout=subprocess.DEVNULL
         )
@@ -147,6 +151,8 @@ class Machine:
             status = self._ssh(unpack, stdin=packing.stdout)
         if status or packing.returncode:
             raise MachineError("the code could not be copied into the machine", EXIT_NOT_UP)
+        # Another version compiles it there, once: agents start often, and may not write there.
+        self.run(".venv/bin/python -m compileall -q agent oracle tests/agent tests/kernel")
 
     def set_clock(self) -> None:
         """A machine that goes on from its memory has the time of when that was written."""

@@ -63,13 +63,11 @@ def _lend_proxy(running: Any) -> None:
         running.ask(f"echo '{there}' >> /etc/apt/apt.conf.d/00lent-proxy")
 
 
-def fetch_packages(folder: Path, *what: str) -> None:
-    """Fetches wheels with the present machine's pip and its settings."""
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet"]
-    words = ["-c", "requirements.lock", "-w", str(folder), *what]
-    subprocess.run([*pip, *words], cwd=ROOT, check=True)
-    for own in folder.glob("placewire-*.whl"):
-        own.unlink()
+def fetch_packages(running: Any, folder: Path, *what: str) -> None:
+    """Fetches wheels for the machine's Python."""
+    version = running.ask("python3 -c 'import platform; print(platform.python_version())'").strip()
+    script = ROOT / "deploy" / "kernel-machine" / "wheels.sh"
+    subprocess.run([str(script), version, str(folder), *what], check=True)
 
 
 @contextmanager

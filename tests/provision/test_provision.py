@@ -77,8 +77,8 @@ class Cluster:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("provision")
     packages = folder / "packages"
-    fetch_packages(packages, "setuptools", "wheel", ".[agent]")
     with bare_machine(LIMIT_SECONDS) as machine, served(packages) as pip_environment:
+        fetch_packages(machine, packages, "setuptools", "wheel", ".[agent]")
         known_hosts = folder / "known_hosts"
         kind, key = machine.host_key.read_text().split()[:2]
         known_hosts.write_text(f"[127.0.0.1]:{machine.ssh_port} {kind} {key}\n")
