@@ -16,7 +16,7 @@ from pathlib import Path
 from placewire.agent.contract.state import Ledger, TakenOver
 
 # Where the versions of iproute2 look, first what an administrator says.
-_FOLDERS = ("etc/iproute2", "usr/share/iproute2", "usr/lib/iproute2")
+FOLDERS = ("etc/iproute2", "usr/share/iproute2", "usr/lib/iproute2")
 # By the file that names more: the names that iproute2 knows without it.
 _BUILT_IN: Mapping[str, Mapping[str, int]] = {
     "rt_tables": {"default": 253, "main": 254, "local": 255},
@@ -86,7 +86,7 @@ class Names:
 
 def _rows(root: Path, file: str) -> Iterator[tuple[str, int]]:
     """(name, number) of each row; the last one counts."""
-    for folder in reversed(_FOLDERS):
+    for folder in reversed(FOLDERS):
         for path in (root / folder / file, *sorted((root / folder / f"{file}.d").glob("*.conf"))):
             with suppress(OSError):
                 for line in path.read_text(errors="backslashreplace").splitlines():

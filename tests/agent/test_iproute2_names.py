@@ -14,7 +14,7 @@ import pytest
 
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.state import Ledger, TakenOver
-from placewire.agent.iproute2_names import Names
+from placewire.agent.iproute2_names import FOLDERS, Names
 from placewire.agent.reconcile.lease import Kept
 from placewire.agent.store import STATE_FILE, DiskStore
 from tests.agent import keeping
@@ -96,7 +96,9 @@ def among(names: dict[str, str], folder: str, do: Callable[..., Any], *arguments
     for file, text in names.items():
         (Path(folder) / file).write_text(text)
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
-    subprocess.run(["mount", "--bind", folder, "/etc/iproute2"], check=True)
+    for place in FOLDERS:  # Which of them are there is the distribution's choice.
+        if (Path("/") / place).is_dir():
+            subprocess.run(["mount", "--bind", folder, f"/{place}"], check=True)
     assert subprocess.run(
         ["ip", "route", "show", "table", "60"], capture_output=True
     ).returncode == 0  # fmt: skip
