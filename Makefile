@@ -32,7 +32,7 @@ setup:
 	deploy/setup.sh
 
 demo: setup
-	$(BIN)/controller demo
+	$(BIN)/controller demo --keep-files placewire-demo
 
 test: setup
 	$(BIN)/python -m tests.run_side_by_side

@@ -86,6 +86,9 @@ def demo(keep_files: Path | None) -> int:
         f"The demo took {time.monotonic() - began:.0f} s. The network of every server was restored "
         "and read back after each run, and the lab is gone."
     )
+    if keep_files is not None:
+        page = keep_files / f"{OURS}.html"
+        console.print(f"{page} shows the fastest run in pictures: open it in a browser.")
     return 0
 
 
@@ -169,7 +172,8 @@ def _ddp(console: Console, folder: Path, graph: Path, gpus: Path) -> Row:
 def _apply(console: Console, folder: Path, name: str, document: dict[str, Any]) -> RunReport:
     """Writes the plan to a file, runs `controller apply` on it, and reads the run's report."""
     plan, report = _written(folder / f"{name}.yaml", document), folder / f"{name}.run.json"
-    _controller(console, "apply", str(plan), "--yes", "--out", str(report))
+    page = str(folder / f"{name}.html")
+    _controller(console, "apply", str(plan), "--yes", "--out", str(report), "--report", page)
     return RunReport.model_validate_json(report.read_text(encoding="utf-8"))
 
 
