@@ -26,8 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from placewire.controller.records.detached_output import latest_output
-    from placewire.controller.records.plan_files import is_written
+    from placewire.controller.records.detached_output import has_ended, latest_output
 
     name = plan_name(arguments.plan)
     state_dir = state_dir_of(arguments, name)
@@ -39,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
             remedy=f"`controller status {arguments.plan}` tells of a change under way",
         )
     if arguments.stop:
-        if not is_written(output):
+        if has_ended(output):
             raise UsageError("it has ended already", where=str(output))
         _interrupt(output)
     try:

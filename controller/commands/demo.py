@@ -10,7 +10,10 @@ PURPOSE = "show on this machine, in a lab, that training is exact, fast and pred
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--keep-files", type=Path, metavar="DIR", help="keep plans, reports and their pages in this folder"
+        "--keep-files",
+        type=Path,
+        metavar="DIR",
+        help="keep plans, reports and their pages in this folder",
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from placewire.controller.records.plan_files import files_of, is_written, new_file
 from placewire.visible import visible
 
-_SUFFIX = ".out"
+_SUFFIX, _LONGEST_LAST_BYTES = ".out", 100
 _BEGUN = re.compile(r"-- process (\d+) runs process (\d+): ")
 _ENDED = re.compile(r"-- ended with exit code (\d+)\n")
 
@@ -51,6 +51,16 @@ def exit_code_in(line: str) -> int | None:
 
 def has_begun(path: Path) -> bool:
     return _processes(path) is not None
+
+
+def has_ended(path: Path) -> bool:
+    """Whether the command has ended: nobody writes the file, or will write more than is there."""
+    if not is_written(path):
+        return True
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _LONGEST_LAST_BYTES))
+        last = file.read().rpartition(b"\n-- ")[2]
+    return exit_code_in(f"-- {last.decode(errors='replace')}") is not None
 
 
 def process_of(path: Path) -> int | None:

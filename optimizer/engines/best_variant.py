@@ -59,14 +59,15 @@ class Choice:
 @dataclass
 class _Known:
     """index: among the variants. alone_seconds: on one device, None where it does not fit.
-    start_seconds: of its best start, inf where none fits. took_seconds: how long its starts took.
-    step_seconds: what its search found."""
+    start_seconds: of its best start, inf where none fits; start: None where that is one device.
+    took_seconds: how long its starts took. step_seconds: what its search found."""
 
     index: int
     name: str
     problem: Problem
     alone_seconds: float | None
     start_seconds: float = math.inf
+    start: Solution | None = None
     took_seconds: float = 0.0
     bound_seconds: float = 0.0
     step_seconds: float | None = None
@@ -78,8 +79,9 @@ class _Known:
     def consider(self, seen: Problem, starts: Iterable[Solution]) -> None:
         """seen: the problem as a search sees it."""
         costing = Costing(seen)
-        fits = [one.cost for one in map(costing.cost, starts) if one.excess == 0.0]
-        self.start_seconds = min([self.start_seconds, *fits])
+        for found in map(costing.cost, starts):
+            if found.excess == 0.0 and found.cost < self.start_seconds:
+                self.start_seconds, self.start = found.cost, found.solution
 
     @property
     def variant(self) -> Variant:
@@ -148,7 +150,10 @@ def best_variant(
             best = found.step_seconds, one, found
     _, taken, placement = best
     tell(f"taken: {taken.name}")
-    starts = () if placement is None else (solution_of(taken.problem, placement),)
+    # With little time left, the search of what was chosen may not come to this start again.
+    starts = () if taken.start is None else (taken.start,)
+    if placement is not None:
+        starts = (solution_of(taken.problem, placement),)
     used = _CHOICE_PART if len(near) > 1 else 0.0
     left = replace(settings.part(1.0 - used), time_limit_seconds=max(until - time.monotonic(), 0.0))
     by_index = sorted(known, key=lambda one: one.index)

@@ -74,7 +74,8 @@ class PlanServer(MemoryServer):
     def boot(self) -> None:
         super().boot()
         for rail, nic in enumerate(NICS):
-            self.links[nic].addresses = [f"10.7.{rail}.{self._member.host}/24"]
+            others = [one for one in self.links[nic].addresses if ":" in one]
+            self.links[nic].addresses = [f"10.7.{rail}.{self._member.host}/24", *others]
         self.links[MANAGEMENT].addresses = [f"10.9.0.{self._member.host}/24"]
 
     def switch_follows(self) -> None:

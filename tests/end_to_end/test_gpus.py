@@ -12,6 +12,8 @@ from placewire.controller.plan.plan_file import load_plan
 from tests.controller.plans import plan_document
 from tests.end_to_end.cluster import Finished, TestCluster
 
+pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.slow]
+
 SERVERS = ("s1", "s2")
 MODEL = "placewire.examples.models.mlp:training_step"
 A100 = "NVIDIA A100-SXM4-80GB, 81920, 00000000:{:02X}:00.0, {}"

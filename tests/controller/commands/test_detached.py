@@ -107,7 +107,7 @@ def test_another_process_is_never_signalled(logs: Path) -> None:
 
 
 def test_one_that_goes_on_is_attached_to_whatever_was_begun_since(
-    logs: Path, capsys: pytest.CaptureFixture[str]
+    logs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that was refused because the first one goes on. No later one removes its output."""
     output = start([sys.executable, "-c", _PATIENT], logs, "small")
@@ -116,7 +116,7 @@ def test_one_that_goes_on_is_attached_to_whatever_was_begun_since(
         os.write(descriptor, b"refused\n")
         os.close(descriptor)
     assert latest_output(logs, "small") == output
-    os.chdir(logs)  # Another folder than the one that it was begun in.
+    monkeypatch.chdir(logs)  # Another folder than the one that it was begun in.
     wait_until(lambda: begun(output))
     with pytest.raises(SystemExit) as ended:
         main(["attach", "small", "--stop", "--state-dir", "../../state"])
