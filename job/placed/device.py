@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from placewire.job.contract.specification import RankSpec
@@ -18,6 +20,8 @@ def use_device(spec: RankSpec, placement: Placement) -> DeviceType:
     device = cluster.devices[cluster.device_names.index(spec.device)]
     if device.runs_on == "cpu":
         return "cpu"
+    # A plan's devices are numbered as nvidia-smi does it; by default CUDA begins with the fastest.
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     index = index_of(spec.device)
     if index >= torch.cuda.device_count():
         raise JobError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,8 @@ def captured_on_cuda(model: str, batch: int) -> CapturedStep:
 def test_a_device_is_what_its_type_says(monkeypatch: pytest.MonkeyPatch) -> None:
     from placewire.optimizer.graph.operator_graph import OperatorRow, build_graph
 
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "to be put back")
+    monkeypatch.delenv("CUDA_DEVICE_ORDER")
     graph = build_graph([OperatorRow("p", "x", {"cpu:epyc": 1.0, "a100": 1.0})], [])
     assert use_device(spec_of(on := alone(graph, "cpu:epyc")), on) == "cpu"
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
@@ -54,6 +57,7 @@ def test_a_device_is_what_its_type_says(monkeypatch: pytest.MonkeyPatch) -> None
     chosen: list[int] = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     assert use_device(spec_of(on, "nccl"), on) == "cuda" and chosen == [0]
+    assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     two = spec_of(on).model_copy(update={"world_size": 2})
     with pytest.raises(JobError, match="gloo carries messages of CPU devices"):
         use_device(two, on)
