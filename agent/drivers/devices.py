@@ -69,6 +69,8 @@ class _Asking:
             )  # fmt: skip
         except (FileNotFoundError, PermissionError) as error:
             raise EffectError(_NOT_INSTALLED) from error
+        except OSError as error:
+            raise EffectError(f"nvidia-smi cannot be started: {error.strerror}") from error
         try:
             said, _ = child.communicate(timeout=ANSWER_SECONDS)
         except subprocess.TimeoutExpired as error:

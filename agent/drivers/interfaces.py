@@ -213,6 +213,9 @@ class InterfaceView:
 
         def is_made(line: str) -> bool:
             said = [(name, *identified(line)) for name in interfaces_of(line)]
+            # A link-local address never moves; NetworkManager makes its route, with a metric.
+            if is_of_v6(line) and any(one[1].startswith(("fe80::", "ff00::")) for one in said):
+                return True
             if any(one in made for one in said):
                 return True
             by_program = any((name, destination) in bare for name, destination, *_ in said)

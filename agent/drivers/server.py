@@ -339,7 +339,8 @@ class Server:
         gone = [s.before.name for s in steps if s.after is None and isinstance(s.before, Bridge)]
         if gone:
             self._require_nothing_on(steps)
-            ports.announce_nics([s.before for s in steps if isinstance(s.before, Bridge)])
+            leaving = [s.before for s in steps if s.after is None and isinstance(s.before, Bridge)]
+            ports.announce_nics(leaving)
             ovsdb.remove_bridges(self._remote, gone)
             interfaces.remove_left_by_switch(gone)
 

@@ -15,25 +15,36 @@ LONGEST_SECONDS = 60
 # Defines look(script, words, environment), for a program on the script's server. It answers with
 # what `problem_in` reads. torchrun is a part of torch: who lacks that could not run the script.
 LOOK = f"""
-import json, os, subprocess
+import json, os, signal, subprocess
 INSIDE = '''
 import importlib.util as u, json, os, sys
 found = os.path.isfile(sys.argv[1]), u.find_spec("torch") is not None
 print(json.dumps(dict(zip(("script", "torch"), found))))
 '''
+def interpreter(words):  # of `python3 -m cProfile`, python3
+    for k, word in enumerate(words[1:], 1):
+        if word == "-m" and os.path.basename(words[k - 1]).startswith("python"):
+            return words[:k]
+    return words
 def look(script, words, environment):
     try:
-        done = subprocess.run(
-            [*words, "-c", INSIDE, script], env={{**os.environ, **environment}}, text=True,
-            stdin=subprocess.DEVNULL, capture_output=True, errors="replace",
-            timeout={LONGEST_SECONDS},
+        asked = subprocess.Popen(
+            [*interpreter(words), "-c", INSIDE, script], env={{**os.environ, **environment}},
+            text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            errors="replace", start_new_session=True,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except OSError as error:
         return {{"error": str(error)}}
-    said = [line for line in done.stdout.splitlines() if line.startswith('{{"script"')]
-    if done.returncode or not said:
-        lines = (done.stderr or done.stdout).strip().splitlines()
-        return {{"error": lines[-1] if lines else f"exit {{done.returncode}}"}}
+    try:
+        out, err = asked.communicate(timeout={LONGEST_SECONDS})
+    except subprocess.TimeoutExpired as error:
+        os.killpg(asked.pid, signal.SIGKILL)  # What it started, as a container, ends with it.
+        asked.communicate()
+        return {{"error": str(error)}}
+    said = [line for line in out.splitlines() if line.startswith('{{"script"')]
+    if asked.returncode or not said:
+        lines = (err or out).strip().splitlines()
+        return {{"error": lines[-1] if lines else f"exit {{asked.returncode}}"}}
     return json.loads(said[-1])
 """
 # Prints what look() answers to the one argument that `asking` makes.

@@ -7,7 +7,9 @@ stopped, is no such case: its kernel acknowledges what it gets.
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -28,6 +30,10 @@ _LINE = re.compile(
 )
 
 
+# In a look or two a connection may happen to be between two answers, however long they take.
+_LEAST_LOOKS = 4
+
+
 @dataclass(frozen=True)
 class Unanswered:
     """A connection whose last bytes were sent again, without an answer up to now."""
@@ -37,42 +43,82 @@ class Unanswered:
     inode: int
 
 
-def parse_unanswered(said: str) -> set[Unanswered]:
-    """said: of `ss --tcp --numeric --extended --options --no-header --oneline`."""
+@dataclass(frozen=True)
+class _Waiting:
+    """since: when it was first seen so. times: how often its bytes were sent again."""
+
+    since: float
+    looks: int
+    times: int
+
+
+def parse_unanswered(said: str) -> dict[Unanswered, int]:
+    """By connection, how often its last bytes were sent again. said: of `ss --tcp --numeric
+    --extended --options --no-header --oneline`."""
     found = filter(None, map(_LINE.match, said.splitlines()))
-    return {Unanswered(o["own"], o["peer"], int(o["inode"])) for o in found if int(o["unanswered"])}
+    return {
+        Unanswered(_address(o["own"]), _address(o["peer"]), int(o["inode"])): int(o["unanswered"])
+        for o in found
+        if int(o["unanswered"])
+    }
+
+
+def _address(shown: str) -> str:
+    """[::ffff:10.7.0.1]%nic -> 10.7.0.1: sockets of both families have IPv4 peers, too."""
+    return shown.partition("%")[0].strip("[]").removeprefix("::ffff:")
 
 
 class StalledRails:
-    """rails: of this server, each with its address. To be asked every second or so."""
+    """rails: of this server, each with its address and those of its peers: what a script sends to
+    others is its own affair. To be asked every second or so."""
 
     def __init__(self, rails: Sequence[RailInterface], loss_seconds: float) -> None:
-        self._rails = {rail.address: rail for rail in rails if rail.address}
+        self._rails = {rail.address: rail for rail in rails if rail.address and rail.peers}
         self._loss_seconds = loss_seconds
-        self._since: dict[Unanswered, float] = {}
+        self._waiting: dict[Unanswered, _Waiting] = {}
 
     def require_none(self, now_seconds: float) -> None:
-        """Raises JobError where a connection of a descendant has had no answer for loss_seconds."""
-        unanswered = self._unanswered() if self._rails else set()
-        self._since = {one: self._since.get(one, now_seconds) for one in unanswered}
-        for one, since in self._since.items():
-            if now_seconds - since >= self._loss_seconds:
+        """Raises JobError where a connection of a descendant to a server on the same rail has had
+        no answer for loss_seconds. A look that fails is left out: it must end no training."""
+        try:
+            unanswered = self._unanswered() if self._rails else {}
+        except (OSError, subprocess.SubprocessError):
+            return
+        self._waiting = {
+            one: self._waited(one, times, now_seconds) for one, times in unanswered.items()
+        }
+        for one, waiting in self._waiting.items():
+            waited = now_seconds - waiting.since
+            if waited >= self._loss_seconds and waiting.looks >= _LEAST_LOOKS:
                 rail = self._rails[one.own]
                 raise JobError(
                     f"rail {rail.rail} has carried nothing from {rail.interface} to {one.peer} "
-                    f"for {now_seconds - since:.0f} s",
+                    f"for {waited:.0f} s",
                     "check the cables and NICs of both servers on that rail, and what is between",
                 )
 
-    def _unanswered(self) -> set[Unanswered]:
+    def _waited(self, one: Unanswered, times: int, now_seconds: float) -> _Waiting:
+        before = self._waiting.get(one)
+        if before is None or times < before.times:  # It had an answer in between.
+            return _Waiting(now_seconds, 1, times)
+        return _Waiting(before.since, before.looks + 1, times)
+
+    def _unanswered(self) -> dict[Unanswered, int]:
         sources = " or ".join(f"src {address}" for address in self._rails)
+        # The plan's job.env may have a PATH without it.
+        program = shutil.which("ss", path=f"{os.defpath}:/usr/sbin:/sbin") or "ss"
         said = subprocess.run(
-            ["ss", "--tcp", "--numeric", "--extended", "--options", "--no-header", "--oneline",
+            [program, "--tcp", "--numeric", "--extended", "--options", "--no-header", "--oneline",
              f"( {sources} )"],
             capture_output=True, text=True, timeout=_LONGEST_SECONDS, check=True,
         )  # fmt: skip
-        found = parse_unanswered(said.stdout)
-        return {one for one in found if one.inode in _inodes(descendants())} if found else found
+        found = {
+            one: times
+            for one, times in parse_unanswered(said.stdout).items()
+            if (rail := self._rails.get(one.own)) is not None and one.peer in rail.peers
+        }
+        own = _inodes(descendants()) if found else set()
+        return {one: times for one, times in found.items() if one.inode in own}
 
 
 def _inodes(pids: Collection[int]) -> set[int]:

@@ -16,6 +16,7 @@ import pytest
 from benchmarks.job.namespaces import Namespaces, run
 from placewire.job.contract.specification import Failed, RailInterface, ScriptSpec, parse_rank_event
 from placewire.job.errors import JobError
+from placewire.job.script import stalled_rails as module
 from placewire.job.script.stalled_rails import StalledRails, Unanswered, parse_unanswered
 from tests.paths import ROOT
 
@@ -44,29 +45,80 @@ ESTAB 0 4344 10.77.0.1:41340 10.77.0.2:29511 timer:(on,1.2sec,3) ino:101 sk:10 c
 ESTAB 0 4344 10.77.0.1:41341 10.77.0.2:29512 timer:(on,200ms,0) ino:102 sk:11 <->
 ESTAB 0 90000 10.77.1.1:41342 10.77.1.2:29513 timer:(persist,51sec,2) uid:1000 ino:103 sk:12 <->
 ESTAB 0 0 10.77.1.1:41343 10.77.1.2:29514 timer:(keepalive,119min,0) ino:104 sk:13 <->
+ESTAB 0 4344 [::ffff:10.77.0.1]%nica:41345 [::ffff:10.77.0.3]:29516 timer:(on,9sec,1) ino:106 <->
 ESTAB 0 0 10.77.1.1:41344 10.77.1.2:29515 ino:105 sk:14 <->
 """
 
 
 def test_connections_without_an_answer_are_told_from_others() -> None:
     assert parse_unanswered(SS) == {
-        Unanswered("10.77.0.1", "10.77.0.2", 101), Unanswered("10.77.1.1", "10.77.1.2", 103),
+        Unanswered("10.77.0.1", "10.77.0.2", 101): 3, Unanswered("10.77.1.1", "10.77.1.2", 103): 2,
+        Unanswered("10.77.0.1", "10.77.0.3", 106): 1,
     }  # fmt: skip
 
 
+RAIL = RailInterface(rail="a", interface="nica", address="10.77.0.1", peers=("10.77.0.2",))
+
+
+def test_who_is_not_on_the_rail_ends_no_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a store of files, or a laptop that reads metrics."""
+    monkeypatch.setattr(module, "_inodes", lambda _: {101, 103, 106})
+    done = subprocess.CompletedProcess([], 0, SS.replace("10.77.0.2", "10.77.0.9"), "")
+    monkeypatch.setattr(module.subprocess, "run", lambda *_, **__: done)
+    rails = StalledRails([RAIL], 1.0)
+    for second in range(100):
+        rails.require_none(float(second))
+    done.stdout = SS
+    with pytest.raises(JobError, match=r"to 10\.77\.0\.2 for 3 s"):
+        for second in range(100, 110):
+            rails.require_none(float(second))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(2, "none"),
+        subprocess.TimeoutExpired("ss", 1),
+        subprocess.CalledProcessError(1, "ss"),
+    ],
+)
+def test_a_look_that_fails_ends_no_script(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(module.subprocess, "run", fails)
+    rails = StalledRails([RAIL], 1.0)
+    for second in range(10):
+        rails.require_none(float(second))
+
+
 def test_only_what_stays_unanswered_is_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    rails = StalledRails([RailInterface(rail="a", interface="nica", address="10.77.0.1")], 20.0)
-    one, now = Unanswered("10.77.0.1", "10.77.0.2", 1), set[Unanswered]()
+    rails = StalledRails([RAIL], 20.0)
+    one, now = Unanswered("10.77.0.1", "10.77.0.2", 1), dict[Unanswered, int]()
     monkeypatch.setattr(rails, "_unanswered", now.copy)
     for second in range(0, 102, 2):  # It is answered every ten seconds.
         now.clear()
-        now.update({one} if second % 10 else ())
+        now.update({one: 1} if second % 10 else {})
         rails.require_none(float(second))
-    for second in range(102, 122, 2):
-        now.add(one)
+    for second in range(102, 202, 2):  # It is answered between two looks, and asked again.
+        now[one] = 3 - second % 6 // 2
+        rails.require_none(float(second))
+    for second in range(202, 220, 2):
+        now[one] = 3
         rails.require_none(float(second))
     with pytest.raises(JobError, match=r"rail a .* from nica to 10\.77\.0\.2 for 20 s"):
-        rails.require_none(122.0)
+        rails.require_none(220.0)
+
+
+def test_a_supervisor_that_slept_looks_again_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    rails = StalledRails([RAIL], 20.0)
+    one = Unanswered("10.77.0.1", "10.77.0.2", 1)
+    looks = iter([{one: 1}, {one: 2}, {one: 3}])
+    monkeypatch.setattr(rails, "_unanswered", lambda: next(looks))
+    for now in (0.0, 500.0, 502.0):
+        rails.require_none(now)
 
 
 @contextmanager

@@ -63,6 +63,8 @@ def _allgather(values: Values, ranges: Ranges, name: str) -> Cut | None:
 
 def _allgather_base(values: Values, ranges: Ranges, name: str) -> Cut | None:
     given = values["input_tensor"]
+    if not given.numel():
+        return None
     copies: Copies = []
     table = _flat(values["output_tensor"], copies).view(-1, given.numel())
     return _gathered(values, ranges, list(table), given, copies)
@@ -73,6 +75,8 @@ def _reduce_scatter_base(values: Values, ranges: Ranges, name: str) -> Cut | Non
     out, given, group = values["output_tensor"], values["input_tensor"], values["process_group"]
     if given.numel() != out.numel() * group.size() or given.dtype != out.dtype:
         return None  # gloo says what is wrong.
+    if not out.numel():
+        return None
     row, mine, parts = given.contiguous().view(-1).clone(), group.rank(), []
     for a, b in ranges(row.numel()):
         parts.append(("allreduce_", {**values, "tensors": [row[a:b]]}))
