@@ -64,7 +64,7 @@ def test_who_is_not_on_the_rail_ends_no_script(monkeypatch: pytest.MonkeyPatch) 
     """As a store of files, or a laptop that reads metrics."""
     monkeypatch.setattr(module, "_inodes", lambda _: {101, 103, 106})
     done = subprocess.CompletedProcess([], 0, SS.replace("10.77.0.2", "10.77.0.9"), "")
-    monkeypatch.setattr(module.subprocess, "run", lambda *_, **__: done)
+    monkeypatch.setattr("placewire.job.script.stalled_rails.subprocess.run", lambda *_, **__: done)
     rails = StalledRails([RAIL], 1.0)
     for second in range(100):
         rails.require_none(float(second))
@@ -88,7 +88,7 @@ def test_a_look_that_fails_ends_no_script(
     def fails(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(module.subprocess, "run", fails)
+    monkeypatch.setattr("placewire.job.script.stalled_rails.subprocess.run", fails)
     rails = StalledRails([RAIL], 1.0)
     for second in range(10):
         rails.require_none(float(second))
