@@ -50,9 +50,9 @@ class _Asking:
         self._stuck: subprocess.Popen[str] | None = None
 
     def answer(self) -> str:
-        """What nvidia-smi prints. Raises EffectError. One that hangs is ended with all that it
-        started. Where it cannot be, because the kernel waits in the driver, it is not waited for,
-        and no other is started beside it."""
+        """Returns what nvidia-smi prints. Raises EffectError. An nvidia-smi that hangs is ended
+        with all that it started. Where it cannot be ended, because the kernel waits in the driver,
+        nobody waits for it, and no other one is started beside it."""
         with self._lock:
             stuck = self._stuck is not None and self._stuck.poll() is None
             if stuck or time.monotonic() < self._again_at:

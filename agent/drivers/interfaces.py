@@ -50,8 +50,8 @@ _SCOPE_LINK, _PROTOCOL_KERNEL = 253, 2
 # Scopes of IPv6 addresses: of a link, and of the loopback. `site` (fec0::/10) is routed.
 _NOT_GLOBAL = ("253", "254")
 _FOREVER = 0xFFFFFFFF
-# What somebody set of an address, or what the kernel says of its state; of these, `ip address add`
-# takes the first four.
+# These flags of an address were set by somebody, or are how the kernel tells its state; `ip address
+# add` takes the first four.
 _FLAGS = (
     "noprefixroute", "nodad", "home", "autojoin", "mngtmpaddr", "temporary", "optimistic",
     "dadfailed",

@@ -40,8 +40,8 @@ def nvidia_gpus(sysfs: Path = _SYSFS) -> tuple[str, ...]:
 
 
 def _place(link: Path) -> PciPlace | None:
-    """Of the innermost PCI device on the way to what the link leads to: a virtio NIC is beneath
-    one."""
+    """Returns the place of the innermost PCI device on the way to what the link leads to: a virtio
+    NIC is beneath one."""
     path = link.resolve()
     on_pci = [k for k, part in enumerate(path.parts) if _ADDRESS.fullmatch(part)]
     if not on_pci:

@@ -31,7 +31,7 @@ _MAIN, _LOCAL = "254", "255"
 _OF_TABLE_LOCAL = ("local", "broadcast", "anycast", "nat")
 # The protocols (linux/rtnetlink.h) of the kernel's own routes, and of a router's advertisement.
 _KERNEL, _ADVERTISEMENT = "2", "9"
-# Of the route that the kernel makes with an IPv6 address, where the address has none of its own.
+# The kernel gives this metric to the route that it makes with an IPv6 address without a metric.
 METRIC_V6 = "256"
 
 

@@ -46,8 +46,8 @@ def identity_of_address(command: str) -> tuple[str, ...]:
 
 
 def named(command: str) -> tuple[str, ...]:
-    """What names an address, and whether it has `nodad`: that is set for a moment while an address
-    is given back, so that it works at once."""
+    """Returns the words that name an address, and `nodad` where it is set: an address that is given
+    back has it for a moment, so that it works at once."""
     return (*identity_of_address(command), *(w for w in command.split() if w == "nodad"))
 
 

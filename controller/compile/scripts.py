@@ -11,8 +11,8 @@ from placewire.controller.plan.plan import Plan
 from placewire.job.contract.specification import ScriptSpec
 from placewire.optimizer.device_names import device_name
 
-# What a collective in parts takes beside what its bytes take: threads and handles of all parts,
-# measured on two slow cores: 0.3 ms, and one to two where others use them too.
+# A collective in parts takes so long beside the time of its bytes, for the threads and handles of
+# all parts: 0.3 ms were measured on two slow cores, and one to two where others use these, too.
 _CUT_SECONDS = 1e-3
 # So much leaves at once, however slow a NIC's queue is.
 _LEAST_CUT_BYTES = 65_536
@@ -79,7 +79,7 @@ def rail_shares(plan: Plan) -> Mapping[str, float]:
 
 
 def _rates(plan: Plan) -> Mapping[str, float]:
-    """Of the slowest NIC of each rail that every server is on."""
+    """Returns the rate of the slowest NIC of each rail that every server is on."""
     return {
         rail: min(rates)
         for rail in plan.rails

@@ -24,8 +24,9 @@ CHAINS = 2
 # So many of the best grids are searched, for this part of the time, before the best of them is; and
 # fewer where there is no time to look at so many states from each.
 _GRIDS, _GRIDS_PART, _LEAST_STATES = 8, 0.7, 80
-# The temperature at the begin, as a part of the step.
-_HOT = 0.003
+# The temperature at the begin, as a part of the step, of one walk and the next in turn: pipelines
+# of unlike layers have deep valleys, which only the hotter one leaves.
+_HOT = 0.003, 0.01
 # One state counts as so many moves of a budget; a walk looks at _MOST_STATES states at most.
 _MOVES_PER_STATE, _MOST_STATES = 10, 3_000
 # Between these, lateness matters.
@@ -78,7 +79,8 @@ def piece_solutions(
     short = several / len(few)
 
     def walk(start: _State, number: int, limit: float) -> _State:
-        return _annealed(pieces, start, seed * 1_009 + number, limit, states)
+        hot = _HOT[number % len(_HOT)]
+        return _annealed(pieces, start, seed * 1_009 + number, hot, limit, states)
 
     with ThreadPoolExecutor(CHAINS) as pool:
         ends = list(pool.map(walk, few, range(len(few)), [short] * len(few)))
@@ -115,10 +117,10 @@ def _without_alike(states: Sequence[_State]) -> list[_State]:
 
 
 def _annealed(
-    pieces: Pieces, start: _State, seed: int, seconds: float, states: int | None
+    pieces: Pieces, start: _State, seed: int, hot: float, seconds: float, states: int | None
 ) -> _State:
-    """The best state of a walk from `start`; states: how many to look at, None: as many as there is
-    time for."""
+    """The best state of a walk from `start`. hot: its temperature at the begin. states: how many to
+    look at, None: as many as there is time for."""
     chance = np.random.default_rng(seed)
     begun, looked = time.monotonic(), 0
     now = best = start
@@ -131,7 +133,7 @@ def _annealed(
         looked += 1
         layout = _moved(pieces, now.layout, start.layout, chance)
         tried = _State(layout, pieces.cost(layout))
-        heat = _HOT * (1.0 - done) * now.found.cost
+        heat = hot * (1.0 - done) * now.found.cost
         worse = tried.found.cost - now.found.cost
         less = tried.found.excess <= now.found.excess
         if less and worse <= heat * -math.log(1.0 - chance.random()):

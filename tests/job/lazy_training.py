@@ -29,9 +29,14 @@ def with_own_values(captured: CapturedStep) -> CapturedStep:
 
 
 def program_of(
-    captured: CapturedStep, placement: Placement, device: str, transport: MailboxTransport | Alone
+    captured: CapturedStep,
+    placement: Placement,
+    device: str,
+    transport: MailboxTransport | Alone,
+    ranks: tuple[str, ...] = (),
 ) -> RankProgram:
-    messages = rank_messages(placement, device, ("a",))
+    """ranks: the devices of all ranks, where the placement uses fewer of them."""
+    messages = rank_messages(placement, device, ("a",), 1, ranks)
     return lower(captured, placement, device, messages, transport)  # type: ignore[arg-type]
 
 

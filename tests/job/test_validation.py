@@ -12,8 +12,6 @@ import torch
 from placewire.job.contract.checkpoint import CheckpointSpec
 from placewire.job.contract.specification import Finished, Resumed, Validated, ValidationSpec
 from placewire.job.errors import JobError
-from placewire.job.messages.rank_messages import rank_messages
-from placewire.job.placed.lower import lower
 from placewire.job.placed.validation_memory import most_bytes, refuse_what_does_not_fit
 from placewire.job.placed.validation_placement import (
     fields_of,
@@ -132,9 +130,8 @@ def lazily_validated(captured: CapturedStep, placement: Placement, steps: int) -
         own = captured.with_values(with_own_values(captured).code)
         transport, other = MailboxTransport(box), MailboxTransport(validating)
         training.append((program_of(own, placement, device, transport), transport))
-        messages = rank_messages(placed, device, ("a",), 1, placement.devices_used)
         assert own.validation is not None
-        program = lower(own.validation, placed, device, messages, other)  # type: ignore[arg-type]
+        program = program_of(own.validation, placed, device, other, placement.devices_used)
         forward.append((program, other))
     for number in range(steps):
         run_step(box, training, captured.batches(number), number)
