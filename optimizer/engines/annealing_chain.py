@@ -11,8 +11,9 @@ import numpy as np
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.bundling import with_fewer_messages
 from placewire.optimizer.engines.costing import Costing, Found
+from placewire.optimizer.engines.layout import USUAL_CUTS, Cuts
 from placewire.optimizer.engines.neighbourhood import make_neighbourhood
-from placewire.optimizer.engines.solution import USUAL_CUTS, Cuts, Solution
+from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.kernels.annealing import proposals
 from placewire.optimizer.kernels.annealing.anneal_held import anneal_held
 from placewire.optimizer.kernels.annealing.anneal_whole import anneal

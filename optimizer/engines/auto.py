@@ -53,12 +53,12 @@ def search(
     """Searches each reduced graph of `levels`, coarsest first, then the graph as given, from
     `starts`, from new starts and from what was found before. Ends when time.monotonic() is `until`
     or the settings' moves are used up; each search gets twice as much as the one before. Returns
-    the best, and what the last search began with."""
+    the best, and what the last search began with: of those with a layout the best first."""
     begun = [*starts, *starting_solutions(problem)]
-    of_pieces = _of_pieces(problem, settings, until, reporter)
+    of_pieces = _of_pieces(problem, settings, until, reporter, starts)
     if of_pieces:
         clock.stage("pieces")
-    begun += of_pieces
+    begun = [*of_pieces, *begun]
     cost = Costing(problem).cost
     best_first = min(begun, key=lambda solution: cost(solution).key)
     first = score(problem, best_first, optimise_rates=False)
@@ -90,7 +90,11 @@ def search(
 
 
 def _of_pieces(
-    problem: Problem, settings: SolveSettings, until: float, reporter: Reporter | None = None
+    problem: Problem,
+    settings: SolveSettings,
+    until: float,
+    reporter: Reporter | None = None,
+    starts: Sequence[Solution] = (),
 ) -> list[Solution]:
     is_large = problem.graph.operator_count > _MANY
     part = _part(settings, until, _PIECES_PART_OF_MANY if is_large else _PIECES_PART)
@@ -99,7 +103,9 @@ def _of_pieces(
         if reporter is not None:
             reporter.known(incumbent=step_seconds)
 
-    return piece_solutions(problem, part.time_limit_seconds, part.moves, settings.seed, on_best)
+    known = [solution.layout for solution in starts if solution.layout is not None]
+    seconds, moves = part.time_limit_seconds, part.moves
+    return piece_solutions(problem, seconds, moves, settings.seed, on_best, known)
 
 
 def _part(settings: SolveSettings, until: float, share: float) -> SolveSettings:

@@ -10,16 +10,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 from placewire.optimizer.bounds import lower_bound
+from placewire.optimizer.bounds.bound import ROUNDING
+from placewire.optimizer.bounds.load import share_of_load
 from placewire.optimizer.bounds.memory_limits import refuse_impossible
 from placewire.optimizer.engines.auto import starting_solutions
-from placewire.optimizer.engines.best_sharing import solution_of
 from placewire.optimizer.engines.bundling import seen_by_search
 from placewire.optimizer.engines.costing import Costing
 from placewire.optimizer.engines.piece_search import few_solutions, piece_solutions
-from placewire.optimizer.engines.place import place
+from placewire.optimizer.engines.place import placed
 from placewire.optimizer.engines.refusals import (
     BrokenRuleError,
     EngineRefusedError,
@@ -28,7 +31,7 @@ from placewire.optimizer.engines.refusals import (
 from placewire.optimizer.engines.reporting import JoinedReports
 from placewire.optimizer.engines.single import best_single
 from placewire.optimizer.engines.solution import Report, Solution
-from placewire.optimizer.placement import Placement, Variant
+from placewire.optimizer.placement import Variant
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.quantities import format_step
 
@@ -42,6 +45,8 @@ _STARTS_PART, _FEW_STARTS_PART = 0.25, 0.35
 _NEAR, _MOST_SEARCHED = 1.3, 4
 # A search of a variant lasts at least so many times as long as its starts took.
 _LEAST_TIMES = 2.0
+# So many variants begin, and are bounded, at once: most of that time is spent in compiled code.
+_THREADS = 2
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,12 @@ class _Known:
     bound_seconds: float = 0.0
     step_seconds: float | None = None
 
+    def prove(self, engine: str, among: Sequence[_Known]) -> None:
+        """Bounds the step, by its work alone where this is enough."""
+        enough = _is_hopeless(self.problem, engine, among)
+        bound = _work_seconds if enough else lambda problem: lower_bound(problem).seconds
+        self.bound_seconds = bound(self.problem)
+
     def order(self) -> tuple[float, int]:
         """The shortest start first."""
         return self.start_seconds, self.index
@@ -79,9 +90,10 @@ class _Known:
     def consider(self, seen: Problem, starts: Iterable[Solution]) -> None:
         """seen: the problem as a search sees it."""
         costing = Costing(seen)
-        for found in map(costing.cost, starts):
+        for start in starts:
+            found = costing.cost(start)
             if found.excess == 0.0 and found.cost < self.start_seconds:
-                self.start_seconds, self.start = found.cost, found.solution
+                self.start_seconds, self.start = found.cost, start
 
     @property
     def variant(self) -> Variant:
@@ -108,11 +120,14 @@ def best_variant(
     InfeasibleError where no variant has a placement within the memories."""
     until = time.monotonic() + settings.time_limit_seconds
     known = _all_begun(names, problems, engine, settings, tell)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(partial(_Known.prove, engine=engine, among=known), known))
     for one in known:
-        one.bound_seconds = lower_bound(one.problem).seconds
         operators, bound = one.problem.graph.operator_count, format_step(one.bound_seconds)
         begins = "no start fits the memories"
-        if math.isfinite(one.start_seconds):
+        if one.bound_seconds >= known[0].start_seconds:
+            begins = "no less than another's start"
+        elif math.isfinite(one.start_seconds):
             begins = f"begins at {format_step(one.start_seconds)}"
         tell(f"{one.name}: {operators} operators, bound {bound}, {begins}")
     near = [one for one in known if one.start_seconds <= known[0].start_seconds * _NEAR]
@@ -129,7 +144,10 @@ def best_variant(
         time_limit_seconds=max(time_left, 0.0) / len(near),
         certify=0.0,
     )
-    best: tuple[float, _Known, Placement | None] = (float("inf"), near[0], None)
+    first = near[0]
+    # With little time left, the search of what was chosen may not come to this start again.
+    begin = () if first.start is None else (first.start,)
+    best: tuple[float, _Known, tuple[Solution, ...]] = (float("inf"), first, begin)
     report = JoinedReports(progress)
     for one in near if len(near) > 1 else ():
         if one.bound_seconds >= best[0]:
@@ -139,21 +157,17 @@ def best_variant(
             limit = f"with {part.moves} moves"
         tell(f"{one.name}: searched {limit}")
         try:
-            found = place(one.problem, engine, part, reduction, report.next())
+            found = placed(one.problem, engine, part, reduction, report.next())
         except (
             InfeasibleError, BrokenRuleError, EngineRefusedError, OutOfTimeError,
         ) as error:  # fmt: skip
             tell(f"{one.name}: {error}")
             continue
-        one.step_seconds = found.step_seconds
-        if found.step_seconds < best[0]:
-            best = found.step_seconds, one, found
-    _, taken, placement = best
+        one.step_seconds = found.placement.step_seconds
+        if one.step_seconds < best[0]:
+            best = one.step_seconds, one, found.solutions
+    _, taken, starts = best
     tell(f"taken: {taken.name}")
-    # With little time left, the search of what was chosen may not come to this start again.
-    starts = () if taken.start is None else (taken.start,)
-    if placement is not None:
-        starts = (solution_of(taken.problem, placement),)
     used = _CHOICE_PART if len(near) > 1 else 0.0
     left = replace(settings.part(1.0 - used), time_limit_seconds=max(until - time.monotonic(), 0.0))
     by_index = sorted(known, key=lambda one: one.index)
@@ -178,36 +192,57 @@ def _all_begun(
     for k in _by_promise(problems):
         operators = max(problems[k].graph.operator_count, 1)
         expected = each_operator * operators if len(begun) > 1 else 0.0
-        late = settings.moves is None and time.monotonic() + expected > few_until
+        late = bool(begun) and settings.moves is None and time.monotonic() + expected > few_until
+        starts = not late and not _is_hopeless(problems[k], engine, begun)
         try:
-            one = _begun(k, names[k], problems[k], engine, starts=not (late and begun))
+            one = _begun(k, names[k], problems[k], engine, starts=starts)
         except InfeasibleError as error:
             why.append(error)
             tell(f"{names[k]}: {error}")
             continue
         begun.append(one)
-        each_operator = min(each_operator, one.took_seconds / operators)
+        if starts:
+            each_operator = min(each_operator, one.took_seconds / operators)
     if not begun:
         raise why[0]
     if engine != "single":
-        _begin_with_all(sorted(begun, key=_Known.order), until, settings)
+        able = [one for one in begun if not _is_hopeless(one.problem, engine, begun)]
+        _begin_with_all(sorted(able, key=_Known.order), until, settings)
     return sorted(begun, key=_Known.order)
 
 
 def _begin_with_all(variants: Sequence[_Known], until: float, settings: SolveSettings) -> None:
-    """Makes all starts of these variants, one after the other, until time.monotonic() is `until`.
-    Those that are left are expected to take as long for each operator."""
+    """Makes all starts of these variants, until time.monotonic() is `until`. Those that are left
+    are expected to take as long for each operator."""
     each_operator = 0.0
-    for one in variants:
-        expected = each_operator * max(one.problem.graph.operator_count, 1)
+
+    def begin(one: _Known) -> None:
+        nonlocal each_operator
+        operators = max(one.problem.graph.operator_count, 1)
+        expected = each_operator * operators
         if settings.moves is None and time.monotonic() + expected > until:
             one.took_seconds = max(one.took_seconds, expected)
-            continue
+            return
         began = time.monotonic()
         seen = seen_by_search(one.problem)
         one.consider(seen, [*starting_solutions(seen), *piece_solutions(seen)])
         one.took_seconds = time.monotonic() - began
-        each_operator = one.took_seconds / max(one.problem.graph.operator_count, 1)
+        each_operator = one.took_seconds / operators
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(begin, variants))
+
+
+def _is_hopeless(problem: Problem, engine: str, begun: Sequence[_Known]) -> bool:
+    """Whether its work alone takes all devices as long as a whole step of another variant. Another
+    engine than `auto` may refuse that one, or place it worse."""
+    shortest = min((one.start_seconds for one in begun), default=math.inf)
+    return engine == "auto" and _work_seconds(problem) >= shortest
+
+
+def _work_seconds(problem: Problem) -> float:
+    """No step is shorter, because its work takes all devices so long."""
+    return float(share_of_load(problem.seconds).sum()) * (1 - ROUNDING)
 
 
 def _by_promise(problems: Sequence[Problem]) -> list[int]:

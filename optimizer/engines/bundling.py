@@ -17,7 +17,8 @@ import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.layered_bundles import layered_bundles, with_shared_messages
-from placewire.optimizer.engines.solution import USUAL_CUTS, Cuts, Solution
+from placewire.optimizer.engines.layout import USUAL_CUTS, Cuts
+from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
 from placewire.optimizer.kernels.tables import tables_of
 from placewire.optimizer.problem import Problem
@@ -168,7 +169,9 @@ class _Bundling:
             if time.monotonic() + self.longest_try > until:
                 break
             self._try_cuts(self.cuts.moved(chance))
-        return self.found
+        if not math.isfinite(self.of_cuts):
+            return self.found
+        return replace(self.found, solution=replace(self.found.solution, cuts=self.cuts))
 
     def _try_cuts(self, cuts: Cuts) -> None:
         if self.layered is None:

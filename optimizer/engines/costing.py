@@ -8,7 +8,8 @@ import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.layered_bundles import searched_bundles
-from placewire.optimizer.engines.solution import USUAL_CUTS, Cuts, Solution
+from placewire.optimizer.engines.layout import USUAL_CUTS, Cuts
+from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.kernels.annealing.cost import Scoring, bundled_cost
 from placewire.optimizer.kernels.simulation.labelled_bundles import NO_LABELS, Labels
 from placewire.optimizer.kernels.tables import tables_of

@@ -21,8 +21,8 @@ import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.layers import narrow_end
-from placewire.optimizer.engines.pieces import Layout, Pieces, Urgency
-from placewire.optimizer.engines.solution import Cuts
+from placewire.optimizer.engines.layout import Cuts, Layout, Urgency
+from placewire.optimizer.engines.pieces import Pieces
 
 # How many ranges of pieces a column has.
 _TURNS, _FEW_TURNS = (1, 2, 3, 4, 6), (1, 2)

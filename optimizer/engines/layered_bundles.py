@@ -17,7 +17,7 @@ import numpy as np
 from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray
 from placewire.optimizer.engines import units
 from placewire.optimizer.engines.layers import layers_of, work_and_weights
-from placewire.optimizer.engines.solution import Cuts
+from placewire.optimizer.engines.layout import Cuts
 from placewire.optimizer.graph.halves import forward_half
 from placewire.optimizer.kernels.simulation.labelled_bundles import (
     Labels,

@@ -16,8 +16,9 @@ import numpy as np
 
 from placewire.optimizer.engines.costing import Found
 from placewire.optimizer.engines.grids import few_grid_layouts, grid_layouts
-from placewire.optimizer.engines.pieces import Layout, Pieces, Urgency
-from placewire.optimizer.engines.solution import USUAL_CUTS, Solution
+from placewire.optimizer.engines.layout import USUAL_CUTS, Layout, Urgency
+from placewire.optimizer.engines.pieces import Pieces
+from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.problem import Problem
 
 CHAINS = 2
@@ -54,9 +55,11 @@ def piece_solutions(
     moves: int | None = None,
     seed: int = 0,
     on_best: Callable[[float], None] = lambda step_seconds: None,
+    known: Sequence[Layout] = (),
 ) -> list[Solution]:
-    """The best found from the grids in so many seconds, or moves, and the best grids; [] where the
-    step has one micro-batch, or the cluster one device. on_best: called with shorter steps."""
+    """The best found from the grids and from known layouts in so many seconds, or moves, and the
+    best of what it was found from; [] where the step has one micro-batch, or the cluster one
+    device. on_best: called with shorter steps."""
     if problem.graph.micro_batch.max(initial=-1) < 1 or len(problem.cluster.devices) < 2:
         return []
     begun = time.monotonic()
@@ -66,6 +69,7 @@ def piece_solutions(
     began = time.monotonic()
     grids = [_State(layout, pieces.cost(layout)) for layout in grid_layouts(pieces)]
     each = (time.monotonic() - began) / max(len(grids), 1)
+    grids += [_State(layout, pieces.cost(layout)) for layout in known]
     grids = _without_alike(sorted(grids, key=lambda state: state.key))
     first = grids[0]
     if first.found.excess == 0.0:
@@ -92,7 +96,7 @@ def piece_solutions(
     if best.found.excess == 0.0:
         on_best(best.found.cost)
     kept = [best, *grids[:_GRIDS]]
-    return [state.found.solution for state in kept]
+    return [pieces.solution(state.layout) for state in kept]
 
 
 def few_solutions(problem: Problem) -> list[Solution]:

@@ -7,9 +7,6 @@ of operators.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
-
 import numpy as np
 
 from placewire.optimizer.arrays import BoolArray, IntArray
@@ -22,41 +19,14 @@ from placewire.optimizer.engines.layers import (
     ranges_of,
     work_and_weights,
 )
-from placewire.optimizer.engines.solution import Cuts, Solution
+from placewire.optimizer.engines.layout import Layout
+from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.kernels.annealing.whole_pieces import PieceTables, expanded
 from placewire.optimizer.problem import Problem
 
 # The most pieces; the layers between two cuts have this part of the step's work and weights.
 _MOST_PIECES = 48
-
-
-class Urgency(NamedTuple):
-    """Which operators run before those with a longer path to the step's end. By that path alone a
-    gradient is made and sent when nothing else is left to compute, and the network has too little
-    time for all of them. at_once: those that take no time, as views, run as soon as they can.
-    gradients: what makes a weight's gradient comes before the rest of the backward half. shared:
-    what works for several micro-batches, as updates, comes after what works for one."""
-
-    at_once: bool = False
-    gradients: bool = False
-    shared_late: bool = False
-
-
-BY_PATH = Urgency()
-
-
-@dataclass(frozen=True)
-class Layout:
-    """home int64[pieces, micro-batches]: devices. turn int64[micro-batches]: which one comes first
-    on its devices. lateness: by what part of the longest path a later turn makes less urgent. cuts:
-    as in Solution."""
-
-    home: IntArray
-    turn: IntArray
-    lateness: float
-    cuts: Cuts | None = None
-    urgency: Urgency = BY_PATH
 
 
 def has_pieces(problem: Problem) -> bool:
@@ -136,7 +106,7 @@ class Pieces:
             priority += 2.0 * self.longest * self.for_gradients
         if layout.urgency.at_once:
             priority[self.no_time] += 8.0 * self.longest
-        return Solution(device, priority, None, layout.cuts)
+        return Solution(device, priority, None, layout.cuts, layout)
 
     def cost(self, layout: Layout) -> Found:
         return self.costing.cost(self.solution(layout))

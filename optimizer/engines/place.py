@@ -47,6 +47,15 @@ _NEAR, _MOST_NEAR, _BUNDLE_PART = 1.1, 3, 0.1
 _RATES_PART = 0.15
 
 
+@dataclass(frozen=True)
+class Placed:
+    """solutions: of which a further search may go on: that of the placement, and the best layout
+    that was found on the way."""
+
+    placement: Placement
+    solutions: tuple[Solution, ...]
+
+
 def place(
     problem: Problem,
     engine: str,
@@ -55,6 +64,18 @@ def place(
     progress: Report | None = None,
     starts: Sequence[Solution] = (),
 ) -> Placement:
+    """Only the placement of `placed`."""
+    return placed(problem, engine, settings, reduction, progress, starts).placement
+
+
+def placed(
+    problem: Problem,
+    engine: str,
+    settings: SolveSettings,
+    reduction: str = "auto",
+    progress: Report | None = None,
+    starts: Sequence[Solution] = (),
+) -> Placed:
     """Reduces, solves, expands, refines (auto), schedules, allocates rates, bounds (auto), checks.
 
     starts: solutions of the graph as given with which `auto` may begin, beside its own.
@@ -110,7 +131,8 @@ def place(
             assemble, problem, bound=bound, single_device_seconds=single_seconds, engine=engine,
             reduction=words, seed=settings.seed, wall_seconds=clock.stages,
         )  # fmt: skip
-        placement = written(_bundled(problem, budget, best, others, alone, searches=searches))
+        made = _bundled(problem, budget, best, others, alone, searches=searches)
+        placement = written(made)
         violations = check(problem.graph, placement)
         clock.stage("check")
     if violations:
@@ -118,7 +140,9 @@ def place(
             f"engine {engine} broke a rule: {violations[0]}; use another engine, and report this "
             f"to {ENGINES.package(engine)}"
         )
-    return placement.model_copy(update={"wall_seconds": dict(clock.stages)})
+    of_layouts = [one for one in others if one.layout is not None]
+    solutions = made.solution, *of_layouts[:1]
+    return Placed(placement.model_copy(update={"wall_seconds": dict(clock.stages)}), solutions)
 
 
 @dataclass(frozen=True)

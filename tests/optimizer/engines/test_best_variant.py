@@ -5,24 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
+from placewire.optimizer.bounds.bound import Bound
 from placewire.optimizer.check.check import check
+from placewire.optimizer.engines import auto
 from placewire.optimizer.engines import best_variant as module
 from placewire.optimizer.engines.best_variant import best_variant
-from placewire.optimizer.engines.place import place
+from placewire.optimizer.engines.layout import Layout
+from placewire.optimizer.engines.piece_search import few_solutions, piece_solutions
+from placewire.optimizer.engines.place import place, placed
 from placewire.optimizer.engines.refusals import (
     BrokenRuleError,
     EngineRefusedError,
     OutOfTimeError,
 )
 from placewire.optimizer.engines.reporting import JoinedReports
-from placewire.optimizer.engines.solution import Progress
+from placewire.optimizer.engines.solution import Progress, Solution
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from tests.optimizer.cases import cluster, graph, layered
+from tests.optimizer.engines.test_grids import accumulated, servers
 
 SETTINGS = SolveSettings(gap=0.0, moves=400, seed=3)
 HUGE = 10**13
@@ -38,6 +44,10 @@ def step(parts: int, seconds: float = 1.0, **columns: dict[str, int]) -> Operato
 def problems(*graphs: OperatorGraph, servers: int = 4, memory: int = 10**12) -> list[Problem]:
     on = cluster(servers, (8e9,), memory=memory)
     return [Problem(one, on, sharing="even") for one in graphs]
+
+
+# Of equal work, which four devices do in 0.286, 0.3 and 0.334 s.
+ALIKE = step(7), step(10), step(9)
 
 
 def names(count: int) -> list[str]:
@@ -62,13 +72,13 @@ def test_the_variant_with_the_shorter_step_is_taken() -> None:
 
 
 def test_variants_that_begin_alike_are_searched_and_the_best_is_where_the_search_goes_on() -> None:
-    given = problems(step(4), step(8, 1.02), step(12, 1.01))
+    given = problems(*ALIKE)
     choice = best_variant(names(3), given, "auto", SETTINGS)
     searched = [one.step_seconds for one in choice.variants]
     assert searched[choice.taken] is not None
     found = [seconds for seconds in searched if seconds is not None]
     assert searched[choice.taken] == min(found)
-    (start,) = choice.starts
+    start = choice.starts[0]
     assert len(start.device) == given[choice.taken].graph.operator_count
     assert choice.left.moves is not None and choice.left.moves < 400
     placement = place(given[choice.taken], "auto", choice.left, starts=choice.starts)
@@ -76,7 +86,7 @@ def test_variants_that_begin_alike_are_searched_and_the_best_is_where_the_search
 
 
 def test_the_same_seed_and_moves_choose_the_same() -> None:
-    given = problems(step(4), step(8, 1.02), step(12, 1.01))
+    given = problems(*ALIKE)
     one, other = (best_variant(names(3), given, "auto", SETTINGS) for _ in range(2))
     assert (one.taken, one.variants) == (other.taken, other.variants)
     assert [s.device.tolist() for s in one.starts] == [s.device.tolist() for s in other.starts]
@@ -130,7 +140,7 @@ def test_variants_of_which_no_start_fits_are_searched_all_the_same() -> None:
 
 def test_without_time_for_a_search_the_best_start_is_taken() -> None:
     """A budget of moves is searched all the same, so that the answer is repeatable."""
-    given = problems(step(8, 1.02), step(4), step(12, 1.01))
+    given = problems(ALIKE[1], ALIKE[0], ALIKE[2])
     told: list[str] = []
     short = SolveSettings(gap=0.0, time_limit_seconds=1e-3)
     choice = best_variant(names(3), given, "auto", short, tell=told.append)
@@ -143,7 +153,7 @@ def test_without_time_for_a_search_the_best_start_is_taken() -> None:
 
 
 def test_with_time_a_search_says_how_long_it_takes() -> None:
-    given = problems(step(8, 1.02), step(4))
+    given = problems(ALIKE[1], ALIKE[0])
     told: list[str] = []
     # The searches end at their bounds, so that nothing waits for this.
     settings = SolveSettings(gap=0.5, time_limit_seconds=10_000.0)
@@ -160,12 +170,19 @@ def test_without_time_for_all_starts_each_variant_has_a_few(
     monkeypatch.setattr(module, "_FEW_STARTS_PART", 1e6)
     graphs = [
         replace(step(parts, seconds), micro_batch=np.array([-1, *range(parts)]))
-        for parts, seconds in ((1, 1.0), (2, 1.0), (16, 1.0), (4, 0.5))
+        for parts, seconds in ((1, 0.7), (2, 0.7), (17, 0.7), (5, 0.5))
     ]
-    told: list[str] = []
+    begun = 0
+
+    def counted(problem: Problem) -> list[Solution]:
+        nonlocal begun
+        begun += 1
+        return few_solutions(problem)
+
+    monkeypatch.setattr(module, "few_solutions", counted)
     limit = replace(SETTINGS, moves=None, time_limit_seconds=1e-3)
-    choice = best_variant(names(4), problems(*graphs), "auto", limit, tell=told.append)
-    assert len([line for line in told if "bound" in line and "begins at" in line]) == 4
+    choice = best_variant(names(4), problems(*graphs), "auto", limit)
+    assert begun == 4
     assert all(one.bound_seconds > 0.0 for one in choice.variants) and choice.taken == 3
 
 
@@ -181,6 +198,46 @@ def test_what_cannot_win_by_its_bound_is_not_searched() -> None:
     assert choice.taken == 1 and "v1: searched" in " ".join(told)
     assert not [line for line in told if line.startswith("v0: searched")]
     assert choice.variants[0].step_seconds is None
+
+
+def test_what_has_too_much_work_for_the_best_start_is_only_bounded_by_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first begins at 0.287 s, and the second's work takes four devices 0.325 s."""
+    monkeypatch.setattr(module, "lower_bound", lambda problem: Bound(0.1, "another"))
+    told: list[str] = []
+    given = problems(ALIKE[0], step(100, 1.3))
+    choice = best_variant(names(2), given, "auto", SETTINGS, tell=told.append)
+    assert choice.taken == 0 and not [line for line in told if "searched" in line]
+    (said,) = (line for line in told if line.startswith("v1: "))
+    assert said.endswith("no less than another's start")
+    assert choice.variants[0].bound_seconds == 0.1
+    assert choice.variants[1].bound_seconds == pytest.approx(1.301 / 4)
+    # Another engine may refuse the first one, or place it worse.
+    choice = best_variant(names(2), given, "heft", SETTINGS)
+    assert choice.variants[1].bound_seconds == 0.1
+
+
+def test_the_search_of_what_was_taken_goes_on_from_its_best_layout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known: list[Sequence[Layout]] = []
+
+    def noted(*arguments: Any) -> list[Solution]:
+        known.append(arguments[-1])
+        return piece_solutions(*arguments)
+
+    monkeypatch.setattr(auto, "piece_solutions", noted)
+    given = [
+        Problem(accumulated(parts, weights=7), servers(*["cpu"] * 4), sharing="even")
+        for parts in (6, 5)
+    ]
+    choice = best_variant(names(2), given, "auto", SETTINGS)
+    assert choice.variants[choice.taken].step_seconds is not None
+    layouts = [one.layout for one in choice.starts if one.layout is not None]
+    known.clear()
+    place(given[choice.taken], "auto", choice.left, starts=choice.starts)
+    assert len(layouts) == 1 and known == [layouts]
 
 
 def test_what_begins_far_from_the_best_is_not_searched_and_one_alone_keeps_all_moves() -> None:
@@ -211,12 +268,12 @@ def test_a_variant_that_an_engine_refuses_is_told_and_not_taken(
 ) -> None:
     given = problems(step(4), step(8, 1.02))
 
-    def placed(problem: Problem, *arguments: object):
+    def refusing(problem: Problem, *arguments: object):
         if problem is given[0]:
             raise error("this graph is too large")
-        return place(problem, *arguments)  # type: ignore[arg-type]
+        return placed(problem, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "place", placed)
+    monkeypatch.setattr(module, "placed", refusing)
     told: list[str] = []
     choice = best_variant(names(2), given, "heft", SETTINGS, tell=told.append)
     assert choice.taken == 1

@@ -15,9 +15,10 @@ from placewire.optimizer.engines.layered_bundles import (
     searched_bundles,
     with_shared_messages,
 )
+from placewire.optimizer.engines.layout import Cuts
 from placewire.optimizer.engines.place import place
 from placewire.optimizer.engines.scoring import score
-from placewire.optimizer.engines.solution import Cuts, Solution
+from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.kernels.simulation.labelled_bundles import Labels, labelled_bundles
 from placewire.optimizer.kernels.tables import tables_of
 from placewire.optimizer.names import SharingName

@@ -17,7 +17,8 @@ from placewire.optimizer.engines import auto
 from placewire.optimizer.engines.costing import Costing
 from placewire.optimizer.engines.grids import _stage_ends, few_grid_layouts, grid_layouts
 from placewire.optimizer.engines.layers import layers_of
-from placewire.optimizer.engines.pieces import Pieces, Urgency
+from placewire.optimizer.engines.layout import Urgency
+from placewire.optimizer.engines.pieces import Pieces
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.engines.structured import structured_starts
 from placewire.optimizer.engines.units import unit_able, unit_of_operator

@@ -9,7 +9,8 @@ import pytest
 
 from placewire.optimizer.engines.bundling import best_bundled, bundled, unbundled
 from placewire.optimizer.engines.layered_bundles import layered_bundles
-from placewire.optimizer.engines.solution import Cuts, Solution
+from placewire.optimizer.engines.layout import Cuts
+from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.bundles import Bundle

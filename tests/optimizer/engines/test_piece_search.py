@@ -66,6 +66,15 @@ def test_no_time_at_all_gives_the_best_grids() -> None:
     assert Costing(problem).cost(piece_solutions(problem)[0]).key <= best_grid(problem)
 
 
+def test_a_known_layout_is_as_good_as_found() -> None:
+    problem = uneven()
+    cost = Costing(problem).cost
+    long, *_ = piece_solutions(problem, moves=10 * MOVES, seed=1)
+    assert long.layout is not None and cost(long).key < best_grid(problem)
+    again, *_ = piece_solutions(problem, known=[long.layout])
+    assert again.layout is long.layout and cost(again).key == cost(long).key
+
+
 def test_the_same_seed_and_moves_give_the_same_answer() -> None:
     problem = uneven()
     one, other = (piece_solutions(problem, 60.0, MOVES, seed=4) for _ in range(2))
