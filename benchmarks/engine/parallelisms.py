@@ -101,7 +101,7 @@ def advised(name: str, servers: int, gigabits: float) -> dict[str, Any]:
         on.write_text(where.model_dump_json())
         print(f"  … {name}, {servers} servers, {gigabits:g} Gbit/s", file=sys.stderr, flush=True)
         kept.write_text(
-            _optimizer(
+            optimizer(
                 "advise", *map(str, files), "--cluster", str(on), "--time-limit", f"{SECONDS:g}",
                 "--json",
             )
@@ -121,7 +121,7 @@ def variant_files(name: str, servers: int) -> list[Path]:
             file = CACHE / f"{name.replace(' ', '_')}.{mark}.json.gz"
             if not file.exists():
                 CACHE.mkdir(parents=True, exist_ok=True)
-                _optimizer(
+                optimizer(
                     "profile", f"placewire.examples.models.{model}", "--batch", str(batch),
                     "--accumulate", str(count), "--shards", str(shards), "--device", DEVICE,
                     "--out", str(file),
@@ -130,7 +130,7 @@ def variant_files(name: str, servers: int) -> list[Path]:
     return files
 
 
-def _optimizer(*words: str) -> str:
+def optimizer(*words: str) -> str:
     argv = [sys.executable, "-m", "placewire.optimizer.cli", *words]
     done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, check=False)
     if done.returncode:
