@@ -1,6 +1,7 @@
 """The controller's errors and their exit codes.
 
 PlacewireError             1  a lab, a profile or the search failed on this machine
+├── OutOfMemory            1  a profile needs more memory than its server has
 ├── JournalFailed          1  the journal cannot be read or written
 ├── UsageError             2  the command line is wrong
 │   ├── CannotListen          the address that agents dial is taken
@@ -222,6 +223,10 @@ class JobFailed(PlacewireError):
     ) -> None:
         super().__init__(what, where=where, remedy=remedy)
         self.rank = rank
+
+
+class OutOfMemory(PlacewireError):
+    """A profile needs more memory than there is."""
 
 
 class Occupied(JobFailed):

@@ -58,6 +58,7 @@ async def _evaluate(arguments: argparse.Namespace) -> int:
         optimizer=arguments.optimizer,
         accumulate=arguments.accumulate,
         shards=arguments.shards,
+        recompute=arguments.recompute,
         autocast=arguments.autocast,
         seed=arguments.seed,
     )

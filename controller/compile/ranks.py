@@ -66,11 +66,13 @@ def _of_kind(job: PlacedJob | ReplayJob, graph_file: Path) -> dict[str, Any]:
         return {"graph_file": str(graph_file), "time_scale": job.time_scale}
     asked = job.checkpoint
     assert job.accumulate != "auto" and job.shards != "auto", "decided with the placement"
+    assert job.recompute != "auto", "decided with the placement"
     return {
         "model": job.model,
         "batch": job.batch,
         "accumulate": job.accumulate,
         "shards": job.shards,
+        "recompute": job.recompute,
         "autocast": job.autocast,
         "optimizer": OptimizerSpec.model_validate(job.optimizer_document),
         "state": None if job.state is None else StateSpec(**job.state.model_dump()),

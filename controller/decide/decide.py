@@ -173,9 +173,10 @@ async def _chosen(
         )
         first = load_placement(start)
         taken, compared = await _taken(variants, first), first.variants
-    if len(job.cuts(len(cluster.devices))) > 1:
+    if taken.quickly:
         assert isinstance(taken.job, PlacedJob), "a variant of a placed job"
-        cut = cut_name(int(taken.job.accumulate), int(taken.job.shards))
+        one = taken.job
+        cut = cut_name(int(one.accumulate), int(one.shards), one.recompute)
         say(f"taken: {cut}; its profile has more samples")
         file = await profiled_graph(plan, taken.job, plan_file, launcher, cache, say)
         taken = Variant(taken.job, file, file)

@@ -238,6 +238,13 @@ class PlacedJob(Frozen):
         "that small ones have; each has an update and a device of its own; `auto`: 1, or one for "
         "each device",
     )
+    recompute: Literal["none", "half", "all", "auto"] = Field(
+        "auto",
+        description="the layers that are computed again in the backward half, so that less is held "
+        "until then: `none`, `half` (every second one) or `all`; `auto`: what makes the step "
+        "shortest, and `none` where the whole step fits into each device's memory; what the model "
+        "has in `torch.utils.checkpoint` is computed again in any case",
+    )
     autocast: Literal["bf16"] | None = Field(
         None, description="runs model and loss under `torch.autocast`; none: without it"
     )
@@ -275,7 +282,14 @@ class PlacedJob(Frozen):
         )
 
     def cut_as(self, cut: Cut) -> PlacedJob:
-        return self.model_copy(update={"accumulate": cut.accumulate, "shards": cut.shards})
+        """With `recompute: auto` nothing is computed again."""
+        return self.model_copy(
+            update={
+                "accumulate": cut.accumulate,
+                "shards": cut.shards,
+                "recompute": "none" if self.recompute == "auto" else self.recompute,
+            }
+        )
 
     @property
     def optimizer_document(self) -> dict[str, Any]:

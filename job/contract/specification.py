@@ -174,6 +174,7 @@ class RankSpec(ProgramSpec):
     batch: int = 1
     accumulate: int = 1
     shards: int = 1
+    recompute: Literal["none", "half", "all"] = "none"
     autocast: Literal["bf16"] | None = None
     optimizer: OptimizerSpec = OptimizerSpec()
     state: StateSpec | None = None

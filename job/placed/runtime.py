@@ -170,6 +170,7 @@ def _placed(
         spec.autocast,
         device_type,
         spec.shards,
+        spec.recompute,
         wanted=placement.order[spec.device],
         others=others,
     )

@@ -26,6 +26,7 @@ from placewire.optimizer.capture.errors import (
     user_location_in,
 )
 from placewire.optimizer.capture.metrics import metrics_apart, refuse_no_scalar
+from placewire.optimizer.capture.no_scaler import refusing_scalers
 from placewire.optimizer.capture.nodes import MODULE
 from placewire.optimizer.capture.own_functions import keeping_own_functions
 from placewire.optimizer.capture.protocol import Autocast, Tensors, UnderAutocast
@@ -75,6 +76,7 @@ def joint_graph(
             _unfused_lstm(module),
             noting_checkpoints(),
             keeping_own_functions(),
+            refusing_scalers(where),
             contextlib.ExitStack() as stack,
         ):
             # Nobody needs the Python source of intermediate graphs.

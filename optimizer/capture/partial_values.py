@@ -13,6 +13,7 @@ from placewire.optimizer.capture.errors import CaptureError, one_line
 from placewire.optimizer.capture.protocol import Autocast, DeviceType
 from placewire.optimizer.capture.step import CapturedStep, built_step, capture, captured_from
 from placewire.optimizer.capture.updates import OptimizerChoice
+from placewire.optimizer.capture.variants import Recompute
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ def capture_part(
     autocast: Autocast | None = None,
     device_type: DeviceType = "cpu",
     shards: int = 1,
+    recompute: Recompute = "none",
     *,
     wanted: Collection[str],
     others: bool,
@@ -45,7 +47,7 @@ def capture_part(
         with collector_paused():
             step, recording = recorded(lambda: built_step(model_path, batch, seed, device_type))
         captured = captured_from(
-            step, model_path, batch, optimizer, seed, accumulate, autocast, shards
+            step, model_path, batch, optimizer, seed, accumulate, autocast, shards, recompute
         )
         given = [captured.batches(0)]
         if captured.validation is not None:
@@ -57,7 +59,7 @@ def capture_part(
         # An error of the model itself is raised again by the capture of the whole model.
         why = one_line(error)
     captured = capture(
-        model_path, batch, optimizer, seed, accumulate, autocast, device_type, shards
+        model_path, batch, optimizer, seed, accumulate, autocast, device_type, shards, recompute
     )
     return CapturedPart(captured, f"the whole model was built first: {why}")
 

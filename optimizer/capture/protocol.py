@@ -146,7 +146,7 @@ def _checked_batch(
         raise CaptureError(
             f"{where} returned {', '.join(returned) or 'nothing'}, and example_inputs are "
             f"{', '.join(expected)}: give every batch the same shapes and types; a DataLoader does "
-            "with drop_last=True"
+            "with drop_last=True, and texts do when they are padded to one length"
         )
     return batch
 

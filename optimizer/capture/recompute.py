@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
@@ -65,21 +65,35 @@ def noting_checkpoints() -> Iterator[None]:
 def recompute(graph: fx.Graph, backward: set[fx.Node]) -> None:
     """Rewrites the joint graph in place. backward: the nodes that depend on the loss's own
     gradient."""
-    # Its backward half also has operators that depend on no gradient, as the derivative of a power.
-    behind = backward | {
-        node for node in graph.nodes if node.meta.get("partitioner_tag") == "is_backward"
-    }
+    behind = backward_half(graph, backward)
     place = {node: k for k, node in enumerate(graph.nodes)}
     # An operator that depends on no weight and no input, such as a mask, stays the same in every
     # step.
     varying = dependent(graph, graph.find_nodes(op="placeholder"))
-    inside: dict[int, list[fx.Node]] = {}
+    inside: dict[Hashable, list[fx.Node]] = {}
     for node in graph.nodes:
-        number = (node.meta.get("custom") or {}).get(_NUMBER)
+        number = checkpoint_of(node)
         if number is not None and node in varying and node not in behind:
             inside.setdefault(number, []).append(node)
     for nodes in inside.values():
         _recompute_one(graph, nodes, backward, behind, place)
+
+
+def checkpoint_of(node: fx.Node) -> Hashable:
+    """What tells the checkpoint that it is in from others; None for a node in none."""
+    number: Hashable = (node.meta.get("custom") or {}).get(_NUMBER)
+    return number
+
+
+def note_checkpoint(node: fx.Node, number: Hashable) -> None:
+    node.meta["custom"] = {**(node.meta.get("custom") or {}), _NUMBER: number}
+
+
+def backward_half(graph: fx.Graph, backward: set[fx.Node]) -> set[fx.Node]:
+    """It also has operators that depend on no gradient, as the derivative of a power."""
+    return backward | {
+        node for node in graph.nodes if node.meta.get("partitioner_tag") == "is_backward"
+    }
 
 
 def dependent(graph: fx.Graph, sources: Iterable[fx.Node]) -> set[fx.Node]:

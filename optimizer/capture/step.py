@@ -27,12 +27,15 @@ from placewire.optimizer.capture.protocol import (
     TrainingStep,
     load_training_step,
 )
+from placewire.optimizer.capture.recompute import dependent
+from placewire.optimizer.capture.recomputed_layers import note_layers
 from placewire.optimizer.capture.refusals import refuse_what_cannot_run
 from placewire.optimizer.capture.rewrite import PlaceableGraph, placeable
 from placewire.optimizer.capture.sources import source_digests
 from placewire.optimizer.capture.state import StateNames, state_names
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.capture.validation import validation_graph
+from placewire.optimizer.capture.variants import Recompute
 from placewire.optimizer.capture.whole_batch import what_needs_the_whole_batch
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 
@@ -113,6 +116,7 @@ def capture(
     autocast: Autocast | None = None,
     device_type: DeviceType = "cpu",
     shards: int = 1,
+    recompute: Recompute = "none",
 ) -> CapturedStep:
     """Imports the model, builds it under the seed, and captures its step.
 
@@ -120,11 +124,15 @@ def capture(
     before the update; the loss is the mean of theirs. autocast: model and loss run under
     torch.autocast. device_type: where the step will run; cuda is the process's current CUDA device,
     for which torch may have other operators. shards: into how many a large weight is cut by rows.
+    recompute: which layers are computed again in the backward half, beside what the model wraps in
+    torch.utils.checkpoint.
     Two processes with the same arguments, torch and sources get the same operators
     (`operators.structure_hash`) and the same initial parameters. Raises CaptureError.
     """
     step = built_step(model_path, batch, seed, device_type)
-    return captured_from(step, model_path, batch, optimizer, seed, accumulate, autocast, shards)
+    return captured_from(
+        step, model_path, batch, optimizer, seed, accumulate, autocast, shards, recompute
+    )
 
 
 def built_step(model_path: str, batch: int, seed: int, device_type: DeviceType) -> TrainingStep:
@@ -148,6 +156,7 @@ def captured_from(
     accumulate: int,
     autocast: Autocast | None,
     shards: int = 1,
+    recompute: Recompute = "none",
 ) -> CapturedStep:
     """Does what capture() does for a step that is built already, on real or on fake tensors."""
     module = step.model if step.loss is None else ModelWithLoss(step.model, step.loss)
@@ -157,6 +166,7 @@ def captured_from(
     joint = joint_graph(module, example, model_path, autocast)
     refuse_what_cannot_run(joint, model_path)
     whole = what_needs_the_whole_batch(joint)
+    note_layers(joint.graph, recompute, dependent(joint.graph, joint.tangents), model_path)
     code = placeable(joint, optimizer, accumulate, count, shards)
     evaluated = None
     if step.validation is not None:
@@ -173,6 +183,7 @@ def captured_from(
         "batch": batch,
         "accumulate": accumulate,
         "shards": shards,
+        "recompute": recompute,
         "whole_batch": whole,
         "autocast": autocast,
         "optimizer": optimizer.signature,

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Auto = Literal["auto"]
+# Which layers are computed again in the backward half: none, every second one, all.
+Recompute = Literal["none", "half", "all"]
 
 # More micro-batches make operators slower, and pipelines of this many lose little to their ends.
 _MOST_MICRO_BATCHES = 16

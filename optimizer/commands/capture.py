@@ -44,7 +44,7 @@ def _captured(options: argparse.Namespace) -> OperatorGraph:
     # The graph contains only the shapes of parameters, so none of them gets memory or values.
     captured = capture_part(
         options.model, options.batch, choice, options.seed, options.accumulate, options.autocast,
-        shards=options.shards, wanted=(), others=False,
+        shards=options.shards, recompute=options.recompute, wanted=(), others=False,
     )  # fmt: skip
     if captured.note:
         say(captured.note)

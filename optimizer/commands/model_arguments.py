@@ -6,9 +6,10 @@ import argparse
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from placewire.optimizer.capture.errors import CaptureError
+from placewire.optimizer.capture.variants import Recompute
 from placewire.optimizer.commands.arguments import output_file, positive, whole
 from placewire.optimizer.commands.outcome import say
 
@@ -60,6 +61,13 @@ def add_model_arguments(
         help="how many shards a large weight is cut into by rows, and how many replicas small ones "
         "have, each with an update and a device of its own; default: 1" + each,
         **numbers,
+    )
+    parser.add_argument(
+        "--recompute",
+        choices=get_args(Recompute),
+        default="none",
+        help="the layers that are computed again in the backward half, which takes less memory; "
+        "default: none, but for those that the model itself has in torch.utils.checkpoint",
     )
     parser.add_argument("--autocast", choices=["bf16"], help="run model and loss in torch.autocast")
     parser.add_argument(

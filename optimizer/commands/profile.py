@@ -27,7 +27,7 @@ from placewire.optimizer.names import runs_on
 from placewire.optimizer.profile import sampling
 from placewire.optimizer.profile.devices import DEVICES
 from placewire.optimizer.profile.exchange import exchange, own_output
-from placewire.optimizer.profile.process_memory import beside_tensors_bytes
+from placewire.optimizer.profile.process_memory import beside_tensors_bytes, peak_on_one_device
 
 if TYPE_CHECKING:
     from placewire.optimizer.profile.cache import ProfileKey
@@ -86,11 +86,12 @@ def _captured(options: argparse.Namespace) -> OperatorGraph:
     """Without times, and without memory for the model's values."""
     from placewire.optimizer.capture.partial_values import capture_part
 
-    cut = cut_name(options.accumulate, options.shards)
+    cut = cut_name(options.accumulate, options.shards, options.recompute)
     say(f"capture: {options.model}, batch {options.batch}, {cut}")
     return capture_part(
         options.model, options.batch, parse_optimizer(options.optimizer), options.seed,
-        options.accumulate, options.autocast, shards=options.shards, wanted=(), others=False,
+        options.accumulate, options.autocast, shards=options.shards, recompute=options.recompute,
+        wanted=(), others=False,
     ).step.operators  # fmt: skip
 
 
@@ -194,9 +195,11 @@ def _refuse_mixed(parser: argparse.ArgumentParser, options: argparse.Namespace) 
             "--exchange measures a model once and answers on standard output: drop --out, --device "
             "and --small-batches, and give one number of micro-batches and of shards"
         )
-    if from_graph and (options.accumulate, options.shards) != ([1], [1]):
+    cut = options.accumulate, options.shards, options.recompute
+    if from_graph and cut != ([1], [1], "none"):
         parser.error(
-            f"{options.model} is a graph file, which is cut already: drop --accumulate and --shards"
+            f"{options.model} is a graph file, which is cut already: drop --accumulate, --shards "
+            "and --recompute"
         )
     if options.recorded and (not from_graph or options.device or options.out is None):
         parser.error("--recorded is for a graph file, without --device, and needs --out")
@@ -269,7 +272,7 @@ def rough_graph(options: argparse.Namespace) -> OperatorGraph:
     wanted = capture_part(
         options.model, options.batch, parse_optimizer(options.optimizer), options.seed,
         options.accumulate, options.autocast,
-        runs_on(options.device_type), options.shards, wanted=(), others=False,
+        runs_on(options.device_type), options.shards, options.recompute, wanted=(), others=False,
     ).step.operators  # fmt: skip
     graph = roughly(small, wanted, options.batch)
     notes = {**next(iter(small.values())).notes, **graph.notes}
@@ -294,7 +297,7 @@ def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
     step = built_step(options.model, options.batch, options.seed, device_type)
     captured = captured_from(
         step, options.model, options.batch, choice, options.seed, options.accumulate,
-        options.autocast, options.shards,
+        options.autocast, options.shards, options.recompute,
     )  # fmt: skip
     if captured.validation is not None:
         captured.validation.batches(0)  # A wrong one is told before anything is changed.
@@ -353,7 +356,9 @@ def _with_profile(
     }
     timed = graph.with_seconds({key.device_type: kept.seconds})
     full = replace(timed, workspace_bytes=profile.workspace_bytes)
-    return replace(full, notes={**notes, "program_bytes": beside_tensors_bytes(full, profile)})
+    peak = peak_on_one_device(full)
+    program = beside_tensors_bytes(profile, peak)
+    return replace(full, notes={**notes, "one_device_bytes": peak, "program_bytes": program})
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from placewire.optimizer.graph.rows import MOST_BYTES, GraphError, shown
 # Those of a capture on several device types are 3 deep. Who reads and writes them is recursive.
 _DEEPEST = 10
 _COUNTS = ("batch", "accumulate", "shards")
+_BYTES = ("program_bytes", "one_device_bytes")
+_RECOMPUTED = ("none", "half", "all")
 
 
 def require_notes(notes: Any, operators: Collection[str]) -> None:
@@ -29,6 +31,8 @@ def require_notes(notes: Any, operators: Collection[str]) -> None:
         count = notes.get(key)
         if isinstance(count, int) and not 0 <= count <= MOST_BYTES:
             raise _wrong(f"notes.{key}", count, f"a number from 0 to {MOST_BYTES}")
+    if (recomputed := notes.get("recompute", "none")) not in _RECOMPUTED:
+        raise _wrong("notes.recompute", recomputed, f"one of {', '.join(_RECOMPUTED)}")
     _require_bytes("", notes)
     profiles = notes.get("profiles")
     if profiles is not None and not isinstance(profiles, dict):
@@ -56,11 +60,12 @@ def _require(key: str, value: Any, operators: Collection[str]) -> None:
 
 
 def _require_bytes(where: str, notes: dict[str, Any]) -> None:
-    count = notes.get("program_bytes")
-    is_whole = isinstance(count, int) and not isinstance(count, bool)
-    if count is not None and not (is_whole and 0 <= count <= MOST_BYTES):
-        wanted = f"a whole number of bytes from 0 to {MOST_BYTES}"
-        raise _wrong(f"notes.{where}program_bytes", count, wanted)
+    for key in _BYTES:
+        count = notes.get(key)
+        is_whole = isinstance(count, int) and not isinstance(count, bool)
+        if count is not None and not (is_whole and 0 <= count <= MOST_BYTES):
+            wanted = f"a whole number of bytes from 0 to {MOST_BYTES}"
+            raise _wrong(f"notes.{where}{key}", count, wanted)
 
 
 def _wrong(key: str, value: Any, expected: str) -> GraphError:

@@ -1,4 +1,5 @@
-"""Names the graphs of one step that is cut into several numbers of micro-batches and shards."""
+"""Names the graphs of one step that is cut into several numbers of micro-batches and shards, or
+whose layers are computed again."""
 
 from __future__ import annotations
 
@@ -29,9 +30,13 @@ def variant_names(graphs: Mapping[str, OperatorGraph]) -> list[str]:
     return names if len(set(names)) == len(names) else list(graphs)
 
 
-def cut_name(micro_batches: int, shards: int) -> str:
+def cut_name(micro_batches: int, shards: int, recompute: str = "none") -> str:
+    """recompute: which layers are computed again: none, every second one (half), or all."""
     name = f"{micro_batches} micro-batch{'es' if micro_batches > 1 else ''}"
-    return name if shards == 1 else f"{name}, {shards} shards"
+    if shards != 1:
+        name += f", {shards} shards"
+    part = {"half": "half of the layers", "all": "all layers"}.get(recompute)
+    return name if part is None else f"{name}, {part} recomputed"
 
 
 def distinct(
@@ -51,4 +56,4 @@ def _name(where: str, graph: OperatorGraph) -> str:
     count, shards = graph.notes.get("accumulate"), graph.notes.get("shards")
     if not isinstance(count, int) or not isinstance(shards, int):
         return where
-    return cut_name(count, shards)
+    return cut_name(count, shards, str(graph.notes.get("recompute", "none")))

@@ -29,9 +29,10 @@ def peers_of(
         tell("ddp, fsdp and pipelines are left out: the cluster has one device")
         return []
     whole = [graph for graph in graphs if graph.notes.get("shards", 1) == 1]
-    counts = {int(graph.micro_batch.max(initial=-1)) + 1: graph for graph in whole}
-    found = _replicated(counts.get(devices), cluster, tell)
-    several = [graph for count, graph in counts.items() if count > 1]
+    counts = [int(graph.micro_batch.max(initial=-1)) + 1 for graph in whole]
+    each = list(zip(counts, whole, strict=True))
+    found = _replicated([graph for count, graph in each if count == devices], cluster, tell)
+    several = [graph for count, graph in each if count > 1]
     found += _pipelines(several, cluster, tell)
     best: dict[str, PeerStep] = {}
     for step in sorted(found, key=lambda step: (not step.fits, step.step_seconds)):
@@ -46,17 +47,18 @@ def peers_of(
 
 
 def _replicated(
-    graph: OperatorGraph | None, cluster: Cluster, tell: Callable[[str], None]
+    graphs: Sequence[OperatorGraph], cluster: Cluster, tell: Callable[[str], None]
 ) -> list[PeerStep]:
+    """graphs: with one micro-batch for each device; several where layers may be recomputed."""
     devices = len(cluster.devices)
     try:
-        if graph is None:
+        if not graphs:
             raise ValueError(
                 f"they need the step in {devices} micro-batches, one for each device, without "
                 f"shards (optimizer profile … --accumulate {devices})"
             )
-        parts = step_parts(graph)
-        return [ddp_step(parts, cluster), fsdp_step(parts, cluster)]
+        every = [step_parts(graph) for graph in graphs]
+        return [step(parts, cluster) for parts in every for step in (ddp_step, fsdp_step)]
     except ValueError as error:
         tell(f"ddp and fsdp are left out: {error}")
         return []

@@ -1,4 +1,4 @@
-"""Computes what a process takes beside the tensors of the graph that it runs."""
+"""Computes what a whole graph takes on one device, and a process beside its tensors."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ if TYPE_CHECKING:
     from placewire.optimizer.profile.measure import Profile
 
 
-def beside_tensors_bytes(graph: OperatorGraph, profile: Profile) -> int | None:
+def beside_tensors_bytes(profile: Profile, tensor_bytes: int) -> int | None:
     """Returns what the program and its allocator hold: what the profile's process took beyond the
     predicted peak of the whole graph on one device. None where that was not measured.
 
-    graph: with the profile's times and workspace.
+    tensor_bytes: that peak.
     """
     if profile.program_bytes is None or profile.process_bytes is None:
         return None
-    return max(profile.program_bytes, profile.process_bytes - _peak_on_one_device(graph))
+    return max(profile.program_bytes, profile.process_bytes - tensor_bytes)
 
 
-def _peak_on_one_device(graph: OperatorGraph) -> int:
+def peak_on_one_device(graph: OperatorGraph) -> int:
+    """Returns the bytes of the whole graph's tensors on one device. graph: with the times of one
+    device type, and its workspace."""
     from placewire.optimizer.simulation.simulate import simulate
 
     (device_type,) = graph.device_types

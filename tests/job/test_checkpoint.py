@@ -50,6 +50,7 @@ from placewire.job.placed.state import job_manifest, rank_state
 from placewire.optimizer.capture.protocol import load_training_step
 from placewire.optimizer.capture.step import CapturedStep, capture
 from placewire.optimizer.capture.updates import OptimizerChoice
+from placewire.optimizer.capture.variants import Recompute
 from placewire.optimizer.placement import Placement
 from tests.free_port import free_port
 from tests.job.lazy_network import Mailbox, MailboxTransport, run_step
@@ -103,14 +104,16 @@ class Job:
         return {key: value.clone() for state in states for key, value in state.items()}
 
 
-_CAPTURED: dict[tuple[str, int, int, str], CapturedStep] = {}
+_CAPTURED: dict[tuple[str, int, int, str, str], CapturedStep] = {}
 
 
-def captured_step(model: str, batch: int, seed: int, optimizer: OptimizerSpec) -> CapturedStep:
-    key = (model, batch, seed, optimizer.model_dump_json())
+def captured_step(
+    model: str, batch: int, seed: int, optimizer: OptimizerSpec, recompute: Recompute = "none"
+) -> CapturedStep:
+    key = (model, batch, seed, optimizer.model_dump_json(), recompute)
     if key not in _CAPTURED:
         choice = OptimizerChoice.of(optimizer.model_dump())
-        _CAPTURED[key] = capture(model, batch, choice, seed)
+        _CAPTURED[key] = capture(model, batch, choice, seed, recompute=recompute)
     return _CAPTURED[key]
 
 
@@ -128,16 +131,17 @@ def job(
     seed: int = 3,
     optimizer: OptimizerSpec = ADAMW,
     steps: int = STEPS,
+    recompute: Recompute = "none",
     **asked: Any,
 ) -> Job:
-    captured = captured_step(model, batch, seed, optimizer)
+    captured = captured_step(model, batch, seed, optimizer, recompute)
     placement, box = spread(captured, devices), Mailbox()
     made = Job(captured, [], [], [], box)
     for device in placement.devices_used:
         spec = RankSpec(
             kind="placed", rank=0, world_size=1, device=device, master_address="127.0.0.1",
             master_tcp_port=1, rail_interfaces=(), placement_file="", model=model, batch=batch,
-            optimizer=optimizer, steps=steps, seed=seed,
+            optimizer=optimizer, steps=steps, seed=seed, recompute=recompute,
             checkpoint=CheckpointSpec(folder=str(folder), **{"every": SAVED_AFTER, **asked}),
         )  # fmt: skip
         own, transport = with_own_values(captured), MailboxTransport(box)

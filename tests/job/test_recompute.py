@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from benchmarks.job.memory import cut, peaks, profiled
+from placewire.job.placed.checkpoint import Checkpoints
 from placewire.optimizer.capture.protocol import Autocast
 from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
@@ -17,7 +18,7 @@ from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.simulate import simulate
 from tests.job.ranks import run_ranks
-from tests.job.test_checkpoint import STEPS, job
+from tests.job.test_checkpoint import SAVED_AFTER, STEPS, job
 from tests.optimizer.capture.eager import train_captured, train_eager
 from tests.optimizer.cases import cluster
 
@@ -67,6 +68,31 @@ def test_several_ranks_train_as_one(tmp_path: Path) -> None:
     assert three.train(range(STEPS)) == alone.train(range(STEPS))
     ours, theirs = three.state(STEPS), alone.state(STEPS)
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+def test_layers_that_the_plan_has_recomputed_train_on_several_ranks_as_on_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And go on from a checkpoint that was made without."""
+    model = MODELS + "plain"
+    alone = job(tmp_path / "one", model=model)
+    assert alone.begin() == 0
+    first = alone.train(range(SAVED_AFTER))
+    alone.checkpoints[0].save(SAVED_AFTER)
+    alone.checkpoints[0].close()
+    losses = alone.train(range(SAVED_AFTER, STEPS))
+    for devices in (1, 2, 3):
+        folder = tmp_path / str(devices)
+        again = job(folder, devices=devices, model=model, recompute="all")
+        assert any("_again" in one for one in again.captured.operators.ids)
+        assert again.train(range(STEPS)) == [*first, *losses]
+        state, expected = again.state(STEPS), alone.state(STEPS)
+        assert all(torch.equal(state[key], expected[key]) for key in expected)
+    # All ranks of this test share a folder, and take turns as the first rank.
+    monkeypatch.setattr(Checkpoints, "make_ready", lambda self: "")
+    later = job(tmp_path / "one", devices=2, model=model, recompute="half")
+    assert later.begin() == SAVED_AFTER
+    assert later.train(range(SAVED_AFTER, STEPS)) == losses
 
 
 def test_nothing_is_computed_again_before_its_gradient_is_there() -> None:

@@ -22,7 +22,7 @@ from placewire.controller.abandonable import abandonable
 from placewire.controller.decide.cached_file import is_whole, written
 from placewire.controller.decide.measured.digests import digest, optimizer_digest
 from placewire.controller.decide.measured.optimizer_process import Say
-from placewire.controller.errors import Occupied, PlacewireError, PlanError
+from placewire.controller.errors import Occupied, OutOfMemory, PlacewireError, PlanError
 from placewire.controller.launch.launcher import PROFILE_PROGRAM, Launcher, RunningProgram
 from placewire.controller.launch.programs import Ended
 from placewire.controller.plan.job import Job, PlacedJob
@@ -42,6 +42,8 @@ _QUICKLY = ("--samples", "3", "--seconds", "5")
 _MOST_KNOWN = 32
 _MOST_KNOWN_BYTES = 128 * 2**20
 _MODEL_IS_WRONG = 3
+# How torch and Python say that there is no memory left, on a GPU and on a processor.
+_NO_MEMORY = ("OutOfMemoryError", "not enough memory", "MemoryError")
 _NO_LAUNCH = (
     "is measured on a server that has it, and the plan does not say how to start programs there "
     "(launch: {kind: ssh})"
@@ -172,6 +174,7 @@ def _question(asked: _Asked) -> Mapping[str, Any]:
         "batch": job.batch,
         "accumulate": job.accumulate,
         "shards": job.shards,
+        "recompute": job.recompute,
         "autocast": job.autocast,
         "optimizer": job.optimizer_document,
         "seed": job.seed,
@@ -207,7 +210,8 @@ async def _measure(
     autocast = ["--autocast", job.autocast] if job.autocast else []
     words = [
         *PROFILE_PROGRAM, job.model, "--batch", str(job.batch),
-        "--accumulate", str(job.accumulate), "--shards", str(job.shards), *autocast,
+        "--accumulate", str(job.accumulate), "--shards", str(job.shards),
+        "--recompute", job.recompute, *autocast,
         "--optimizer", json.dumps(job.optimizer_document), "--seed", str(job.seed),
         "--device-type", asked.device_type, "--threads", str(job.threads), "--exchange",
         *(_QUICKLY if asked.quickly else ()),
@@ -293,7 +297,10 @@ def _require_done(ended: Ended, asked: _Asked, server: str) -> None:
         )
     killed = ended.status < 0
     how = f"was killed by signal {-ended.status}" if killed else f"ended with {ended.status}"
-    raise PlacewireError(
+    # The kernel kills (9) what takes too much.
+    short = ended.status == -9 or any(said in tail for said in _NO_MEMORY)
+    kind = OutOfMemory if short else PlacewireError
+    raise kind(
         f"the profile {how}{tail}",
         where=f"{server}, device type {asked.device_type}",
         remedy="check job.python, job.workdir and the server's memory; nothing was changed",

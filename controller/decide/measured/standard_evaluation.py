@@ -31,6 +31,7 @@ from placewire.job.contract.specification import (
     StepDone,
     TraceSpec,
 )
+from placewire.optimizer.capture.variants import Recompute
 from placewire.optimizer.cluster import Cluster, Device, Nic, Server
 from placewire.optimizer.names import WITHOUT_SHAPING, is_cpu
 from placewire.optimizer.placement import Placement, load_placement
@@ -57,6 +58,7 @@ class Evaluation:
     optimizer: str = "{}"
     accumulate: int = 1
     shards: int = 1
+    recompute: Recompute = "none"
     autocast: Literal["bf16"] | None = None
     seed: int = 0
 
@@ -72,7 +74,7 @@ async def evaluate(asked: Evaluation, folder: Path, say: Say) -> Path:
     words = [
         *PROFILE_PROGRAM, asked.model, "--batch", str(asked.batch), *autocast,
         "--small-batches", *map(str, asked.small_batches), "--accumulate", str(asked.accumulate),
-        "--shards", str(asked.shards),
+        "--shards", str(asked.shards), "--recompute", asked.recompute,
         "--optimizer", asked.optimizer, "--seed", str(asked.seed),
         "--device-type", asked.device_type, "--threads", str(asked.threads),
         "--samples", str(asked.samples), "--out", str(rough),
@@ -136,6 +138,7 @@ def _specs(
             batch=asked.batch,
             accumulate=asked.accumulate,
             shards=asked.shards,
+            recompute=asked.recompute,
             autocast=asked.autocast,
             optimizer=OptimizerSpec.model_validate(json.loads(asked.optimizer)),
             steps=WARM_UP_STEPS + 1 + asked.samples,

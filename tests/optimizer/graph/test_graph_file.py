@@ -75,6 +75,8 @@ def test_a_saved_graph_comes_back(tmp_path, name):
         (("notes", "program_bytes"), "5", "notes.program_bytes is '5', expected a whole number"),
         (("notes", "program_bytes"), 10**400, "notes.program_bytes is 1000"),
         (("notes", "program_bytes"), True, "notes.program_bytes is True"),
+        (("notes", "one_device_bytes"), -1, "notes.one_device_bytes is -1"),
+        (("notes", "recompute"), "some", "notes.recompute is 'some', expected one of none, half"),
         (("notes", "profiles"), 5, "notes.profiles is 5, expected an object"),
         (("notes", "profiles"), {"cpu": 5}, "notes.profiles.'cpu' is 5, expected an object"),
         (

@@ -29,6 +29,15 @@ def test_a_name_says_how_the_step_is_cut() -> None:
     ]  # fmt: skip
 
 
+def test_a_name_says_which_layers_are_recomputed() -> None:
+    graphs = {which: cut(2, 1, {"recompute": which}) for which in ("none", "half", "all")}
+    assert variant_names(graphs) == [
+        "2 micro-batches",
+        "2 micro-batches, half of the layers recomputed",
+        "2 micro-batches, all layers recomputed",
+    ]
+
+
 def test_graphs_that_do_not_say_how_they_are_cut_are_named_by_where_they_came_from() -> None:
     assert variant_names({"a.json": graph({"A": 1.0}, [])}) == ["a.json"]
     assert variant_names({"a.json": noted(), "b.json": cut(2)}) == ["a.json", "2 micro-batches"]

@@ -34,6 +34,20 @@ def test_every_peer_is_as_good_as_its_variants_let_it_be() -> None:
     assert both["ddp"] == alone[0]["ddp"]
 
 
+def test_of_several_graphs_in_the_same_number_the_best_counts() -> None:
+    """As where layers may be recomputed."""
+    servers, quick = cluster(4), chain(4)
+    slow = quick.with_seconds(
+        {name: quick.seconds[:, k] * 2 for k, name in enumerate(quick.device_types)}
+    )
+    expected, _ = compared([quick], servers)
+    for both in ([quick, slow], [slow, quick]):
+        found, _ = compared(both, servers)
+        assert {n: s.step_seconds for n, s in found.items()} == {
+            n: s.step_seconds for n, s in expected.items()
+        }
+
+
 def test_without_a_micro_batch_for_each_device_there_is_no_data_parallelism() -> None:
     found, said = compared([chain(8)], cluster(4))
     assert set(found) == NAMES - {"ddp", "fsdp"}
