@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import platform
-import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from itertools import groupby
@@ -40,7 +39,7 @@ from placewire.agent.drivers import (
     traffic_control,
 )
 from placewire.agent.drivers.as_effect_error import as_effect_error
-from placewire.agent.drivers.command import run
+from placewire.agent.drivers.open_vswitch_version import open_vswitch_version
 from placewire.agent.drivers.ovsdb_connection import connected
 from placewire.agent.drivers.packet_sockets import PacketSockets
 from placewire.agent.drivers.switch_view import SwitchView
@@ -272,7 +271,7 @@ class Server:
         return Capabilities(
             datapath=datapath,
             set_queue_honoured=datapath == "system",
-            open_vswitch_version=open_vswitch_version(),
+            open_vswitch_version=open_vswitch_version(self._remote),
             kernel_version=platform.release(),
             python_version=platform.python_version(),
             nics=nics,
@@ -369,15 +368,6 @@ _KERNEL: dict[str, Callable[[Sequence[EntryStep]], None]] = {
     "routes": policy_routing.change_routes,
     "rules": policy_routing.change_rules,
 }
-
-
-def open_vswitch_version() -> str:
-    """Raises EffectError where it is not installed."""
-    text = run(["ovs-vswitchd", "--version"])
-    match = re.search(r"\b(\d+\.\d+(\.\d+)?)\b", text)
-    if match is None:
-        raise EffectError(f"ovs-vswitchd --version says {text.strip()!r}, which names no version")
-    return match[1]
 
 
 def _bridge_mac(bridge: Bridge, nic_mac: str) -> str:
