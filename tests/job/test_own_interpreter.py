@@ -3,6 +3,7 @@ are cut all the same, or the job says that they are not."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -54,8 +55,9 @@ def ran(folder: Path, *, cut: bool = True, **more: Any) -> tuple[set[str], tuple
     """What the two processes printed, and the notes of the start."""
     script = folder / "script.py"
     script.write_text(f"HIDDEN, CUT = {str(ROOT / 'job')!r}, {cut}\n{SENDS}")
-    of = spec(script, processes=2, rail_parts=PARTS, **more)
-    status, events, printed = finish(start(of, folder))
+    of = spec(more.pop("script", script), processes=2, rail_parts=PARTS, **more)
+    path = f"{folder}:{os.environ.get('PYTHONPATH', '')}"
+    status, events, printed = finish(start(of, folder, PYTHONPATH=path))
     assert status == 0, (events, printed)
     (notes,) = [event.notes for event in events if isinstance(event, Started)]
     return {line.split(" ", 1)[1] for line in printed}, notes
@@ -70,6 +72,17 @@ def test_torch_alone_is_enough(tmp_path: Path) -> None:
         (packages / name).symlink_to(there)
     printed, notes = ran(tmp_path, python=[str(own / "bin" / "python")])
     assert printed == {"True 2 []"}
+    assert notes == ("2 processes; collectives from 256 KiB on are cut: a 70%, b 30%",)
+
+
+@pytest.mark.parametrize("words", [["-m"], ["-m", "cProfile", "-o", os.devnull]])
+def test_a_module_s_collectives_are_cut_and_those_of_a_script_that_a_module_runs(
+    tmp_path: Path, words: list[str]
+) -> None:
+    name = {} if len(words) > 1 else {"script": "script"}
+    printed, notes = ran(tmp_path, python=[sys.executable, *words], **name)
+    (line,) = printed
+    assert line.startswith("True 2 ")
     assert notes == ("2 processes; collectives from 256 KiB on are cut: a 70%, b 30%",)
 
 
