@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.drivers.interface_names import interfaces_named
-from placewire.agent.drivers.interfaces import leaving_by
 from placewire.agent.drivers.name_lookups import NameLookups
 from placewire.agent.drivers.open_vswitch_version import open_vswitch_version
+from placewire.agent.drivers.outgoing_interfaces import leaving_by
 from placewire.agent.drivers.queue_counters import read_queue_counters
 from placewire.agent.drivers.server import Server
 from placewire.agent.keep.keeper import Keeper

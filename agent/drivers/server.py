@@ -26,6 +26,7 @@ from placewire.agent.contract.state import ForeignEntry, ObservedState
 from placewire.agent.drivers import (
     abilities,
     devices,
+    interface_changes,
     interfaces,
     nic_moves,
     on_bridges,
@@ -302,7 +303,7 @@ class Server:
             addresses = [address for address in going if isinstance(address, Address)]
             for address in addresses:
                 on_bridges.require_alone(address, going[address].with_it, addresses)
-            interfaces.change_addresses(entries)
+            interface_changes.change_addresses(entries)
         else:
             _KERNEL[first.collection](entries)
 
@@ -341,7 +342,7 @@ class Server:
             leaving = [s.before for s in steps if s.after is None and isinstance(s.before, Bridge)]
             ports.announce_nics(leaving)
             ovsdb.remove_bridges(self._remote, gone)
-            interfaces.remove_left_by_switch(gone)
+            interface_changes.remove_left_by_switch(gone)
 
     def _require_nothing_on(self, steps: Sequence[EntryStep]) -> None:
         """Raises EffectError where others have come onto the bridges that these steps remove. Their

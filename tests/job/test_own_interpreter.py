@@ -51,11 +51,13 @@ def in_a_root(root: Path, *hidden: str) -> list[str]:
     return ["env", f"HIDE={' '.join(hidden)}", *unshared, "sh", "-c", IN_A_ROOT, str(root)]
 
 
-def ran(folder: Path, *, cut: bool = True, **more: Any) -> tuple[set[str], tuple[str, ...]]:
+def ran(
+    folder: Path, *, cut: bool = True, module: str = "", **more: Any
+) -> tuple[set[str], tuple[str, ...]]:
     """What the two processes printed, and the notes of the start."""
     script = folder / "script.py"
     script.write_text(f"HIDDEN, CUT = {str(ROOT / 'job')!r}, {cut}\n{SENDS}")
-    of = spec(more.pop("script", script), processes=2, rail_parts=PARTS, **more)
+    of = spec(Path(module) if module else script, processes=2, rail_parts=PARTS, **more)
     path = f"{folder}:{os.environ.get('PYTHONPATH', '')}"
     status, events, printed = finish(start(of, folder, PYTHONPATH=path))
     assert status == 0, (events, printed)
@@ -79,8 +81,8 @@ def test_torch_alone_is_enough(tmp_path: Path) -> None:
 def test_a_module_s_collectives_are_cut_and_those_of_a_script_that_a_module_runs(
     tmp_path: Path, words: list[str]
 ) -> None:
-    name = {} if len(words) > 1 else {"script": "script"}
-    printed, notes = ran(tmp_path, python=[sys.executable, *words], **name)
+    module = "script" if words == ["-m"] else ""
+    printed, notes = ran(tmp_path, module=module, python=[sys.executable, *words])
     (line,) = printed
     assert line.startswith("True 2 ")
     assert notes == ("2 processes; collectives from 256 KiB on are cut: a 70%, b 30%",)
