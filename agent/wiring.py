@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,12 +11,14 @@ from urllib.parse import urlsplit
 
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.drivers.interface_names import interfaces_named
-from placewire.agent.drivers.interfaces import leaving_by
 from placewire.agent.drivers.name_lookups import NameLookups
+from placewire.agent.drivers.open_vswitch_version import open_vswitch_version
+from placewire.agent.drivers.outgoing_interfaces import leaving_by
 from placewire.agent.drivers.queue_counters import read_queue_counters
-from placewire.agent.drivers.server import Server, open_vswitch_version
+from placewire.agent.drivers.server import Server
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.metrics.metrics import Known, exposition
+from placewire.agent.reconcile.refusals_switch import version_numbers
 from placewire.agent.reconcile.validate import ServerFacts, WayToController
 from placewire.agent.store import DiskStore
 from placewire.agent.timed_store import TimedStore
@@ -37,9 +38,7 @@ def server_facts(config: AgentConfig, server: Server) -> ServerFacts:
     return ServerFacts(
         server=config.server,
         datapath=server.datapath,
-        open_vswitch_version=tuple(
-            int(part) for part in re.findall(r"\d+", open_vswitch_version())
-        ),
+        open_vswitch_version=version_numbers(open_vswitch_version(config.ovsdb_remote)),
         protected=frozenset(config.protected),
         traffic_control=server.traffic_control,
     )
@@ -70,7 +69,7 @@ def collector(config: AgentConfig, server: Server, keeper: Keeper) -> Callable[[
         "server": config.server,
         "version": version("placewire"),
         "datapath": server.datapath,
-        "open_vswitch": open_vswitch_version(),
+        "open_vswitch": open_vswitch_version(config.ovsdb_remote),
     }
 
     def collect() -> str:

@@ -11,7 +11,14 @@ from placewire.agent.contract.capabilities import (
 )
 from placewire.agent.contract.diagnosis import Finding
 from placewire.agent.doctor.facts import Facts
-from placewire.agent.reconcile.refusals_queues import LARGEST_32_BIT_RATE
+from placewire.agent.reconcile.refusals_switch import (
+    COUNTS_ALL_RATES,
+    LARGEST_32_BIT_RATE,
+    REMEDY,
+    WHY_NOT_OLDER,
+    too_old,
+    version_numbers,
+)
 
 # The userspace datapath sends all queues through one socket, which needs a buffer of this size:
 # with the kernel's usual 208 KiB a slow queue fills it, and the other queues drop (measured).
@@ -33,6 +40,11 @@ def switch_findings(facts: Facts) -> Iterator[Finding]:
             remedy="apt-get install openvswitch-switch",
         )  # fmt: skip
         return
+    if what := too_old(version_numbers(switch.version)):
+        yield Finding(
+            severity="error", what=what, where="Open vSwitch",
+            why=f"every plan is refused: {WHY_NOT_OLDER}", remedy=REMEDY,
+        )  # fmt: skip
     yield from _sockets(facts)
     if switch.unreadable is not None and all(s.there for s in switch.sockets):
         yield Finding(
@@ -116,10 +128,10 @@ def kernel_findings(facts: Facts) -> Iterator[Finding]:
 
 
 def speed_findings(facts: Facts) -> Iterator[Finding]:
-    version = tuple(int(part) for part in (facts.switch.version or "0").split("."))
+    version = version_numbers(facts.switch.version or "0")
     for nic in facts.candidates:
         speed = nic.speed_bits_per_second or 0
-        if speed > LARGEST_32_BIT_RATE and facts.switch.version and version < (3, 2):
+        if speed > LARGEST_32_BIT_RATE and facts.switch.version and version < COUNTS_ALL_RATES:
             yield Finding(
                 severity="warning",
                 what=f"is faster than Open vSwitch {facts.switch.version} can count",

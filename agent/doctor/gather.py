@@ -15,7 +15,8 @@ from placewire.agent.doctor.gather_others import other_facts
 from placewire.agent.doctor.sockets import mode_allows, socket_facts
 from placewire.agent.drivers import abilities
 from placewire.agent.drivers.command import run
-from placewire.agent.drivers.server import Server, open_vswitch_version
+from placewire.agent.drivers.open_vswitch_version import open_vswitch_version
+from placewire.agent.drivers.server import Server
 from placewire.agent.drivers.sysctl import read_values
 from placewire.agent.own_files import read_own
 from placewire.agent.reconcile.effects import EffectError
@@ -54,7 +55,7 @@ def gather(config: AgentConfig) -> Facts:
         offloading=abilities.offloading(names),
         protected=tuple(sorted(protected_names(config.protected, observed.nics))),
         switch=SwitchFacts(
-            version=_version(),
+            version=_version(config),
             unreadable=unreadable,
             sockets=socket_facts(config, [b.name for b in observed.bridges], user),
             datapath=server.datapath,
@@ -86,9 +87,9 @@ def _agent_user() -> pwd.struct_passwd:
         return pwd.getpwuid(os.geteuid())
 
 
-def _version() -> str | None:
+def _version(config: AgentConfig) -> str | None:
     try:
-        return open_vswitch_version()
+        return open_vswitch_version(config.ovsdb_remote)
     except EffectError:
         return None
 

@@ -1,8 +1,7 @@
-"""Reads facts of interfaces, and changes addresses."""
+"""Reads facts of interfaces."""
 
 from __future__ import annotations
 
-import errno
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -10,59 +9,41 @@ from functools import cached_property
 from ipaddress import IPv4Interface
 from itertools import islice
 from pathlib import Path
-from socket import AF_INET, AF_INET6
 from typing import Any
 
-from pyroute2 import IPRoute
-from pyroute2.netlink.exceptions import NetlinkError
-
-from placewire.agent.contract.entries import Address, Bridge, DatapathType
+from placewire.agent.contract.entries import Bridge, DatapathType
 from placewire.agent.contract.state import MOST_DOUBLED, NicFacts
 from placewire.agent.drivers import ethtool, pci
-from placewire.agent.drivers.announce import announce
+from placewire.agent.drivers.address_words import address_command
 from placewire.agent.drivers.command import parsed, run, shown
 from placewire.agent.drivers.disciplines import Discipline, read_disciplines
 from placewire.agent.drivers.routes import (
-    METRIC_V6,
-    identified,
     is_advertised,
     is_over,
     is_the_kernels,
-    made_with,
     printed_routes,
     read_routes,
 )
+from placewire.agent.drivers.routes_of_programs import routes_of_programs
 from placewire.agent.drivers.traffic_control import HTB_HANDLE
-from placewire.agent.reconcile.command_words import identity_of_address, interfaces_of
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.foreign import MOST_NAMED
 from placewire.agent.reconcile.route_identity import (
     destination_of,
     identities,
     identity,
-    is_of_v6,
 )
-from placewire.agent.reconcile.steps import EntryStep
 
 # With numbers in the place of names, also of scopes: which names there are may change at any time.
 _SHOW = ("ip", "-N", "-j")
-_SCOPE_LINK, _PROTOCOL_KERNEL = 253, 2
 # Scopes of IPv6 addresses: of a link, and of the loopback. `site` (fec0::/10) is routed.
 _NOT_GLOBAL = ("253", "254")
-_FOREVER = 0xFFFFFFFF
-# These flags of an address were set by somebody, or are how the kernel tells its state; `ip address
-# add` takes the first four.
-_FLAGS = (
-    "noprefixroute", "nodad", "home", "autojoin", "mngtmpaddr", "temporary", "optimistic",
-    "dadfailed",
-)  # fmt: skip
 # `ip -N` also hides the types of links, which no file names.
 _LINK_TYPES = {"[1]": "ether", "[32]": "infiniband", "[772]": "loopback", "[65534]": "none"}
 # The address of several interfaces: the lowest bit of its first byte is set.
 _GROUP_MAC = re.compile(r"[\da-f][13579bdf]")
 # Interfaces that have the link-layer address of what they are made on.
 _SHARE_ITS_ADDRESS = ("ipvlan", "ipvtap")
-_BLANK = re.compile(r"\s")
 _DATAPATH_INTERFACES = ("ovs-netdev", "ovs-system")
 # Disciplines that take what an interface receives.
 RECEIVING = ("ingress", "clsact")
@@ -199,33 +180,9 @@ class InterfaceView:
 
     @cached_property
     def all_foreign_routes(self) -> Sequence[str]:
-        """Other programs' routes, as `ip route` accepts them: those that a program must put back
-        once they are gone. The kernel makes one for the subnet of an address, of `proto kernel`.
-        Programs say so, too: Cilium of its routes to other nodes, NetworkManager of a subnet's,
-        which it makes itself (the address then has `noprefixroute`). Of IPv6, it also makes some
-        without an address, of routers' advertisements among others."""
-        made, unmade = set[tuple[str, ...]](), set[tuple[str, ...]]()
-        for name in self.names:
-            for entry in self.address_entries(name):
-                kept = unmade if entry.get("noprefixroute") else made
-                kept.update((name, *said) for said in made_with(entry))
-        bare = {(name, destination) for name, destination, *_ in unmade - made}
-
-        def is_made(line: str) -> bool:
-            said = [(name, *identified(line)) for name in interfaces_of(line)]
-            # A link-local address never moves; NetworkManager makes its route, with a metric.
-            if is_of_v6(line) and any(one[1].startswith(("fe80::", "ff00::")) for one in said):
-                return True
-            if any(one in made for one in said):
-                return True
-            by_program = any((name, destination) in bare for name, destination, *_ in said)
-            return is_of_v6(line) and not by_program and all(one[3] == METRIC_V6 for one in said)
-
-        return [
-            line
-            for line in self._routes
-            if not (is_advertised(line) or (is_the_kernels(line) and is_made(line)))
-        ]
+        """Other programs' routes, as `ip route` accepts them."""
+        entries = {name: self.address_entries(name) for name in self.names}
+        return routes_of_programs(self._routes, entries)
 
     def disciplines(self, interface: str) -> tuple[Discipline, ...]:
         """The queueing disciplines that have a handle."""
@@ -384,7 +341,7 @@ class InterfaceView:
 
     def address_commands(self, interface: str) -> tuple[str, ...]:
         """Its addresses as `ip address add` accepts them."""
-        return tuple(_address_command(entry) for entry in self._global(interface))
+        return tuple(address_command(entry) for entry in self._global(interface))
 
     def _global(self, interface: str) -> list[Any]:
         entries = self.address_entries(interface)
@@ -407,105 +364,3 @@ def _has_rdma(name: str) -> bool:
         return True
     parents = Path("/sys/class/infiniband").glob("*/parent")
     return any(shown(parent.read_bytes().strip()) == name for parent in parents)
-
-
-def _address_command(entry: Mapping[str, Any]) -> str:
-    words = [f"{entry['local']}/{entry['prefixlen']}"]
-    if "address" in entry:
-        words = [entry["local"], "peer", f"{entry['address']}/{entry['prefixlen']}"]
-    for key in ("broadcast", "scope", "label", "metric"):
-        if key in entry:
-            # A label may hold a blank, which would end the word.
-            words += [key, _BLANK.sub(lambda found: f"\\x{ord(found[0]):02x}", str(entry[key]))]
-    words += [flag for flag in _FLAGS if entry.get(flag)]
-    if entry.get("dynamic") or 0 < entry.get("preferred_life_time", 0) < _FOREVER:
-        words.append("dynamic")
-    if entry.get("deprecated"):
-        words += ["preferred_lft", "0"]
-    return " ".join(words)
-
-
-def leaving_by(address: str) -> list[str]:
-    """The interface by which packets to this address leave; empty while there is no route."""
-    try:
-        with IPRoute() as netlink:
-            # A link-local IPv6 address has the interface as a part.
-            host, _, _ = address.partition("%")
-            routes = netlink.route("get", dst=host, family=AF_INET6 if ":" in host else AF_INET)
-            indexes = [i for route in routes if (i := route.get_attr("RTA_OIF")) is not None]
-            return [name_of_link(netlink, index) for index in indexes]
-    except (NetlinkError, OSError):
-        return []
-
-
-def name_of_link(netlink: Any, index: int) -> str:
-    """pyroute2 has a name that is no UTF-8 as bytes. Raises NetlinkError where it is gone."""
-    (link,) = netlink.get_links(index)
-    return shown(link.get_attr("IFLA_IFNAME"))
-
-
-def change_addresses(steps: Sequence[EntryStep]) -> None:
-    with IPRoute() as netlink:
-        for step in steps:
-            entry = step.entry
-            assert isinstance(entry, Address)
-            indexes = netlink.link_lookup(ifname=entry.interface)
-            if not indexes:
-                raise EffectError(f"address {entry.key}: the interface is gone")
-            interface = IPv4Interface(entry.address)
-            netlink.addr(
-                "del" if step.after is None else "replace",
-                index=indexes[0],
-                address=str(interface.ip),
-                prefixlen=interface.network.prefixlen,
-                broadcast=str(interface.network.broadcast_address),
-            )
-            if step.after == step.before:  # Its subnet's route is gone, and does not come with it.
-                _route_to_subnet(netlink, indexes[0], interface)
-            if step.after is not None:
-                announce(entry.interface, [str(interface.ip)])
-
-
-def _route_to_subnet(netlink: Any, index: int, interface: IPv4Interface) -> None:
-    """As the kernel makes it with the address, unless somebody has made one meanwhile."""
-    try:
-        netlink.route(
-            "add",
-            family=AF_INET,
-            dst=str(interface.network),
-            oif=index,
-            prefsrc=str(interface.ip),
-            proto=_PROTOCOL_KERNEL,
-            scope=_SCOPE_LINK,
-        )
-    except NetlinkError as error:
-        if error.code != errno.EEXIST:
-            raise
-
-
-def bring_up(interfaces: Sequence[str]) -> None:
-    with IPRoute() as netlink:
-        for interface in interfaces:
-            for index in netlink.link_lookup(ifname=interface):
-                netlink.link("set", index=index, state="up")
-
-
-def set_promiscuous(nics: Sequence[str]) -> None:
-    """Raises EffectError."""
-    for nic in nics:
-        run(["ip", "link", "set", "dev", nic, "promisc", "on"])
-
-
-def remove_left_by_switch(bridges: Sequence[str]) -> None:
-    """Removes the interfaces that a killed ovs-vswitchd left of these bridges. Raises EffectError,
-    also where ovs-vswitchd is back and uses the tap: the kernel then refuses."""
-    for bridge in InterfaceView().left_by_switch(bridges, ()):
-        if bridge.datapath == "netdev":
-            run(["ip", "tuntap", "del", "dev", bridge.name, "mode", "tap"])
-        else:
-            run(["ovs-dpctl", "del-if", "ovs-system", bridge.name])
-
-
-def identity_of(entry: Mapping[str, Any]) -> list[str]:
-    """The words that name an address to `ip address del`. entry: as `ip -j address` shows it."""
-    return list(identity_of_address(_address_command(entry)))

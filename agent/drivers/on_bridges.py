@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 from placewire.agent.contract.entries import TABLES, Address
 from placewire.agent.contract.state import ForeignEntry
-from placewire.agent.drivers.interfaces import RECEIVING, InterfaceView, identity_of
+from placewire.agent.drivers.address_words import identity_of
+from placewire.agent.drivers.interfaces import RECEIVING, InterfaceView
 from placewire.agent.drivers.routes import is_over
 from placewire.agent.reconcile.canonical import prefix
 from placewire.agent.reconcile.effects import EffectError

@@ -8,7 +8,7 @@ from typing import Any
 
 from placewire.agent.contract.entries import Bridge
 from placewire.agent.contract.state import UnopenedNic
-from placewire.agent.drivers import ethtool, interfaces, on_queues, ovsdb, sysctl
+from placewire.agent.drivers import ethtool, interface_changes, interfaces, on_queues, ovsdb, sysctl
 from placewire.agent.drivers.command import run
 from placewire.agent.drivers.interfaces import InterfaceView
 from placewire.agent.drivers.ovsdb_connection import connected
@@ -94,5 +94,5 @@ def set_up(bridges: Sequence[Bridge]) -> None:
         # and whoever else switches it on may use it.
         if view.is_bare_of_v6(bridge.name):
             sysctl.switch_ipv6_off(bridge.name)
-    interfaces.set_promiscuous([b.nic for b in bridges if misses_frames(b, view, sockets)])
-    interfaces.bring_up([name for b in bridges for name in (b.nic, b.name)])
+    interface_changes.set_promiscuous([b.nic for b in bridges if misses_frames(b, view, sockets)])
+    interface_changes.bring_up([name for b in bridges for name in (b.nic, b.name)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import platform
-import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from itertools import groupby
@@ -27,6 +26,7 @@ from placewire.agent.contract.state import ForeignEntry, ObservedState
 from placewire.agent.drivers import (
     abilities,
     devices,
+    interface_changes,
     interfaces,
     nic_moves,
     on_bridges,
@@ -40,7 +40,7 @@ from placewire.agent.drivers import (
     traffic_control,
 )
 from placewire.agent.drivers.as_effect_error import as_effect_error
-from placewire.agent.drivers.command import run
+from placewire.agent.drivers.open_vswitch_version import open_vswitch_version
 from placewire.agent.drivers.ovsdb_connection import connected
 from placewire.agent.drivers.packet_sockets import PacketSockets
 from placewire.agent.drivers.switch_view import SwitchView
@@ -272,7 +272,7 @@ class Server:
         return Capabilities(
             datapath=datapath,
             set_queue_honoured=datapath == "system",
-            open_vswitch_version=open_vswitch_version(),
+            open_vswitch_version=open_vswitch_version(self._remote),
             kernel_version=platform.release(),
             python_version=platform.python_version(),
             nics=nics,
@@ -303,7 +303,7 @@ class Server:
             addresses = [address for address in going if isinstance(address, Address)]
             for address in addresses:
                 on_bridges.require_alone(address, going[address].with_it, addresses)
-            interfaces.change_addresses(entries)
+            interface_changes.change_addresses(entries)
         else:
             _KERNEL[first.collection](entries)
 
@@ -342,7 +342,7 @@ class Server:
             leaving = [s.before for s in steps if s.after is None and isinstance(s.before, Bridge)]
             ports.announce_nics(leaving)
             ovsdb.remove_bridges(self._remote, gone)
-            interfaces.remove_left_by_switch(gone)
+            interface_changes.remove_left_by_switch(gone)
 
     def _require_nothing_on(self, steps: Sequence[EntryStep]) -> None:
         """Raises EffectError where others have come onto the bridges that these steps remove. Their
@@ -369,15 +369,6 @@ _KERNEL: dict[str, Callable[[Sequence[EntryStep]], None]] = {
     "routes": policy_routing.change_routes,
     "rules": policy_routing.change_rules,
 }
-
-
-def open_vswitch_version() -> str:
-    """Raises EffectError where it is not installed."""
-    text = run(["ovs-vswitchd", "--version"])
-    match = re.search(r"\b(\d+\.\d+(\.\d+)?)\b", text)
-    if match is None:
-        raise EffectError(f"ovs-vswitchd --version says {text.strip()!r}, which names no version")
-    return match[1]
 
 
 def _bridge_mac(bridge: Bridge, nic_mac: str) -> str:

@@ -15,9 +15,12 @@ from placewire.agent.contract.entries import (
     Shaper,
 )
 from placewire.agent.contract.state import DesiredState, ObservedState, Refusal, refuse
+from placewire.agent.reconcile.refusals_switch import (
+    COUNTS_ALL_RATES,
+    LARGEST_32_BIT_RATE,
+    shown,
+)
 
-# Open vSwitch before 3.2 counts rates in 32-bit bytes per second.
-LARGEST_32_BIT_RATE = 34_000_000_000
 # The rounded rates of many queues may add up to a little more than the whole.
 ROUNDING = 1e-4
 MEGABIT = 1_000_000
@@ -34,8 +37,8 @@ def queue_refusals(
         yield from _shaper(shaper, [q for q in wanted.queues if q.nic == shaper.nic])
     for queue in wanted.queues:
         yield from _queue(queue, shapers.get(queue.nic))
-    if open_vswitch_version < (3, 2):
-        version = ".".join(str(part) for part in open_vswitch_version)
+    if open_vswitch_version < COUNTS_ALL_RATES:
+        version = shown(open_vswitch_version)
         rated: tuple[Shaper | Queue, ...] = (*wanted.shapers, *wanted.queues)
         for entry in rated:
             if entry.max_bits_per_second > LARGEST_32_BIT_RATE:

@@ -25,6 +25,7 @@ from placewire.agent.reconcile.refusals_queues import (
     steering_refusals,
 )
 from placewire.agent.reconcile.refusals_routing import routing_refusals
+from placewire.agent.reconcile.refusals_switch import switch_refusals
 
 UNKNOWN_KERNEL = TrafficControl()
 
@@ -78,6 +79,7 @@ def refusals(
         what = f"{error}; only IPv4 is supported"
         return (refuse(where, what, "use IPv4 addresses and networks"),)
     found = [
+        *switch_refusals(facts.open_vswitch_version),
         *_twice(wanted),
         *_nic_refusals(wanted, observed, ledger, facts, way),
         *unknown_way_refusals(wanted, ledger, way.unknown_to),

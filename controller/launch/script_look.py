@@ -11,25 +11,32 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from placewire.job.contract.interpreter import interpreter_of, runs_modules
+
 LONGEST_SECONDS = 60
-# Defines look(script, words, environment), for a program on the script's server. It answers with
-# what `problem_in` reads. torchrun is a part of torch: who lacks that could not run the script.
+# Defines look(script, is_module, words, environment), for a program on the script's server. It
+# answers with what `problem_in` reads. torchrun is a part of torch: who lacks that could not run
+# the script.
 LOOK = f"""
 import json, os, signal, subprocess
 INSIDE = '''
 import importlib.util as u, json, os, sys
-found = os.path.isfile(sys.argv[1]), u.find_spec("torch") is not None
+def runs(module):
+    try:
+        spec = u.find_spec(module)
+        package = spec is not None and spec.submodule_search_locations is not None
+        return (u.find_spec(module + ".__main__") if package else spec) is not None
+    except ModuleNotFoundError:
+        return False
+script = runs(sys.argv[1]) if sys.argv[2:] == ["module"] else os.path.isfile(sys.argv[1])
+found = script, u.find_spec("torch") is not None
 print(json.dumps(dict(zip(("script", "torch"), found))))
 '''
-def interpreter(words):  # of `python3 -m cProfile`, python3
-    for k, word in enumerate(words[1:], 1):
-        if word == "-m" and os.path.basename(words[k - 1]).startswith("python"):
-            return words[:k]
-    return words
-def look(script, words, environment):
+def look(script, is_module, words, environment):
     try:
         asked = subprocess.Popen(
-            [*interpreter(words), "-c", INSIDE, script], env={{**os.environ, **environment}},
+            [*words, "-c", INSIDE, script, *["module"][:is_module]],
+            env={{**os.environ, **environment}},
             text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             errors="replace", start_new_session=True,
         )
@@ -53,7 +60,16 @@ PROGRAM = f"{LOOK}\nimport sys\nprint(json.dumps(look(**json.loads(sys.argv[1]))
 
 def asking(script: str, words: Sequence[str], environment: Mapping[str, str]) -> str:
     """environment: what is added to that of the program that asks."""
-    return json.dumps({"script": script, "words": [*words], "environment": {**environment}})
+    return json.dumps({**question(script, words), "environment": {**environment}})
+
+
+def question(script: str, words: Sequence[str]) -> dict[str, Any]:
+    """The arguments of look() but for the environment."""
+    return {
+        "script": script,
+        "is_module": runs_modules(words),
+        "words": list(interpreter_of(words)),
+    }
 
 
 def problem_in(answer: Any, script: str, words: Sequence[str]) -> tuple[str, str] | None:
@@ -65,6 +81,12 @@ def problem_in(answer: Any, script: str, words: Sequence[str]) -> tuple[str, str
             f"{shown!r} runs no Python there: {str(answer['error'])[-300:]}",
             "look at job.python: an interpreter, or a command that ends with one, which the job's "
             "user can run without privileges",
+        )
+    if not answer.get("script") and runs_modules(words):
+        return (
+            f"module {script!r} is not found there by {shown!r}, or cannot be run as a program",
+            "give its name with dots in job.script, and its folder in job.workdir or in PYTHONPATH "
+            "in job.env; a package needs a __main__.py",
         )
     if not answer.get("script"):
         return (

@@ -32,7 +32,7 @@ from placewire.controller.launch.own_runs import (
     is_row,
 )
 from placewire.controller.launch.programs import TAIL_LINES, Ended, OnLine, follow
-from placewire.controller.launch.script_look import LONGEST_SECONDS, LOOK, problem_in
+from placewire.controller.launch.script_look import LONGEST_SECONDS, LOOK, problem_in, question
 from placewire.controller.launch.ssh_connecting import Login
 from placewire.controller.launch.ssh_connection import (
     ANSWER_SECONDS,
@@ -65,12 +65,12 @@ _KILL_SECONDS = 15.0
 _LOOK = f"""{LOOK}
 import importlib.metadata as m, importlib.util as u, sys
 import placewire.job.contract.specification
-model, script, words = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+model, script, question = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 print(json.dumps({{
     "placewire": m.version("placewire"), "torch": m.version("torch"),
     "model": not model or u.find_spec(model) is not None,
-    "script": not script or bool(words) or os.path.isfile(script),
-    "by_words": look(script, words, {{}}) if words else None,
+    "script": not script or bool(question) or os.path.isfile(script),
+    "by_words": look(**question, environment={{}}) if question else None,
 }}))
 """
 _LIST = 'ps -ww -u "$(id -u)" -o pid=,sess=,etimes=,args='
@@ -235,7 +235,8 @@ class SshLauncher:
         def problem(what: str, remedy: str) -> UsageError:
             return UsageError(what, where=on.name, remedy=remedy)
 
-        asked = [self._model, self._script, json.dumps(self._script_python)]
+        words = self._script_python
+        asked = [self._model, self._script, json.dumps(words and question(self._script, words))]
         seconds = PROGRAM_SECONDS + (LONGEST_SECONDS if self._script_python else 0)
         try:
             status, said, complaint = on.run_program(self._around, ["-c", _LOOK, *asked], seconds)

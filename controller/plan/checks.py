@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from placewire.optimizer.cluster_plan.section import PlanNic
 
 
+_MODULE_HINT = "; for a module, as torchrun's -m, end job.python with -m: [python3, -m]"
+
+
 def mistakes_of(plan: Plan, base: Path, *, runs_job: bool = True) -> Iterator[Mistake]:
     """base: a second folder, after the working directory, to look for the job's relative files.
     runs_job: whether its files must be there; what a plan made is undone without them, too."""
@@ -193,7 +196,8 @@ def _code_mistakes(job: Job, base: Path) -> Iterator[Mistake]:
     if job.kind == "torchrun" and len(job.python_words) <= 1:
         folder = Path(job.workdir or Path.cwd())
         if not _exists(folder / job.script, Path.is_file):
-            yield "job.script", f"{shown(job.script)} is no file (looked in {folder})"
+            hint = "" if "/" in job.script or job.script.endswith(".py") else _MODULE_HINT
+            yield "job.script", f"{shown(job.script)} is no file (looked in {folder}){hint}"
     if job.kind != "placed" or (path := _model_path(job)) is None:
         return
     module, function = path

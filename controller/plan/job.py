@@ -337,7 +337,10 @@ class TorchrunJob(Frozen):
     and makes it use every NIC. The section `solve` is not read."""
 
     kind: Literal["torchrun"] = Field(description="how the job runs")
-    script: PathText = Field(description="a Python file, looked for in `workdir`")
+    script: PathText = Field(
+        description="a Python file, looked for in `workdir`; where `python` ends with `-m`, a "
+        "module, as torchrun's `-m`"
+    )
     arguments: tuple[Text, ...] = Field((), description="the script's arguments")
     processes: Count = Field(
         1,

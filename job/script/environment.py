@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import placewire
+from placewire.job.contract.interpreter import interpreter_of
 from placewire.job.contract.rdma import rdma_choices
 from placewire.job.contract.specification import ScriptSpec
 from placewire.job.transport.nccl_environment import nccl_environment
@@ -95,7 +96,7 @@ def cuts_collectives(spec: ScriptSpec) -> bool:
         return True
     try:
         done = subprocess.run(
-            [*spec.python, "-c", _LOOK],
+            [*interpreter_of(spec.python), "-c", _LOOK],
             env=script_environment(spec, 0, dict(os.environ)),
             pass_fds=passed_on(spec),
             stdin=subprocess.DEVNULL,

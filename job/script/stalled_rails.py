@@ -3,6 +3,10 @@
 The kernel waits a quarter of an hour for a peer's acknowledgement, because it cannot tell a rail
 that is down from a slow one, and gloo waits half an hour. A process that only computes, or is
 stopped, is no such case: its kernel acknowledges what it gets.
+
+A placed job's connections have TCP_USER_TIMEOUT instead (job/supervision/heartbeat.py), which runs
+out some seconds after a lost rank is named. A script's processes are not ours: nothing is set on
+their sockets, and there is no heartbeat to wait for.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def test_a_way_by_ipv6_has_an_interface_and_no_ipv4_address(
 def test_no_nic_is_taken_over_while_the_way_to_the_controller_is_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(wiring, "open_vswitch_version", lambda: "3.1.0")
+    monkeypatch.setattr(wiring, "open_vswitch_version", lambda _: "3.1.0")
     server: Any = SimpleNamespace(datapath="netdev", traffic_control=None)
     told = {}
     facts = replace(wiring.server_facts(CONFIG, server), traffic_control=UNKNOWN_KERNEL)

@@ -3,6 +3,7 @@ are cut all the same, or the job says that they are not."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -50,12 +51,15 @@ def in_a_root(root: Path, *hidden: str) -> list[str]:
     return ["env", f"HIDE={' '.join(hidden)}", *unshared, "sh", "-c", IN_A_ROOT, str(root)]
 
 
-def ran(folder: Path, *, cut: bool = True, **more: Any) -> tuple[set[str], tuple[str, ...]]:
+def ran(
+    folder: Path, *, cut: bool = True, module: str = "", **more: Any
+) -> tuple[set[str], tuple[str, ...]]:
     """What the two processes printed, and the notes of the start."""
     script = folder / "script.py"
     script.write_text(f"HIDDEN, CUT = {str(ROOT / 'job')!r}, {cut}\n{SENDS}")
-    of = spec(script, processes=2, rail_parts=PARTS, **more)
-    status, events, printed = finish(start(of, folder))
+    of = spec(Path(module) if module else script, processes=2, rail_parts=PARTS, **more)
+    path = f"{folder}:{os.environ.get('PYTHONPATH', '')}"
+    status, events, printed = finish(start(of, folder, PYTHONPATH=path))
     assert status == 0, (events, printed)
     (notes,) = [event.notes for event in events if isinstance(event, Started)]
     return {line.split(" ", 1)[1] for line in printed}, notes
@@ -70,6 +74,17 @@ def test_torch_alone_is_enough(tmp_path: Path) -> None:
         (packages / name).symlink_to(there)
     printed, notes = ran(tmp_path, python=[str(own / "bin" / "python")])
     assert printed == {"True 2 []"}
+    assert notes == ("2 processes; collectives from 256 KiB on are cut: a 70%, b 30%",)
+
+
+@pytest.mark.parametrize("words", [["-m"], ["-m", "cProfile", "-o", os.devnull]])
+def test_a_module_s_collectives_are_cut_and_those_of_a_script_that_a_module_runs(
+    tmp_path: Path, words: list[str]
+) -> None:
+    module = "script" if words == ["-m"] else ""
+    printed, notes = ran(tmp_path, module=module, python=[sys.executable, *words])
+    (line,) = printed
+    assert line.startswith("True 2 ")
     assert notes == ("2 processes; collectives from 256 KiB on are cut: a 70%, b 30%",)
 
 

@@ -12,7 +12,8 @@ from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from placewire.agent.contract.entries import Address
 from placewire.agent.contract.state import Ledger, ObservedState
 from placewire.agent.drivers import command, interfaces, routes
-from placewire.agent.drivers.interfaces import InterfaceView, name_of_link
+from placewire.agent.drivers.interfaces import InterfaceView
+from placewire.agent.drivers.outgoing_interfaces import name_of_link
 from placewire.agent.drivers.routes import read_routes
 from placewire.agent.interface_counters import parse_devices
 from placewire.agent.reconcile.validate import refusals

@@ -119,7 +119,7 @@ def test_a_hello_has_nothing_of_what_stands_on_nics(monkeypatch: pytest.MonkeyPa
     found = ObservedState(nics=(down,)), None
     monkeypatch.setattr(Server, "observe_what_answers", lambda _: found)
     monkeypatch.setattr(Server, "traffic_control", EVERYTHING)
-    monkeypatch.setattr(server_driver, "open_vswitch_version", lambda: "3.1.0")
+    monkeypatch.setattr(server_driver, "open_vswitch_version", lambda _: "3.1.0")
     config = AgentConfig(
         server="s1", controller_url="", certificate_file="", key_file="", authority_file="",
         state_dir="", datapath="netdev",

@@ -113,6 +113,21 @@ def test_addresses_and_routes_move_to_the_bridge_and_come_back_as_they_were(
     assert server.sh("ip -6 -br address show dev nic0").split()[2:-1] == order
 
 
+def test_a_link_local_route_that_a_network_manager_made_stays_on_its_nic(
+    server_with_v6: ServerUnderTest,
+) -> None:
+    """NetworkManager makes it in the kernel's stead, with a metric of its own."""
+    server = server_with_v6
+    route = "fe80::/64 proto kernel metric 1025"
+    server.sh(f"ip -6 route add {route} dev nic0")
+    before = _snapshot(server)
+    _stage(server)
+    assert route in server.sh("ip -6 route show dev nic0")
+    assert route not in server.sh("ip -6 route show table all dev pw-nic0")
+    assert server.inside(keeping.restore, server.config, 1).succeeded
+    assert list(differences(before, _snapshot(server))) == []
+
+
 def test_what_a_switch_that_starts_lost_is_put_back(server_with_v6: ServerUnderTest) -> None:
     """The interface of the bridge is made anew, without IPv6."""
     server = server_with_v6

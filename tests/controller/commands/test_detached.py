@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -70,6 +72,19 @@ def test_attach_shows_all_of_it_and_ends_as_it_did(
         assert first.startswith("-- process ") and "-c import sys" in first
         assert " runs process " in first
         assert rest == ["one", "two\\x1b[2J", "-- ended with exit code 1"]
+
+
+def test_nothing_of_it_is_left_to_whoever_started_it(logs: Path) -> None:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        output = start([sys.executable, "-c", _PATIENT], logs, "small")
+        gc.collect()
+    wait_until(lambda: begun(output))
+    assert not [one for one in found if issubclass(one.category, ResourceWarning)]
+    process = process_of(output)
+    assert process is not None
+    streams = [str(Path(f"/proc/{os.getsid(process)}/fd/{k}").readlink()) for k in range(3)]
+    assert streams == [os.devnull, str(output), os.devnull]
 
 
 def test_stop_interrupts_it_and_shows_what_it_does_then(

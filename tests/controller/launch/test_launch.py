@@ -321,6 +321,7 @@ async def test_an_interpreter_that_is_not_there(lab: Lab, tmp_path: Path) -> Non
         (["echo"], "'echo' runs no Python there"),
         (["env", "-C", "/", sys.executable], "'ddp.py' is not found there by 'env -C / "),
         ([sys.executable, "-I", "-S"], "has no torch there"),
+        ([sys.executable, "-m"], "module 'ddp.py' is not found there by '.* -m'"),
     ],
 )
 def test_a_script_s_interpreter_is_asked_before_anything_starts(
@@ -340,11 +341,38 @@ def test_a_script_s_interpreter_that_can_is_ready(lab: Lab) -> None:
         ).require_ready()  # fmt: skip
 
     ready(["env", sys.executable])
+    ready(["env", sys.executable, "-X", "dev", "-m", "cProfile"])
     # With the plan's own variables, as the script.
     words = ["sh", "-c", 'exec "$OWN" "$@"', "sh"]
     with pytest.raises(UsageError, match="runs no Python there"):
         ready(words)
     ready(words, OWN=sys.executable)
+
+
+@pytest.mark.parametrize(
+    ("module", "is_found"),
+    [
+        ("package.train", True), ("package", False), ("program", True), ("package.none", False),
+        ("none.train", False),
+    ],
+)  # fmt: skip
+def test_a_module_is_looked_for_as_python_runs_it(
+    lab: Lab, tmp_path: Path, module: str, is_found: bool
+) -> None:
+    for name in ("package/__init__.py", "package/train.py", "program/__main__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    launcher = LabLauncher(
+        lab, workdir=tmp_path, script=module, script_python=[sys.executable, "-P", "-m"],
+        environment={"PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    if is_found:
+        launcher.require_ready()
+        return
+    with pytest.raises(
+        UsageError, match=rf"(?s)module '{module}' is not found there by .*__main__.py"
+    ):
+        launcher.require_ready()
 
 
 def test_a_workdir_that_is_not_there_is_said_before_anything_starts(lab: Lab) -> None:

@@ -352,6 +352,8 @@ def test_ready_where_code_and_model_are(login: Login) -> None:
         ("examples/ddp.py", ["/none/python"], "'/none/python' runs no Python there: .*No such"),
         ("none.py", ["env", sys.executable], r"script 'none\.py' is not found there by 'env "),
         ("examples/ddp.py", [sys.executable, "-I", "-S"], "has no torch there"),
+        ("examples.ddp", [sys.executable, "-m"], None),
+        ("examples.none", [sys.executable, "-m"], r"module 'examples\.none' is not found there"),
     ):
         launcher = SshLauncher(
             addresses, login, around(), plan="small", script=script, script_python=python
