@@ -4,7 +4,8 @@ If every operator must end within T, then
 - the two operators of an edge share a device where the edge's transfer does not fit between the
   head of its source and the tail of its target: their units become one;
 - two units are on different devices where they cannot run one after the other on one device within
-  T, or do not fit into any memory together: every edge between them is a transfer.
+  T, or do not fit into any memory together: every edge between them is a transfer, and on every
+  path from one to the other is a transfer.
 Both make heads and tails longer, which forces more. Where a head, a tail, a unit alone or the work
 in a window no longer fits into T, there is no schedule of T, and T is a lower bound.
 """
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray
 from placewire.optimizer.bounds.bound import Bound
 from placewire.optimizer.bounds.load import load_between
 from placewire.optimizer.bounds.paths import one_machine_seconds
@@ -28,6 +29,9 @@ _EFFORT, _LEAST_ROUNDS, _MOST_ROUNDS = 90_000, 4, 80
 _ROUNDS_PER_TRIAL = 12
 _FIRST_STRIDE = 0.01
 _PRECISION = 5e-4
+# Of so many units, those of most work and those that hold most, every two are tried, neighbours or
+# not.
+_HEAVY = 20
 # In each round so many pairs of units are tried on one machine, those of most work first, and only
 # where their work is more than this part of the step.
 _PAIRS = 400
@@ -81,7 +85,8 @@ def tightened(
     for used in range(1, rounds + 1):
         if _overflows(relaxation, limits, seconds):
             return None, used
-        following = _forced_apart(_forced_together(relaxation, seconds), limits, seconds)
+        joined = _forced_together(relaxation, seconds)
+        following = _clashing(_forced_apart(joined, limits, seconds), limits, seconds)
         if following is relaxation:
             return relaxation, used
         relaxation = following
@@ -129,6 +134,30 @@ def _forced_apart(relaxation: Relaxation, limits: Limits, seconds: float) -> Rel
     sent = is_choice & np.isin(key, pairs[apart])
     near = np.where(sent, relaxation.far, relaxation.near)
     return relaxation.with_units(unit, near, relaxation.far)
+
+
+def _clashing(relaxation: Relaxation, limits: Limits, seconds: float) -> Relaxation:
+    """Notes which of the heaviest units cannot share a device."""
+    unit = relaxation.unit
+    held = np.bincount(unit, weights=limits.held_bytes)
+    load = np.bincount(unit, weights=relaxation.work)
+    heavy = np.unique(np.argsort(-np.stack([held, load]), axis=1, kind="stable")[:, :_HEAVY])
+    one, other = (heavy[k] for k in np.triu_indices(len(heavy), 1))
+    apart = held[one] + held[other] > limits.memory_bytes
+    apart |= _seconds_together(relaxation, one, other, seconds) > seconds
+    number = np.full(relaxation.units, -1, dtype=np.int64)
+    number[heavy] = np.arange(len(heavy))
+    clashes = np.zeros((len(heavy), len(heavy)), dtype=bool)
+    ends = number[one[apart]], number[other[apart]]
+    clashes[ends], clashes[ends[::-1]] = True, True
+    group: IntArray = number[unit]
+    if not apart.any() or _says_no_more(relaxation, group, clashes):
+        return relaxation
+    return relaxation.with_clashes(group, clashes)
+
+
+def _says_no_more(relaxation: Relaxation, group: IntArray, clashes: BoolArray) -> bool:
+    return np.array_equal(relaxation.group, group) and np.array_equal(relaxation.clashes, clashes)
 
 
 def _seconds_together(

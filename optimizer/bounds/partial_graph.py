@@ -76,6 +76,8 @@ def cut_out(relaxation: Relaxation, part: Part) -> Relaxation:
         near=np.concatenate([near, head, tail]),
         far=np.concatenate([far, head, tail]),
         devices=relaxation.devices,
+        group=np.concatenate([relaxation.group[kept], [-1, -1]]),
+        clashes=relaxation.clashes,
     )
 
 

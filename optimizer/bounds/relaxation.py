@@ -1,7 +1,8 @@
 """The contention-free relaxation: a problem whose least step no placement, order or rates undercut.
 
 An operator takes its fastest time. A tensor that is read on another device than its producer's
-takes what the best connected pair of devices needs, with nothing else on the network; one that is
+takes its sender's time for a message, and what the best connected pair of devices needs, with
+nothing else on the network; one that is
 read on its producer's device takes no time. Operators of one device run one after the other.
 """
 
@@ -13,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from placewire.optimizer.arrays import FloatArray, IntArray, row_starts
+from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray, row_starts
 from placewire.optimizer.kernels.graphs.heads import earliest_starts
 from placewire.optimizer.network.transfers import CUT_THRESHOLD_BYTES
 from placewire.optimizer.problem import InfeasibleError, Problem
@@ -27,7 +28,9 @@ class Relaxation:
     """order int64[n]: a topological one; work float64[n]: fastest seconds; unit int64[n], 0..U-1:
     operators of one unit share a device; source, target int64[k]: edges, each pair once; near, far
     float64[k]: least seconds from the source's end to the target's start where both are on one
-    device, and where they are on two (inf: they must share one); devices: how many there are."""
+    device, and where they are on two (inf: they must share one); devices: how many there are;
+    group int64[n], -1 for none, and clashes bool[k, k]: operators of groups that clash are never on
+    one device."""
 
     order: IntArray
     work: FloatArray
@@ -37,6 +40,8 @@ class Relaxation:
     near: FloatArray
     far: FloatArray
     devices: int
+    group: IntArray
+    clashes: BoolArray
 
     @property
     def operators(self) -> int:
@@ -50,11 +55,13 @@ class Relaxation:
     def heads_and_tails(self) -> tuple[FloatArray, FloatArray]:
         """Least seconds before each operator's start and after its end, float64[n] each."""
         forward = earliest_starts(
-            self.order, self.work, *self.edges_by_target, self.unit, _ANCESTORS
-        )
+            self.order, self.work, *self.edges_by_target, self.unit, self.group, self.clashes,
+            _ANCESTORS,
+        )  # fmt: skip
         backward = earliest_starts(
             np.ascontiguousarray(self.order[::-1]), self.work,
-            *self._edges_by(self.source, self.target), self.unit, _ANCESTORS,
+            *self._edges_by(self.source, self.target), self.unit, self.group, self.clashes,
+            _ANCESTORS,
         )  # fmt: skip
         return forward, backward
 
@@ -90,6 +97,9 @@ class Relaxation:
     def with_units(self, unit: IntArray, near: FloatArray, far: FloatArray) -> Relaxation:
         return replace(self, unit=unit, near=near, far=far)
 
+    def with_clashes(self, group: IntArray, clashes: BoolArray) -> Relaxation:
+        return replace(self, group=group, clashes=clashes)
+
 
 def relax(problem: Problem) -> Relaxation:
     """Raises InfeasibleError where an operator can run on no device of the cluster."""
@@ -114,6 +124,8 @@ def relax(problem: Problem) -> Relaxation:
         near=np.zeros(len(source)),
         far=far,
         devices=len(problem.cluster.devices),
+        group=np.full(len(fastest), -1, dtype=np.int64),
+        clashes=np.zeros((0, 0), dtype=bool),
     )
 
 
@@ -132,13 +144,19 @@ def merged_edges(
 
 
 def crossing_seconds(problem: Problem) -> FloatArray:
-    """float64[m]: the least time of each tensor from one device to another; 0 for tensors of 0
-    bytes, inf where no two devices are connected."""
+    """float64[m]: the least time of each tensor from the end of its operator's own work to its
+    arrival on another device; 0 for tensors of 0 bytes, inf where no two devices are connected.
+
+    A message occupies its sender before it leaves, alone or in a bundle. Under `contended` a tensor
+    below CUT_THRESHOLD_BYTES takes one rail, or all as part of a bundle that is large enough."""
     size = problem.graph.tensor_bytes
-    small = (size < CUT_THRESHOLD_BYTES) & (problem.model == "contended")
+    contended = problem.model == "contended"
+    cut = np.maximum(size, CUT_THRESHOLD_BYTES) if contended else size
     seconds = np.full(len(size), np.inf)
     for setup, rate, rail_rate in _connections(problem):
-        seconds = np.minimum(seconds, setup + size * 8.0 / np.where(small, rail_rate, rate))
+        whole = size * 8.0 / rail_rate if contended else np.inf
+        seconds = np.minimum(seconds, setup + np.minimum(cut * 8.0 / rate, whole))
+    seconds += problem.message_seconds + problem.message_seconds_per_byte * size
     return np.where(size > 0, seconds, 0.0)
 
 

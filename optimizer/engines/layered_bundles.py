@@ -16,6 +16,7 @@ import numpy as np
 
 from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray
 from placewire.optimizer.engines import units
+from placewire.optimizer.engines.common import common_operators
 from placewire.optimizer.engines.layers import layers_of, work_and_weights
 from placewire.optimizer.engines.layout import Cuts
 from placewire.optimizer.graph.halves import forward_half
@@ -39,6 +40,7 @@ class LayeredBundles:
         graph = self._graph = problem.graph
         self._at = _parts_before(layer, work_and_weights(graph, work))
         self._is_weight = np.diff(graph.inputs[0]) == 0
+        self._is_common = common_operators(graph) & ~self._is_weight
         forward = forward_half(graph)
         self._half = np.zeros(len(layer), dtype=np.int64) if forward is None else forward * 1
         self._mark = np.random.default_rng(0).random(graph.tensor_count)
@@ -47,14 +49,14 @@ class LayeredBundles:
         self.labels = lru_cache(_MOST_KEPT)(self._labels)
 
     def _labels(self, cuts: Cuts) -> Labels:
-        part, is_weight = self._graph.micro_batch, self._is_weight
-        joins = is_weight | (part >= 0)
+        part, is_weight, is_common = self._graph.micro_batch, self._is_weight, self._is_common
+        joins = is_weight | is_common | (part >= 0)
         ends = np.searchsorted(cuts.weights, self._at), np.searchsorted(cuts.gradients, self._at)
-        label = _numbers(joins, is_weight, part, np.where(is_weight, *ends))
+        label = _numbers(joins, is_weight, part, np.where(is_weight | is_common, *ends))
         layers = (part >= 0) & cuts.layers
         waited = _numbers(layers, self._half, part, self._at) + (label.max(initial=-1) + 1)
         made = self._graph.tensor_producer
-        waited = np.where(is_weight, label, np.where(layers, waited, -1))
+        waited = np.where(is_weight | is_common, label, np.where(layers, waited, -1))
         return Labels(label[made], waited[made], part < 0, self._mark, self._copy)
 
     def of(self, step: PlacedStep, cuts: Cuts) -> Iterator[Bundle]:

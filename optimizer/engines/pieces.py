@@ -11,6 +11,7 @@ import numpy as np
 
 from placewire.optimizer.arrays import BoolArray, IntArray
 from placewire.optimizer.engines import units
+from placewire.optimizer.engines.common import common_operators
 from placewire.optimizer.engines.costing import Costing, Found
 from placewire.optimizer.engines.layered_bundles import layered_bundles
 from placewire.optimizer.engines.layers import (
@@ -66,6 +67,7 @@ class Pieces:
         self.longest = float(self.rank.max(initial=0.0))
         self.no_time = known.max(axis=1, initial=0.0) == 0.0
         self.for_gradients = _for_gradients(graph, self.micro_batch)
+        self.common = common_operators(graph)
         self.tables = self._tables(unit, piece)
 
     def _tables(self, unit: IntArray, piece: IntArray) -> PieceTables:
@@ -106,6 +108,8 @@ class Pieces:
             priority += 2.0 * self.longest * self.for_gradients
         if layout.urgency.at_once:
             priority[self.no_time] += 8.0 * self.longest
+        # All devices may wait for these, which wait for nothing.
+        priority[self.common] += 16.0 * self.longest
         return Solution(device, priority, None, layout.cuts, layout)
 
     def cost(self, layout: Layout) -> Found:

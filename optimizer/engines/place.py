@@ -126,7 +126,7 @@ def placed(
         clock.stage("rates")
         reporter.known(incumbent=best.step_seconds)
         if searches and budget.strengthens:
-            bound = _stronger(budget, bound, best.step_seconds, reporter)
+            bound = _stronger(problem, budget, bound, best.step_seconds, reporter)
         written = partial(
             assemble, problem, bound=bound, single_device_seconds=single_seconds, engine=engine,
             reduction=words, seed=settings.seed, wall_seconds=clock.stages,
@@ -249,13 +249,16 @@ def _near(seen: Problem, best: Scored, others: Sequence[Solution]) -> list[Solut
     return [one.solution for one in scored if one.excess == 0.0]
 
 
-def _stronger(budget: _Budget, bound: Bound, step_seconds: float, reporter: Reporter) -> Bound:
+def _stronger(
+    problem: Problem, budget: _Budget, bound: Bound, step_seconds: float, reporter: Reporter
+) -> Bound:
+    """step_seconds: as the search counts messages, so that the answer's step may be longer."""
     if step_seconds <= 0 or 1.0 - bound.seconds / step_seconds <= budget.settings.gap:
         return bound
     seconds = min(budget.end - time.monotonic(), budget.bound_seconds)
     if seconds > 0:
         bound = strong_bound(
-            budget.problem,
+            problem,
             step_seconds,
             seconds,
             on_bound=lambda b: reporter.known(bound=b.seconds),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.graphs.contraction import root
 from placewire.optimizer.kernels.heap import pop, push
@@ -57,16 +57,20 @@ def earliest_starts(
     near: FloatArray,
     far: FloatArray,
     unit: IntArray,
+    group: IntArray,
+    clashes: BoolArray,
     limit: int,
 ) -> FloatArray:
     """float64[n]: seconds before which no schedule starts an operator.
 
     order int64[n] is topological; the edges into v are start[v]:start[v + 1]; operators of one unit
-    share a device; at most `limit` ancestors of an operator are looked at.
+    share a device, those of groups that clash do not: group int64[n], -1 for none, clashes bool[k,
+    k]. At most `limit` ancestors of an operator are looked at.
 
     For an ancestor w of v, lag(w) is the longest path of work and near delays strictly between
     them. Where w is not on v's device, some edge of any path from w to v joins two devices, and the
-    path takes at least apart(w) >= lag(w). If v starts at t, every w with head(w) + work(w) +
+    path takes at least apart(w) >= lag(w). So where w clashes with v, v starts no earlier than
+    head(w) + work(w) + apart(w). If v starts at t, every w with head(w) + work(w) +
     apart(w) > t is therefore on v's device. These w run there one after the other, none before its
     head, and v follows each by its lag. So for every k, t is at least the k-th largest such sum or
     at least the one-machine bound of the k ancestors with the largest sums: t >= max over k of the
@@ -115,6 +119,8 @@ def earliest_starts(
             queued = pop(queue_key, queue_item, 0, queued)
             through, away = work[w] + lag[w], work[w] + apart[w]
             reached = head[w] + work[w] + apart[w]
+            if group[v] >= 0 and group[w] >= 0 and clashes[group[v], group[w]]:
+                least = max(least, reached)
             k = count
             while k > 0 and bound[k - 1] < reached:
                 found[k], bound[k] = found[k - 1], bound[k - 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,8 +13,12 @@ from hypothesis import strategies as st
 from placewire.optimizer.bounds import lower_bound
 from placewire.optimizer.bounds.memory_limits import refuse_impossible
 from placewire.optimizer.cluster import Cluster, Link
+from placewire.optimizer.engines.bundling import unbundled
+from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
 from placewire.optimizer.problem import InfeasibleError, Problem
+from placewire.optimizer.simulation.bundles import Bundle, PlacedStep, with_bundles
+from placewire.optimizer.simulation.simulate import simulate
 from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster, full_rates, graph
 from tests.optimizer.check.brute_force import (
     contention_free_optimum,
@@ -124,6 +129,48 @@ def test_ancestors_count_beyond_direct_producers():
         [(x, [y], 4 * 10**6) for x, y in ("PA", "QB", "AZ", "BZ")],
     )
     assert lower_bound(Problem(made, cluster(2))).seconds == pytest.approx(7.0)
+
+
+def test_a_message_occupies_its_sender_before_it_leaves():
+    # A and Z fit on no device together: 1 s, 0.25 s for the message, 4 s of bytes, 1 s.
+    made = graph({"A": 1.0, "Z": 1.0}, [("A", ["Z"], 4 * 10**6)], weight_bytes={"A": 600, "Z": 600})
+    apart = cluster(2, memory=1_000).model_copy(update={"message_seconds": 0.25})
+    problem = Problem(made, apart, "job")
+    assert lower_bound(problem).seconds == pytest.approx(1.0 + 0.25 + 4.0 + 1.0, rel=1e-3)
+    # Its receiver is occupied, too, but may run other readers first.
+    step = simulate(problem, np.array([0, 1])).step_seconds
+    assert step == pytest.approx(1.0 + 0.25 + 4.0 + 0.25 + 1.0)
+
+
+def test_a_path_between_operators_that_are_apart_has_a_transfer():
+    # One device would take 12 s for A, B, Y and Z. M and N, which take no time, may be with any, so
+    # that no edge has to be a transfer; but what Y and Z wait for comes from another device.
+    made = graph(
+        {"A": 3.0, "B": 3.0, "M": 0.0, "N": 0.0, "Y": 3.0, "Z": 3.0},
+        [("A", ["M", "N"], 2 * 10**6), ("M", ["Y"], 2 * 10**6), ("N", ["Z"], 2 * 10**6)],
+        colocation={"A": "k", "B": "k", "Y": "z", "Z": "z"},
+    )
+    problem = Problem(made, cluster(2), "job")
+    assert simulated_optimum(problem) == pytest.approx(3.0 + 2.0 + 3.0 + 3.0)
+    assert lower_bound(problem).seconds == pytest.approx(3.0 + 2.0 + 3.0 + 3.0, rel=1e-3)
+
+
+def test_a_small_tensor_takes_all_rails_in_a_bundle():
+    # 40,000 bytes alone take one of three rails; two of them together take all three.
+    made = graph(
+        {"A": 1e-6, "B": 1e-6, "Z": 1e-6},
+        [("A", ["Z"], 40_000), ("B", ["Z"], 40_000)],
+        weight_bytes={"A": 300, "B": 300, "Z": 800},
+    )
+    rails = cluster(2, [BYTE_PER_MICROSECOND] * 3, memory=1_000)
+    problem = Problem(made, rails.model_copy(update={"message_seconds": 1e-6}), "job")
+    device, priority = np.array([0, 0, 1]), np.zeros(3)
+    alone = unbundled(problem, Solution(device, priority, None)).timeline
+    plain = PlacedStep(made, device, alone.order)
+    step = with_bundles(plain, [Bundle(0, (1,), (0, 1))])
+    joined = simulate(replace(problem, graph=step.graph), step.device, None, step.order)
+    assert joined.step_seconds < alone.step_seconds - 0.01
+    assert lower_bound(problem).seconds <= joined.step_seconds
 
 
 def test_links_between_devices_may_be_faster_than_nics():

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from placewire.optimizer.engines.bundling import best_bundled, bundled, unbundled
+from placewire.optimizer.engines.common import common_operators
 from placewire.optimizer.engines.layered_bundles import layered_bundles
-from placewire.optimizer.engines.layout import Cuts
+from placewire.optimizer.engines.layout import Cuts, Layout, Urgency
+from placewire.optimizer.engines.pieces import Pieces
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.problem import Problem
@@ -22,9 +24,11 @@ DEVICES, LAYERS = 3, 12
 NEVER = float("inf")
 
 
-def data_parallel(parts: int = DEVICES, message_seconds: float = 1e-4) -> tuple[Problem, Solution]:
+def data_parallel(
+    parts: int = DEVICES, message_seconds: float = 1e-4, *, masks: bool = False
+) -> tuple[Problem, Solution]:
     """Micro-batch m on device m; every weight, with its sums and its update, on one device."""
-    step = chain(parts, layers=LAYERS)
+    step = chain(parts, layers=LAYERS, masks=masks)
     on = cluster(DEVICES, (1e9,)).model_copy(update={"message_seconds": message_seconds})
     problem = Problem(step, on, sharing="job")
     device = [
@@ -71,6 +75,31 @@ def test_neighbouring_layers_share_a_message(ranges: int) -> None:
     assert len(found) <= DEVICES * (DEVICES - 1) * 2 * ranges
     if ranges == 1:
         assert len(found) == DEVICES * (DEVICES - 1) * 2
+
+
+@pytest.mark.parametrize("ranges", [1, 3])
+def test_what_is_made_of_constants_shares_messages(ranges: int) -> None:
+    problem, solution = data_parallel(masks=True)
+    found = layered(problem, solution, ranges)
+    made = [producers(problem.graph, bundle) for bundle in found]
+    masks = [names for names in made if names[0][0] == "k"]
+    # All others wait for them, so that no weight travels with them.
+    assert all(name[0] == "k" for names in masks for name in names)
+    assert [len(names) for names in masks] == [LAYERS / ranges] * ranges * (DEVICES - 1)
+    # Beside them stands what there was without.
+    assert len(made) - len(masks) == len(layered(*data_parallel(), ranges))
+
+
+def test_what_is_made_of_constants_runs_first() -> None:
+    problem, _ = data_parallel(masks=True)
+    graph, pieces = problem.graph, Pieces(problem)
+    home = np.tile(np.arange(DEVICES), (pieces.count, 1))
+    for urgency in (Urgency(), Urgency(gradients=True, shared_late=True)):
+        layout = Layout(home, np.arange(DEVICES), 0.5, Cuts.equal(2), urgency)
+        priority = pieces.solution(layout).priority
+        common = common_operators(graph)
+        assert {graph.ids[i][0] for i in np.flatnonzero(common).tolist()} == {"w", "c", "k"}
+        assert priority[common].min() > priority[~common].max()
 
 
 def test_a_step_of_one_micro_batch_has_none() -> None:

@@ -19,7 +19,7 @@ from tests.optimizer.cases import cluster
 
 WEIGHT = 120_000
 # Milliseconds of an operator.
-FORWARD, BACKWARD, UPDATE, LOSS, SUM = 5.0, 10.0, 2.0, 1.0, 0.1
+FORWARD, BACKWARD, UPDATE, LOSS, SUM, MASK = 5.0, 10.0, 2.0, 1.0, 0.1, 0.01
 GPU = "rtx4080s"
 BATCH = 16
 MODELS = ("mlp", "transformer", "gpt2", "bert", "resnet50", "alexnet")
@@ -33,10 +33,12 @@ def chain(
     again: bool = False,
     summed: str = "aten.add.Tensor",
     loss: str = "loss",
+    masks: bool = False,
 ) -> OperatorGraph:
     """Layers one after the other, in micro-batches whose gradients are added before the updates.
     blocks: how many of the first layers are numbered ones, all by default. again: layer 0 runs once
-    more after the last one. summed: the type of the sums. loss: which operator notes call so."""
+    more after the last one. summed: the type of the sums. loss: which operator notes call so.
+    masks: layer k reads k{k}, too, which is made of the constant c{k} for all micro-batches."""
     rows: list[OperatorRow] = []
     readers: dict[str, list[str]] = defaultdict(list)
     size: dict[str, int] = {}
@@ -60,13 +62,16 @@ def chain(
         return name
 
     weights = [operator(f"w{k}", "parameter", 0, [], WEIGHT) for k in range(layers)]
+    shared = [[weights[k]] for k in range(layers)]
+    for k, read in enumerate(shared if masks else []):
+        read.append(operator(f"k{k}", "mask", MASK, [operator(f"c{k}", "constant", MASK, [])]))
     path = [*range(layers), *([0] if again else [])]
     gradients: dict[int, list[str]] = defaultdict(list)
     losses = []
     for m in range(parts):
         below = operator(f"x_m{m}", "input", 0, [])
         for at, k in enumerate(path):
-            below = operator(f"f{at}_m{m}", "mm", FORWARD, [below, weights[k]])
+            below = operator(f"f{at}_m{m}", "mm", FORWARD, [below, *shared[k]])
         above = operator(f"l_m{m}", "loss", LOSS, [below])
         losses.append(above)
         made: dict[int, str] = {}
