@@ -5,9 +5,11 @@ Counts only memory that is certainly needed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from placewire.optimizer.arrays import IntArray
+from placewire.optimizer.arrays import BoolArray, IntArray, row_starts
 from placewire.optimizer.problem import InfeasibleError, Problem
 
 
@@ -22,13 +24,8 @@ def refuse_impossible(problem: Problem) -> None:
             f"weights, gradients and optimizer state hold {_mib(weights)}, the devices together "
             f"{_mib(together)}; add devices or memory"
         )
-    key = graph.colocation
-    groups = [np.flatnonzero(key == k) for k in np.unique(key[key >= 0])]
     able = np.isfinite(problem.seconds)
-    largest_of = np.where(able, memory, -1).max(axis=1, initial=-1)  # -1: no device can run it
-    doubtful = (key < 0) & (_at_most(problem) > largest_of)
-    groups += [np.array([i]) for i in np.flatnonzero(doubtful).tolist()]
-    for group in groups:
+    for group in _doubtful(problem, able):
         needed, busiest = _needed(problem, group)
         runs_all = able[group].all(axis=0)
         if not runs_all.any():
@@ -47,17 +44,42 @@ def refuse_impossible(problem: Problem) -> None:
             )
 
 
-def _at_most(problem: Problem) -> IntArray:
-    """int64[n] bytes: an upper limit of `_needed` for an operator outside any group."""
+def _doubtful(problem: Problem, able: BoolArray) -> Iterator[IntArray]:
+    """The co-location groups, and then the operators outside any, that no device can run, or that
+    may need more memory than those have which can; able bool[n, D]."""
+    key, memory = problem.graph.colocation, problem.cluster.memory_bytes
+    label = np.where(key >= 0, key, key.max(initial=-1) + 1 + np.arange(len(key)))
+    _, group = np.unique(label, return_inverse=True)
+    count = int(group.max(initial=-1)) + 1
+    unable = np.zeros((count, len(memory)), dtype=np.bool_)
+    np.logical_or.at(unable, group, ~able)
+    largest_of = np.where(unable, -1, memory).max(axis=1, initial=-1)
+    is_doubtful = _at_most(problem, group, count) > largest_of
+    by_group = np.argsort(group, kind="stable")
+    start = row_starts(group, count)
+    for k in np.flatnonzero(is_doubtful).tolist():
+        yield by_group[start[k] : start[k + 1]]
+
+
+def _at_most(problem: Problem, group: IntArray, count: int) -> IntArray:
+    """int64[count] bytes: an upper limit of `_needed` for each group; group int64[n]."""
     graph = problem.graph
     start, tensor = graph.inputs
     consumer = np.repeat(np.arange(graph.operator_count), np.diff(start))
     received = np.zeros(graph.operator_count, dtype=np.int64)
     np.add.at(received, consumer, graph.tensor_bytes[tensor])
-    return graph.weight_bytes + graph.activation_bytes + graph.workspace_bytes + received
+    own = graph.activation_bytes + graph.workspace_bytes
+    weights, most = np.zeros((2, count), dtype=np.int64)
+    np.add.at(weights, group, graph.weight_bytes)
+    if problem.model == "thesis":
+        np.add.at(most, group, own)
+    else:
+        np.maximum.at(most, group, own + received)
+    at_most: IntArray = weights + most
+    return at_most
 
 
-def _needed(problem: Problem, group: np.ndarray) -> tuple[int, int]:
+def _needed(problem: Problem, group: IntArray) -> tuple[int, int]:
     """(bytes, operator): the group's weights, and the inputs and output of the member that needs
     most. Under `thesis`, whose count is static, the bytes of all members add up."""
     graph = problem.graph

@@ -10,9 +10,23 @@ from placewire.optimizer.bounds.paths import path_bound, unit_bound
 from placewire.optimizer.bounds.relaxation import relax
 from placewire.optimizer.problem import Problem
 
+_KEPT = "_lower_bounds"
+
 
 def lower_bound(problem: Problem) -> Bound:
-    """Deterministic. Raises InfeasibleError where an operator can run on no device."""
+    """Deterministic. Kept with the graph for each cluster and model: a search needs it, and so does
+    the check of what it found. Raises InfeasibleError where an operator can run on no device."""
+    known: list[tuple[tuple[object, ...], Bound]] = problem.graph.__dict__.setdefault(_KEPT, [])
+    asked = problem.cluster, problem.sharing, problem.model, problem.backend, problem.floor
+    for other, bound in known:
+        if other == asked:
+            return bound
+    found = _lower_bound(problem)
+    known.append((asked, found))
+    return found
+
+
+def _lower_bound(problem: Problem) -> Bound:
     if not problem.graph.operator_count:
         return Bound(0.0, "the graph is empty")
     relaxation = relax(problem)

@@ -9,8 +9,10 @@ read on its producer's device takes no time. Operators of one device run one aft
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import starmap
 
 import numpy as np
 
@@ -21,6 +23,8 @@ from placewire.optimizer.problem import InfeasibleError, Problem
 
 # How many ancestors of an operator its head considers, and how many descendants its tail.
 _ANCESTORS = 32
+# With fewer operators, heads or tails take less time than a thread is worth.
+_ON_TWO_CORES_FROM = 20_000
 
 
 @dataclass(frozen=True)
@@ -54,15 +58,25 @@ class Relaxation:
     @cached_property
     def heads_and_tails(self) -> tuple[FloatArray, FloatArray]:
         """Least seconds before each operator's start and after its end, float64[n] each."""
-        forward = earliest_starts(
-            self.order, self.work, *self.edges_by_target, self.unit, self.group, self.clashes,
-            _ANCESTORS,
-        )  # fmt: skip
-        backward = earliest_starts(
-            np.ascontiguousarray(self.order[::-1]), self.work,
-            *self._edges_by(self.source, self.target), self.unit, self.group, self.clashes,
-            _ANCESTORS,
-        )  # fmt: skip
+
+        def starts(
+            order: IntArray, start: IntArray, source: IntArray, near: FloatArray, far: FloatArray
+        ) -> FloatArray:
+            return earliest_starts(
+                order, self.work, start, source, near, far, self.unit, self.group, self.clashes,
+                _ANCESTORS,
+            )  # fmt: skip
+
+        backwards = np.ascontiguousarray(self.order[::-1])
+        sides = (
+            (self.order, *self.edges_by_target),
+            (backwards, *self._edges_by(self.source, self.target)),
+        )
+        if self.operators < _ON_TWO_CORES_FROM:
+            forward, backward = starmap(starts, sides)
+        else:
+            with ThreadPoolExecutor(len(sides)) as pool:
+                forward, backward = pool.map(starts, *zip(*sides, strict=True))
         return forward, backward
 
     @cached_property

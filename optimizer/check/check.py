@@ -16,6 +16,7 @@ from placewire.optimizer.check.rules import claims, structure
 from placewire.optimizer.check.rules.messages import colocation_violations, message_violations
 from placewire.optimizer.check.rules.rates import rate_violations
 from placewire.optimizer.check.rules.violation import Violation
+from placewire.optimizer.collector import collector_paused
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.placement import Placement
 
@@ -32,6 +33,7 @@ _STRUCTURAL: tuple[Callable[[OperatorGraph, Placement], Iterator[Violation]], ..
 )
 
 
+@collector_paused()
 def check(
     graph: OperatorGraph, placement: Placement, prove_seconds: float | None = None
 ) -> tuple[Violation, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +18,7 @@ from placewire.optimizer.commands.clusters import (
 from placewire.optimizer.commands.outcome import DONE, ended, say, tell
 from placewire.optimizer.commands.outputs import refuse_overwriting
 from placewire.optimizer.commands.placing import place_best
+from placewire.optimizer.commands.time_left import time_left
 from placewire.optimizer.quantities import format_bytes, format_seconds, format_step
 from placewire.visible import json_document
 
@@ -67,6 +69,7 @@ def main(arguments: list[str], prog: str) -> int:
 
 
 def _advise(options: argparse.Namespace) -> int:
+    began = time.monotonic()
     from placewire.optimizer.explain.parallelism import parallelism_words, stages
     from placewire.optimizer.graph.graph_file import load_graph
     from placewire.optimizer.graph.variants import distinct, variant_names
@@ -79,7 +82,8 @@ def _advise(options: argparse.Namespace) -> int:
     every = list(graphs.values())
     cluster = cluster_of(options, every[0])
     rows = peers_of(every, cluster, say)
-    settings = SolveSettings(time_limit_seconds=options.time_limit, seed=options.seed)
+    left = time_left(options.time_limit, began)
+    settings = SolveSettings(time_limit_seconds=left, seed=options.seed)
     problems = [Problem(graph, cluster) for graph in every]
     placement, spread = None, ""
     try:

@@ -25,6 +25,7 @@ from placewire.optimizer.commands.method_options import add_method_options, opti
 from placewire.optimizer.commands.outcome import DONE, ended, say, tell
 from placewire.optimizer.commands.outputs import refuse_overwriting
 from placewire.optimizer.commands.placing import place_best
+from placewire.optimizer.commands.time_left import time_left
 from placewire.optimizer.engines.engine import ENGINES
 from placewire.optimizer.engines.schedulers import OWN, SCHEDULERS
 from placewire.optimizer.names import DEFAULT_FLOOR, DEFAULT_SHARING, Backend, Model, SharingName
@@ -186,7 +187,7 @@ def _solve(options: argparse.Namespace) -> int:
     where = f"on {len(cluster.devices)} devices"
     say(f"solving {size} operators {where} (the first time also compiles)")
     read = round(time.monotonic() - began, 4)
-    graph, placement, considered = _answer(names, problems, options)
+    graph, placement, considered = _answer(names, problems, options, began)
     stages = {"read": read, **placement.wall_seconds}
     placement = placement.model_copy(update={"wall_seconds": stages})
     if options.out is not None:
@@ -232,19 +233,19 @@ def _file_of(sharing: SharingName, folder: Path) -> Path:
 
 
 def _answer(
-    names: Sequence[str], problems: Sequence[Problem], options: argparse.Namespace
+    names: Sequence[str], problems: Sequence[Problem], options: argparse.Namespace, began: float
 ) -> tuple[OperatorGraph, Placement, tuple[Placement, ...]]:
     from placewire.optimizer.problem import SolveSettings
 
+    starts = () if options.start is None else (_start(problems[0], options.start),)
     settings = SolveSettings(
         gap=options.gap,
-        time_limit_seconds=options.time_limit,
+        time_limit_seconds=time_left(options.time_limit, began),
         seed=options.seed,
         moves=options.moves,
         scheduler=options.scheduler,
         options=options_of(ENGINES.load(options.engine), options),
     )
-    starts = () if options.start is None else (_start(problems[0], options.start),)
     taken, placement, considered = place_best(
         names, problems, options.engine, options.sharing, settings, options.reduction, starts
     )

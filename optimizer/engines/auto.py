@@ -12,11 +12,12 @@ import numpy as np
 from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.bounds import lower_bound
 from placewire.optimizer.engines import heft, units
-from placewire.optimizer.engines.costing import Costing
+from placewire.optimizer.engines.costing import Costing, Found
 from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.levels import carried
 from placewire.optimizer.engines.packing import packed
 from placewire.optimizer.engines.piece_search import piece_solutions
+from placewire.optimizer.engines.pieces import has_pieces
 from placewire.optimizer.engines.reporting import Clock, Reporter
 from placewire.optimizer.engines.scoring import Scored, score
 from placewire.optimizer.engines.search import Search
@@ -29,6 +30,10 @@ from placewire.optimizer.reductions.contract import Reduced
 # The part of the time that whole pieces are searched, where a step has several micro-batches. On
 # graphs of more operators than _MANY moves of single ones come to little.
 _PIECES_PART, _PIECES_PART_OF_MANY, _MANY = 0.5, 0.7, 5_000
+# A step of several micro-batches and more operators is searched in whole pieces alone. To prepare
+# moves of single ones took 8 s for 224,000, and each move 0.2 s; to begin by the step's structure,
+# which takes 28 simulations, took 8 s as well.
+_WHOLE_PIECES_FROM = 40_000
 
 # Makes a reduced problem with its undo; None where the reduction is not worth a search.
 Level = Callable[[], Reduced | None]
@@ -37,7 +42,7 @@ Level = Callable[[], Reduced | None]
 def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
     """Raises InfeasibleError where no placement within the memories was found."""
     until = time.monotonic() + settings.time_limit_seconds
-    starts = [*starting_solutions(problem), *_of_pieces(problem, settings, until)]
+    starts = [*costed_starts(problem), *_of_pieces(problem, settings, until)]
     return improve(problem, settings, progress, starts, until)
 
 
@@ -49,19 +54,19 @@ def search(
     starts: Sequence[Solution],
     reporter: Reporter,
     clock: Clock,
-) -> tuple[Solution, list[Solution]]:
+) -> tuple[Solution, list[Found]]:
     """Searches each reduced graph of `levels`, coarsest first, then the graph as given, from
     `starts`, from new starts and from what was found before. Ends when time.monotonic() is `until`
     or the settings' moves are used up; each search gets twice as much as the one before. Returns
     the best, and what the last search began with: of those with a layout the best first."""
-    begun = [*starts, *starting_solutions(problem)]
+    cost = Costing(problem).cost
+    begun = [*map(cost, starts), *costed_starts(problem)]
     of_pieces = _of_pieces(problem, settings, until, reporter, starts)
     if of_pieces:
         clock.stage("pieces")
     begun = [*of_pieces, *begun]
-    cost = Costing(problem).cost
-    best_first = min(begun, key=lambda solution: cost(solution).key)
-    first = score(problem, best_first, optimise_rates=False)
+    best_first = min(begun, key=lambda found: found.key)
+    first = score(problem, best_first.solution, optimise_rates=False)
     if first.excess == 0.0:
         reporter.known(incumbent=first.step_seconds)
     moves = settings.moves
@@ -72,14 +77,14 @@ def search(
         small, undo = reduced
         share = 1.0 / (2 ** (len(levels) - k + 1) - 1)
         part = _part(replace(settings, moves=moves), until, share)
-        carry = [carried(problem, small, undo, solution) for solution in begun]
+        carry = [carried(problem, small, undo, found.solution) for found in begun]
         end = time.monotonic() + part.time_limit_seconds
         # A reduced graph counts memory too high, so that it may have no solution.
         with contextlib.suppress(InfeasibleError):
-            begin = [*carry, *starting_solutions(small)]
+            begin = [*map(Costing(small).cost, carry), *costed_starts(small)]
             found = improve(small, part, reporter.elsewhere, begin, end)
             device, priority = undo(found.device, found.priority)
-            begun.append(Solution(device, priority, found.rates, found.cuts))
+            begun.append(cost(Solution(device, priority, found.rates, found.cuts)))
         clock.stage("solve")
         reporter.next_search()
         moves = None if moves is None or part.moves is None else max(1, moves - part.moves)
@@ -95,9 +100,10 @@ def _of_pieces(
     until: float,
     reporter: Reporter | None = None,
     starts: Sequence[Solution] = (),
-) -> list[Solution]:
+) -> list[Found]:
     is_large = problem.graph.operator_count > _MANY
-    part = _part(settings, until, _PIECES_PART_OF_MANY if is_large else _PIECES_PART)
+    share = _PIECES_PART_OF_MANY if is_large else _PIECES_PART
+    part = _part(settings, until, 1.0 if _is_vast(problem) else share)
 
     def on_best(step_seconds: float) -> None:
         if reporter is not None:
@@ -117,7 +123,7 @@ def improve(
     problem: Problem,
     settings: SolveSettings,
     progress: Report | None,
-    starts: list[Solution],
+    starts: Sequence[Found],
     until: float,
 ) -> Solution:
     """The best of the starts and of what annealing finds from them before time.monotonic() is
@@ -127,8 +133,12 @@ def improve(
     if alone is not None:
         if len(problem.cluster.devices) == 1 or alone[1] * (1 - 2e-9) <= bound:
             return alone[0]
-        starts = [*starts, alone[0]]
-    found = Search(problem, settings, progress, until, bound).run(starts)
+        starts = [*starts, Costing(problem).cost(alone[0])]
+    first = min(starts, key=lambda start: start.key)
+    if _is_vast(problem) and first.excess == 0.0:
+        found = score(problem, first.solution, optimise_rates=False)
+    else:
+        found = Search(problem, settings, progress, until, bound).run(starts)
     if found.excess > 0.0:
         raise InfeasibleError(_why_infeasible(problem, found))
     # In a tie one device is better.
@@ -137,11 +147,17 @@ def improve(
     return found.solution
 
 
+def costed_starts(problem: Problem) -> list[Found]:
+    return list(map(Costing(problem).cost, starting_solutions(problem)))
+
+
 def starting_solutions(problem: Problem) -> list[Solution]:
     """At least one: by structure, HEFT's and, in case these exceed a memory, packings."""
     rank = units.upward_rank(problem, units.typical_transfer_seconds(problem))
     costing = Costing(problem)
-    found = structured_starts(problem, lambda solution: costing.cost(solution).key)
+    found: list[Solution] = []
+    if not _is_vast(problem):
+        found = structured_starts(problem, lambda solution: costing.cost(solution).key)
     # Where HEFT finds no room, packings and annealing, which has a memory penalty, still may.
     with contextlib.suppress(InfeasibleError):
         found.append(heft.quick(problem))
@@ -149,6 +165,10 @@ def starting_solutions(problem: Problem) -> list[Solution]:
     if not found:
         found.append(Solution(_fastest_able(problem), rank, None))
     return found
+
+
+def _is_vast(problem: Problem) -> bool:
+    return problem.graph.operator_count > _WHOLE_PIECES_FROM and has_pieces(problem)
 
 
 def _fastest_able(problem: Problem) -> IntArray:

@@ -18,10 +18,10 @@ from placewire.optimizer.bounds import lower_bound
 from placewire.optimizer.bounds.bound import ROUNDING
 from placewire.optimizer.bounds.load import share_of_load
 from placewire.optimizer.bounds.memory_limits import refuse_impossible
-from placewire.optimizer.engines.auto import starting_solutions
+from placewire.optimizer.engines.auto import costed_starts
 from placewire.optimizer.engines.bundling import seen_by_search
-from placewire.optimizer.engines.costing import Costing
-from placewire.optimizer.engines.piece_search import few_solutions, piece_solutions
+from placewire.optimizer.engines.costing import Found
+from placewire.optimizer.engines.piece_search import few_solutions, grid_solutions
 from placewire.optimizer.engines.place import placed
 from placewire.optimizer.engines.refusals import (
     BrokenRuleError,
@@ -87,13 +87,11 @@ class _Known:
         """The shortest start first."""
         return self.start_seconds, self.index
 
-    def consider(self, seen: Problem, starts: Iterable[Solution]) -> None:
-        """seen: the problem as a search sees it."""
-        costing = Costing(seen)
-        for start in starts:
-            found = costing.cost(start)
+    def consider(self, starts: Iterable[Found]) -> None:
+        """starts: of the problem as a search sees it."""
+        for found in starts:
             if found.excess == 0.0 and found.cost < self.start_seconds:
-                self.start_seconds, self.start = found.cost, start
+                self.start_seconds, self.start = found.cost, found.solution
 
     @property
     def variant(self) -> Variant:
@@ -215,6 +213,7 @@ def _begin_with_all(variants: Sequence[_Known], until: float, settings: SolveSet
     """Makes all starts of these variants, until time.monotonic() is `until`. Those that are left
     are expected to take as long for each operator."""
     each_operator = 0.0
+    limit = until if settings.moves is None else math.inf
 
     def begin(one: _Known) -> None:
         nonlocal each_operator
@@ -225,7 +224,7 @@ def _begin_with_all(variants: Sequence[_Known], until: float, settings: SolveSet
             return
         began = time.monotonic()
         seen = seen_by_search(one.problem)
-        one.consider(seen, [*starting_solutions(seen), *piece_solutions(seen)])
+        one.consider([*costed_starts(seen), *grid_solutions(seen, limit)])
         one.took_seconds = time.monotonic() - began
         each_operator = one.took_seconds / operators
 
@@ -269,8 +268,8 @@ def _begun(index: int, name: str, problem: Problem, engine: str, *, starts: bool
     # How `auto` would begin says how well a variant can be divided, whatever the engine.
     if engine != "single" and starts:
         seen = seen_by_search(problem)
-        found.consider(seen, few_solutions(seen))
+        found.consider(few_solutions(seen))
         if not math.isfinite(found.start_seconds) or problem.graph.micro_batch.max(initial=-1) < 1:
-            found.consider(seen, starting_solutions(seen))
+            found.consider(costed_starts(seen))
     found.took_seconds = time.monotonic() - began
     return found

@@ -8,7 +8,7 @@ import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.layered_bundles import searched_bundles
-from placewire.optimizer.engines.layout import USUAL_CUTS, Cuts
+from placewire.optimizer.engines.layout import USUAL_CUTS, Cuts, Layout
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.kernels.annealing.cost import Scoring, bundled_cost
 from placewire.optimizer.kernels.simulation.labelled_bundles import NO_LABELS, Labels
@@ -19,7 +19,8 @@ from placewire.optimizer.problem import Problem
 @dataclass(frozen=True)
 class Found:
     """A state with its cost: seconds, the charge for memory included. rates: those that it was
-    found under; None where they follow the traffic or are not decided. cuts: as in Solution."""
+    found under; None where they follow the traffic or are not decided. cuts, layout: as in
+    Solution."""
 
     device: IntArray
     priority: FloatArray
@@ -27,6 +28,7 @@ class Found:
     cost: float
     excess: float
     cuts: Cuts | None = None
+    layout: Layout | None = None
 
     @property
     def key(self) -> tuple[float, float]:
@@ -35,7 +37,7 @@ class Found:
 
     @property
     def solution(self) -> Solution:
-        return Solution(self.device, self.priority, self.rates, self.cuts)
+        return Solution(self.device, self.priority, self.rates, self.cuts, self.layout)
 
 
 class Costing:
@@ -57,7 +59,8 @@ class Costing:
         seconds, excess = bundled_cost(
             self.tables, self.labels(solution.cuts), self.scoring(rates), device, priority
         )
-        return Found(device, priority, solution.rates, seconds, excess, solution.cuts)
+        of_solution = solution.cuts, solution.layout
+        return Found(device, priority, solution.rates, seconds, excess, *of_solution)
 
     def labels(self, cuts: Cuts | None) -> Labels:
         return NO_LABELS if self.bundles is None else self.bundles.labels(cuts or USUAL_CUTS)

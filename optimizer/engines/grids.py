@@ -48,6 +48,12 @@ _FEW_FROM, _FEW_OFF_EQUAL = 20_000, (0.1,)
 
 def grid_layouts(pieces: Pieces) -> Iterator[Layout]:
     """Those that the micro-batches can use; pieces: of at least two micro-batches."""
+    for shape in grid_shapes(pieces):
+        yield from shape
+
+
+def grid_shapes(pieces: Pieces) -> Iterator[list[Layout]]:
+    """The layouts of one number of rows and columns after those of another."""
     devices = len(pieces.devices)
     large = len(pieces.micro_batch) >= _FEW_FROM
     equal = _FEW_EQUAL if large or pieces.costing.bundles is None else _EQUAL
@@ -56,20 +62,23 @@ def grid_layouts(pieces: Pieces) -> Iterator[Layout]:
     for used in sorted({min(pieces.micro_batches, devices), *_powers_of_two(devices)}):
         if used <= pieces.micro_batches:
             layout = _layout(pieces, pieces.devices[:used].reshape(used, 1), 1, 0.0)
-            for late, cuts, urgency in product(_LATENESS_OF_ONE_COLUMN, ranges, urgencies):
-                yield replace(layout, lateness=late, cuts=cuts, urgency=urgency)
+            every = product(_LATENESS_OF_ONE_COLUMN, ranges, urgencies)
+            yield [replace(layout, lateness=x, cuts=cuts, urgency=y) for x, cuts, y in every]
     seen = set[bytes]()
     off = _FEW_OFF_EQUAL if large else _OFF_EQUAL
     for columns in range(2, min(devices, pieces.count) + 1):
         rows = devices // columns
         if rows <= pieces.micro_batches and (devices % columns == 0 or rows == 1):
             grid = pieces.devices[: rows * columns].reshape(columns, rows).T
+            shape = list[Layout]()
             for turns, off_equal in product(_TURNS, off):
                 layout = _layout(pieces, grid, turns, off_equal)
                 key = layout.home.tobytes()
                 if key not in seen:
                     seen.add(key)
-                    yield from (replace(layout, lateness=late) for late in _LATENESS)
+                    shape += (replace(layout, lateness=late) for late in _LATENESS)
+            if shape:
+                yield shape
 
 
 def few_grid_layouts(pieces: Pieces) -> Iterator[Layout]:

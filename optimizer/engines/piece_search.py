@@ -15,16 +15,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from placewire.optimizer.engines.costing import Found
-from placewire.optimizer.engines.grids import few_grid_layouts, grid_layouts
+from placewire.optimizer.engines.grids import few_grid_layouts, grid_shapes
 from placewire.optimizer.engines.layout import USUAL_CUTS, Layout, Urgency
 from placewire.optimizer.engines.pieces import Pieces
-from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.problem import Problem
 
 CHAINS = 2
 # So many of the best grids are searched, for this part of the time, before the best of them is; and
 # fewer where there is no time to look at so many states from each.
 _GRIDS, _GRIDS_PART, _LEAST_STATES = 8, 0.7, 80
+# No grid is begun after this part of the time, where one of each shape is known.
+_LOOK_PART = 0.4
 # The temperature at the begin, as a part of the step, of one walk and the next in turn: pipelines
 # of unlike layers have deep valleys, which only the hotter one leaves.
 _HOT = 0.003, 0.01
@@ -56,7 +57,7 @@ def piece_solutions(
     seed: int = 0,
     on_best: Callable[[float], None] = lambda step_seconds: None,
     known: Sequence[Layout] = (),
-) -> list[Solution]:
+) -> list[Found]:
     """The best found from the grids and from known layouts in so many seconds, or moves, and the
     best of what it was found from; [] where the step has one micro-batch, or the cluster one
     device. on_best: called with shorter steps."""
@@ -67,13 +68,12 @@ def piece_solutions(
     if pieces.micro_batches < 2:
         return []
     began = time.monotonic()
-    grids = [_State(layout, pieces.cost(layout)) for layout in grid_layouts(pieces)]
-    each = (time.monotonic() - began) / max(len(grids), 1)
-    grids += [_State(layout, pieces.cost(layout)) for layout in known]
-    grids = _without_alike(sorted(grids, key=lambda state: state.key))
+    until = math.inf if moves is not None else begun + _LOOK_PART * seconds
+    grids = _grids(pieces, until, on_best)
+    each = (time.monotonic() - began) * CHAINS / len(grids)
+    of_known = [_State(layout, pieces.cost(layout)) for layout in known]
+    grids = _without_alike(sorted([*of_known, *grids], key=lambda state: state.key))
     first = grids[0]
-    if first.found.excess == 0.0:
-        on_best(first.found.cost)
     states = None if moves is None else max(1, moves // (_MOVES_PER_STATE * (_GRIDS + 1)))
     left = max(seconds - (time.monotonic() - begun), 0.0)
     several = left * _GRIDS_PART * CHAINS
@@ -96,18 +96,57 @@ def piece_solutions(
     if best.found.excess == 0.0:
         on_best(best.found.cost)
     kept = [best, *grids[:_GRIDS]]
-    return [pieces.solution(state.layout) for state in kept]
+    return [state.found for state in kept]
 
 
-def few_solutions(problem: Problem) -> list[Solution]:
-    """A few grids, as solutions, which take far less time than all; [] where piece_solutions has
-    none."""
+def grid_solutions(problem: Problem, until: float = math.inf) -> list[Found]:
+    """The best grids of those for which there is time until time.monotonic() is `until`, at least
+    one of each shape; [] where piece_solutions has none."""
     if problem.graph.micro_batch.max(initial=-1) < 1 or len(problem.cluster.devices) < 2:
         return []
     pieces = Pieces(problem)
     if pieces.micro_batches < 2:
         return []
-    return [pieces.solution(layout) for layout in few_grid_layouts(pieces)]
+    grids = _without_alike(_grids(pieces, until, lambda step_seconds: None))
+    return [state.found for state in grids[:_GRIDS]]
+
+
+def few_solutions(problem: Problem) -> list[Found]:
+    """A few grids, which take far less time than all; [] where piece_solutions has none."""
+    if problem.graph.micro_batch.max(initial=-1) < 1 or len(problem.cluster.devices) < 2:
+        return []
+    pieces = Pieces(problem)
+    if pieces.micro_batches < 2:
+        return []
+    return [pieces.cost(layout) for layout in few_grid_layouts(pieces)]
+
+
+def _grids(pieces: Pieces, until: float, on_best: Callable[[float], None]) -> list[_State]:
+    """The grids, the shortest first: one of each shape, then all of the shape of which that one is
+    shortest, and so on, as far as there is time until time.monotonic() is `until`."""
+    shapes = list(grid_shapes(pieces))
+    first_of = np.cumsum([0, *map(len, shapes)]).tolist()
+
+    def begun(at: int, layout: Layout) -> tuple[tuple[float, float], int, _State]:
+        state = _State(layout, pieces.cost(layout))
+        return state.key, at, state
+
+    def begun_in_time(at: int, layout: Layout) -> tuple[tuple[float, float], int, _State] | None:
+        return begun(at, layout) if time.monotonic() < until else None
+
+    with ThreadPoolExecutor(CHAINS) as pool:
+        of_shapes = list(pool.map(begun, first_of, [shape[0] for shape in shapes]))
+        found = list(of_shapes)
+        for _, at, _ in sorted(of_shapes):
+            best = min(found)[2].found
+            if best.excess == 0.0:
+                on_best(best.cost)
+            shape = shapes[first_of.index(at)]
+            others = range(at + 1, at + len(shape))
+            more = pool.map(begun_in_time, others, shape[1:])
+            found += [one for one in more if one is not None]
+    # Of those that are as short, the first one as grids.py has them.
+    return [state for _, _, state in sorted(found)]
 
 
 def _without_alike(states: Sequence[_State]) -> list[_State]:

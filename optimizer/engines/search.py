@@ -73,9 +73,9 @@ class Search:
         self.is_careful = has_pieces(self.problem)
         self.moves_per_second = _FIRST_GUESS / max(self.problem.graph.operator_count, 1)
 
-    def run(self, starts: Sequence[Solution]) -> Scored:
+    def run(self, starts: Sequence[Found]) -> Scored:
         """The best solution found from at least one start; infeasible only if none was feasible."""
-        ranked = sorted((self.walker.costing.cost(s) for s in starts), key=lambda found: found.key)
+        ranked = sorted(starts, key=lambda found: found.key)
         self.best = score(self.problem, ranked[0].solution, optimise_rates=False)
         self._say()
         self.chains = [self.walker.chain(self.best.solution) for _ in range(CHAINS)]

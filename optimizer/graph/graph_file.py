@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from placewire.optimizer.collector import collector_paused
 from placewire.optimizer.graph import rows
 from placewire.optimizer.graph.checked_notes import require_notes
 from placewire.optimizer.graph.document_kind import GRAPH, other_kind
@@ -21,6 +22,7 @@ from placewire.optimizer.graph.operator_graph import (
 GRAPH_VERSION = 1
 
 
+@collector_paused()
 def load_graph(path: Path) -> OperatorGraph:
     return graph_from_json(read_json(path), where=str(path))
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from placewire.optimizer.arrays import IntArray
+from placewire.optimizer.collector import collector_paused
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.placement import Placement
 
@@ -82,6 +83,7 @@ def bundles_of(graph: OperatorGraph, placement: Placement) -> list[Bundle]:
     )
 
 
+@collector_paused()
 def with_bundles(step: PlacedStep, bundles: Sequence[Bundle]) -> PlacedStep:
     """The step whose tensors travel in these bundles, of which no two bring one tensor to one
     device. A bundle comes right after the last of its tensors is made, with others by turn."""

@@ -15,6 +15,7 @@ from placewire.optimizer.check.check import check
 from placewire.optimizer.engines import auto
 from placewire.optimizer.engines import best_variant as module
 from placewire.optimizer.engines.best_variant import best_variant
+from placewire.optimizer.engines.costing import Found
 from placewire.optimizer.engines.layout import Layout
 from placewire.optimizer.engines.piece_search import few_solutions, piece_solutions
 from placewire.optimizer.engines.place import place, placed
@@ -24,7 +25,7 @@ from placewire.optimizer.engines.refusals import (
     OutOfTimeError,
 )
 from placewire.optimizer.engines.reporting import JoinedReports
-from placewire.optimizer.engines.solution import Progress, Solution
+from placewire.optimizer.engines.solution import Progress
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from tests.optimizer.cases import cluster, graph, layered
@@ -174,7 +175,7 @@ def test_without_time_for_all_starts_each_variant_has_a_few(
     ]
     begun = 0
 
-    def counted(problem: Problem) -> list[Solution]:
+    def counted(problem: Problem) -> list[Found]:
         nonlocal begun
         begun += 1
         return few_solutions(problem)
@@ -223,7 +224,7 @@ def test_the_search_of_what_was_taken_goes_on_from_its_best_layout(
 ) -> None:
     known: list[Sequence[Layout]] = []
 
-    def noted(*arguments: Any) -> list[Solution]:
+    def noted(*arguments: Any) -> list[Found]:
         known.append(arguments[-1])
         return piece_solutions(*arguments)
 

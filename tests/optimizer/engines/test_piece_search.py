@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 
 from placewire.optimizer.cluster import Cluster, Device
-from placewire.optimizer.engines.costing import Costing
-from placewire.optimizer.engines.grids import grid_layouts
-from placewire.optimizer.engines.piece_search import piece_solutions
+from placewire.optimizer.engines.costing import Costing, Found
+from placewire.optimizer.engines.grids import grid_layouts, grid_shapes
+from placewire.optimizer.engines.piece_search import grid_solutions, piece_solutions
 from placewire.optimizer.engines.pieces import Pieces
-from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.engines.units import unit_of_operator
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.simulate import simulate
@@ -37,7 +36,7 @@ def best_grid(problem: Problem) -> tuple[float, float]:
     return min(pieces.cost(layout).key for layout in grid_layouts(pieces))
 
 
-def same(one: list[Solution], other: list[Solution]) -> bool:
+def same(one: list[Found], other: list[Found]) -> bool:
     return len(one) == len(other) and all(
         (a.device == b.device).all() and (a.priority == b.priority).all()
         for a, b in zip(one, other, strict=True)
@@ -46,41 +45,51 @@ def same(one: list[Solution], other: list[Solution]) -> bool:
 
 def test_a_search_is_better_than_its_best_grid_and_more_moves_do_not_harm() -> None:
     problem = uneven()
-    cost, found = Costing(problem).cost, [best_grid(problem)]
+    found = [best_grid(problem)]
     for moves in (MOVES, 10 * MOVES):
-        found.append(cost(piece_solutions(problem, moves=moves, seed=1)[0]).key)
+        found.append(piece_solutions(problem, moves=moves, seed=1)[0].key)
     assert found[2] < found[0] and found[1] <= found[0]
     assert found[2][1] < found[0][1] * 0.95
 
 
 def test_the_best_grids_come_after_the_answer() -> None:
     problem = uneven()
-    cost = Costing(problem).cost
-    keys = [cost(one).key for one in piece_solutions(problem, moves=MOVES)]
+    keys = [one.key for one in piece_solutions(problem, moves=MOVES)]
     assert keys[0] <= keys[1] == best_grid(problem)
     assert keys[1:] == sorted(keys[1:]) and len(keys) == 1 + 8
 
 
-def test_no_time_at_all_gives_the_best_grids() -> None:
+def test_no_time_at_all_gives_the_best_of_one_grid_of_each_shape() -> None:
     problem = uneven()
-    assert Costing(problem).cost(piece_solutions(problem)[0]).key <= best_grid(problem)
+    pieces = Pieces(problem)
+    firsts = sorted(pieces.cost(shape[0]).key for shape in grid_shapes(pieces))
+    assert piece_solutions(problem)[0].key == firsts[0]
+    late = grid_solutions(problem, until=0.0)
+    assert [one.key for one in late] == firsts[:8] and len(firsts) > 1
+
+
+def test_with_time_all_grids_are_known_and_the_shortest_comes_first() -> None:
+    problem = uneven()
+    found = grid_solutions(problem)
+    assert found[0].key == best_grid(problem)
+    assert [one.key for one in found] == sorted(one.key for one in found) and len(found) == 8
+    cost = Costing(problem).cost
+    assert [cost(one.solution).key for one in found] == [one.key for one in found]
 
 
 def test_a_known_layout_is_as_good_as_found() -> None:
     problem = uneven()
-    cost = Costing(problem).cost
     long, *_ = piece_solutions(problem, moves=10 * MOVES, seed=1)
-    assert long.layout is not None and cost(long).key < best_grid(problem)
+    assert long.layout is not None and long.key < best_grid(problem)
     again, *_ = piece_solutions(problem, known=[long.layout])
-    assert again.layout is long.layout and cost(again).key == cost(long).key
+    assert again.layout is long.layout and again.key == long.key
 
 
 def test_the_same_seed_and_moves_give_the_same_answer() -> None:
     problem = uneven()
     one, other = (piece_solutions(problem, 60.0, MOVES, seed=4) for _ in range(2))
     assert same(one, other)
-    cost = Costing(problem).cost
-    several = {cost(piece_solutions(problem, moves=MOVES, seed=k)[0]).cost for k in range(4)}
+    several = {piece_solutions(problem, moves=MOVES, seed=k)[0].cost for k in range(4)}
     assert len(several) > 1, "else the seed has no effect"
 
 
@@ -88,8 +97,8 @@ def test_every_shorter_step_is_reported() -> None:
     problem, said = uneven(), list[float]()
     (first, *_) = piece_solutions(problem, moves=10 * MOVES, seed=1, on_best=said.append)
     assert said == sorted(said, reverse=True)
-    assert said[0] == best_grid(problem)[1]
-    assert said[-1] == Costing(problem).cost(first).cost
+    assert best_grid(problem)[1] in said
+    assert said[-1] == Costing(problem).cost(first.solution).cost
 
 
 def small(on: Cluster, memory: int) -> Cluster:
@@ -112,7 +121,7 @@ def test_a_memory_that_binds_is_kept_to(weights: int) -> None:
     shortest = min(grid_layouts(free), key=lambda layout: free.cost(layout).cost)
     assert costing.cost(free.solution(shortest)).excess > 0.0, "else the memory does not bind"
     first = piece_solutions(problem, moves=10 * MOVES, seed=1, on_best=said.append)[0]
-    found = costing.cost(first)
+    found = costing.cost(first.solution)
     assert found.excess == 0.0 and found.key <= best_grid(problem)
     assert said[-1] == found.cost > free.cost(shortest).cost
     timeline = simulate(problem, first.device, first.priority)
@@ -150,9 +159,9 @@ def test_solutions_of_any_problem_are_placements_no_worse_than_a_grid() -> None:
         found, unit = piece_solutions(problem, moves=200), unit_of_operator(problem)
         seen[0] += len(found)
         for one in found:
-            require_placement(problem, unit, one)
+            require_placement(problem, unit, one.solution)
         if found:
-            assert Costing(problem).cost(found[0]).key <= best_grid(problem)
+            assert found[0].key <= best_grid(problem)
 
     holds()
     assert seen[0] > 5, "else nothing was looked at"
