@@ -47,7 +47,7 @@ def test_a_search_is_better_than_its_best_grid_and_more_moves_do_not_harm() -> N
     problem = uneven()
     cost, found = Costing(problem).cost, [best_grid(problem)]
     for moves in (MOVES, 10 * MOVES):
-        found.append(cost(piece_solutions(problem, moves=moves, seed=1)[0]).key)
+        found.append(cost(piece_solutions(problem, moves=moves, seed=1)[0].solution).key)
     assert found[2] < found[0] and found[1] <= found[0]
     assert found[2][1] < found[0][1] * 0.95
 
@@ -55,7 +55,7 @@ def test_a_search_is_better_than_its_best_grid_and_more_moves_do_not_harm() -> N
 def test_the_best_grids_come_after_the_answer() -> None:
     problem = uneven()
     cost = Costing(problem).cost
-    keys = [cost(one).key for one in piece_solutions(problem, moves=MOVES)]
+    keys = [cost(one.solution).key for one in piece_solutions(problem, moves=MOVES)]
     assert keys[0] <= keys[1] == best_grid(problem)
     assert keys[1:] == sorted(keys[1:]) and len(keys) == 1 + 8
 
@@ -83,7 +83,9 @@ def test_the_same_seed_and_moves_give_the_same_answer() -> None:
     one, other = (piece_solutions(problem, 60.0, MOVES, seed=4) for _ in range(2))
     assert same(one, other)
     cost = Costing(problem).cost
-    several = {cost(piece_solutions(problem, moves=MOVES, seed=k)[0]).cost for k in range(4)}
+    several = {
+        cost(piece_solutions(problem, moves=MOVES, seed=k)[0].solution).cost for k in range(4)
+    }
     assert len(several) > 1, "else the seed has no effect"
 
 
@@ -92,7 +94,7 @@ def test_every_shorter_step_is_reported() -> None:
     (first, *_) = piece_solutions(problem, moves=10 * MOVES, seed=1, on_best=said.append)
     assert said == sorted(said, reverse=True)
     assert best_grid(problem)[1] in said
-    assert said[-1] == Costing(problem).cost(first).cost
+    assert said[-1] == Costing(problem).cost(first.solution).cost
 
 
 def small(on: Cluster, memory: int) -> Cluster:
@@ -115,7 +117,7 @@ def test_a_memory_that_binds_is_kept_to(weights: int) -> None:
     shortest = min(grid_layouts(free), key=lambda layout: free.cost(layout).cost)
     assert costing.cost(free.solution(shortest)).excess > 0.0, "else the memory does not bind"
     first = piece_solutions(problem, moves=10 * MOVES, seed=1, on_best=said.append)[0]
-    found = costing.cost(first)
+    found = costing.cost(first.solution)
     assert found.excess == 0.0 and found.key <= best_grid(problem)
     assert said[-1] == found.cost > free.cost(shortest).cost
     timeline = simulate(problem, first.device, first.priority)
@@ -153,9 +155,9 @@ def test_solutions_of_any_problem_are_placements_no_worse_than_a_grid() -> None:
         found, unit = piece_solutions(problem, moves=200), unit_of_operator(problem)
         seen[0] += len(found)
         for one in found:
-            require_placement(problem, unit, one)
+            require_placement(problem, unit, one.solution)
         if found:
-            assert Costing(problem).cost(found[0]).key <= best_grid(problem)
+            assert Costing(problem).cost(found[0].solution).key <= best_grid(problem)
 
     holds()
     assert seen[0] > 5, "else nothing was looked at"
