@@ -16,14 +16,12 @@ _KEPT = "_lower_bounds"
 def lower_bound(problem: Problem) -> Bound:
     """Deterministic. Kept with the graph for each cluster and model: a search needs it, and so does
     the check of what it found. Raises InfeasibleError where an operator can run on no device."""
-    known: list[tuple[tuple[object, ...], Bound]] = problem.graph.__dict__.setdefault(_KEPT, [])
-    asked = problem.cluster, problem.sharing, problem.model, problem.backend, problem.floor
-    for other, bound in known:
-        if other == asked:
-            return bound
-    found = _lower_bound(problem)
-    known.append((asked, found))
-    return found
+    known: dict[tuple[object, ...], Bound] = problem.graph.__dict__.setdefault(_KEPT, {})
+    cluster = problem.cluster.model_dump_json()
+    asked = cluster, problem.sharing, problem.model, problem.backend, problem.floor
+    if asked not in known:
+        known[asked] = _lower_bound(problem)
+    return known[asked]
 
 
 def _lower_bound(problem: Problem) -> Bound:

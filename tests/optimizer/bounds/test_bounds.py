@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placewire.optimizer.bounds import lower_bound
+from placewire.optimizer.bounds import lower_bound, quick
 from placewire.optimizer.bounds.memory_limits import refuse_impossible
+from placewire.optimizer.bounds.relaxation import relax
 from placewire.optimizer.cluster import Cluster, Link
 from placewire.optimizer.engines.bundling import unbundled
 from placewire.optimizer.engines.solution import Solution
@@ -32,6 +33,21 @@ def test_critical_path():
     bound = lower_bound(Problem(made, cluster(4)))
     assert bound.seconds == pytest.approx(7.0)
     assert "critical path" in bound.reason
+
+
+def test_a_bound_is_kept_with_the_graph_for_each_cluster_and_sharing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Problem] = []
+    monkeypatch.setattr(quick, "relax", lambda problem: asked.append(problem) or relax(problem))
+    made = graph({"A": 1.0, "B": 2.0}, [])
+    for given in (cluster(2), cluster(2), cluster(1), cluster(2)):
+        expected = 2.0 if len(given.devices) == 2 else 3.0
+        assert lower_bound(Problem(made, given)).seconds == pytest.approx(expected)
+    lower_bound(Problem(made, cluster(2), sharing="even"))
+    assert [len(one.cluster.devices) for one in asked] == [2, 1, 2]
+    other = graph({"A": 1.0, "B": 5.0}, [])
+    assert lower_bound(Problem(other, cluster(2))).seconds == pytest.approx(5.0)
 
 
 def test_load_over_devices():

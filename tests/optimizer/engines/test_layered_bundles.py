@@ -139,8 +139,9 @@ def test_a_solution_that_is_better_with_bundles_is_taken() -> None:
     problem, spread = data_parallel()
     alone = Solution(np.zeros_like(spread.device), spread.priority, None)
     best = best_bundled(problem, alone, [spread], NEVER)
-    assert best.solution is spread and best.bundles
-    assert best_bundled(problem, spread, [alone], NEVER).solution is spread
+    assert best.solution.device is spread.device and best.bundles
+    assert best.solution.cuts is not None, "where a further search may begin"
+    assert best_bundled(problem, spread, [alone], NEVER).solution.device is spread.device
     late = best_bundled(problem, alone, [spread], 0.0)
     assert late.solution is alone, "there was no time for another one"
 
