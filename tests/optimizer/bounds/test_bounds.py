@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from placewire.optimizer.bounds import lower_bound, quick
 from placewire.optimizer.bounds.memory_limits import refuse_impossible
-from placewire.optimizer.bounds.relaxation import relax
+from placewire.optimizer.bounds.relaxation import Relaxation, relax
 from placewire.optimizer.cluster import Cluster, Link
 from placewire.optimizer.engines.bundling import unbundled
 from placewire.optimizer.engines.solution import Solution
@@ -39,11 +39,15 @@ def test_a_bound_is_kept_with_the_graph_for_each_cluster_and_sharing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[Problem] = []
-    monkeypatch.setattr(quick, "relax", lambda problem: asked.append(problem) or relax(problem))
+
+    def noted(problem: Problem) -> Relaxation:
+        asked.append(problem)
+        return relax(problem)
+
+    monkeypatch.setattr(quick, "relax", noted)
     made = graph({"A": 1.0, "B": 2.0}, [])
-    for given in (cluster(2), cluster(2), cluster(1), cluster(2)):
-        expected = 2.0 if len(given.devices) == 2 else 3.0
-        assert lower_bound(Problem(made, given)).seconds == pytest.approx(expected)
+    for devices, seconds in ((2, 2.0), (2, 2.0), (1, 3.0), (2, 2.0)):
+        assert lower_bound(Problem(made, cluster(devices))).seconds == pytest.approx(seconds)
     lower_bound(Problem(made, cluster(2), sharing="even"))
     assert [len(one.cluster.devices) for one in asked] == [2, 1, 2]
     other = graph({"A": 1.0, "B": 5.0}, [])
