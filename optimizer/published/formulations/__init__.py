@@ -3,6 +3,7 @@
 icc-p1, icc-p2               Device Placement for DNNs, ICC 2025: a fixed two-tier bandwidth
 thesis-p1, -p2, -p3          the thesis' (3.1)-(3.9) and (4.2)-(4.8): P1 at a fixed bandwidth, P2
                              and P3 decide the bandwidth of each pair of servers
+thesis-p3-fixed              P3 at a fixed bandwidth, as the thesis has it before allocation
 moirai                       Moirai's (4)-(8): unlike devices and channels, an order of operators
                              that is decided, and transfers that wait for one another
 

@@ -71,3 +71,7 @@ THESIS_P3 = _thesis(
     "the same for the reduced graph", partial(_solve, "thesis-p3"), section="4.3",
     decides="devices, rates", accepts=refuse_missing_rails, reduction="thesis",
 )  # fmt: skip
+THESIS_P3_FIXED = _thesis(
+    "the same, one bandwidth", partial(_solve, "thesis-p3-fixed"), section="4.3, table 5.1",
+    decides="devices", accepts=refuse_servers_without_common_rail, reduction="thesis",
+)  # fmt: skip

@@ -4,6 +4,8 @@ P1      thesis 3.3; ICC (P1)     every pair of operators in the sort (3.6), one 
 P2      thesis 3.5               the same, with a decided bandwidth (3.7)-(3.9)
 P3      thesis 4.3; ICC (P2)     for the reduced graph: groups (4.2)-(4.5), and (4.7) only over
                                  the parallelizable pairs R
+P3 of one bandwidth  thesis 5.4  the same without (3.7)-(3.9): "Bf. Band Opt." of table 5.1, and
+                                 what "without bandwidth allocation" means in figures 5.3 and 5.4
 moirai  Moirai III-D             unlike devices, a decided order, flows that wait (moirai.py)
 """
 
@@ -33,7 +35,11 @@ from placewire.optimizer.published.formulations.transfers import (
     between,
 )
 
-PaperName = Literal["icc-p1", "icc-p2", "thesis-p1", "thesis-p2", "thesis-p3", "moirai"]
+PaperName = Literal[
+    "icc-p1", "icc-p2", "thesis-p1", "thesis-p2", "thesis-p3", "thesis-p3-fixed", "moirai"
+]
+_DECIDED = {"thesis-p2", "thesis-p3"}
+_OF_A_REDUCED_GRAPH = {"icc-p2", "thesis-p3", "thesis-p3-fixed"}
 
 
 @dataclass(frozen=True)
@@ -58,19 +64,19 @@ def formulate(problem: Problem, name: PaperName, *, with_rows: bool = True) -> F
     instance = Instance(problem)
     if name == "moirai":
         return _moirai(instance, with_rows=with_rows)
-    if name in {"thesis-p2", "thesis-p3"}:
+    if name in _DECIDED:
         network = decided_network(problem)
     else:
-        network = fixed_network(problem, with_latency=name == "thesis-p1")
+        network = fixed_network(problem, with_latency=name.startswith("thesis"))
     core = c.core(instance, c.horizon(instance, network))
-    grouped = name in {"icc-p2", "thesis-p3"}
+    grouped = name in _OF_A_REDUCED_GRAPH
     families = [c.step(core), c.memory(core), c.durations(core)]
     families += _reduced(core) if grouped else _whole(core)
     silent, sending = _split_edges(instance, grouped)
     families.append(c.precedence(core, silent))
-    if name in {"thesis-p2", "thesis-p3"}:
+    if name in _DECIDED:
         transfers = allocated(core, network, sending)
-    elif name == "thesis-p1" and network.uniform:
+    elif name.startswith("thesis") and network.uniform:
         transfers = apart(core, network, sending)
     else:
         transfers = between(core, network, sending)

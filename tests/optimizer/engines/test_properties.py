@@ -41,7 +41,7 @@ SEARCHES = ("auto", "heft", "single")
 # Of the other engines those that are programs, and `sequential`; test_catalog has the rest.
 PAPERS = (
     "sequential", "hsdag", "placeto", "moirai", "icc-p1", "icc-p2", "thesis-p1", "thesis-p2",
-    "thesis-p3",
+    "thesis-p3", "thesis-p3-fixed",
 )  # fmt: skip
 
 

@@ -39,7 +39,7 @@ from placewire.optimizer.published.formulations.papers import PaperName, formula
 from placewire.optimizer.simulation.simulate import simulate
 from tests.optimizer.cases import cluster
 
-PAPERS = ("icc-p1", "icc-p2", "thesis-p1", "thesis-p2", "thesis-p3")
+PAPERS = ("icc-p1", "icc-p2", "thesis-p1", "thesis-p2", "thesis-p3", "thesis-p3-fixed")
 EXACT = SolveSettings(gap=0.0, time_limit_seconds=600.0)
 
 
@@ -223,7 +223,7 @@ def test_both_solvers_find_what_enumeration_finds(name, how):
     if name in {"thesis-p2", "thesis-p3"}:
         best = brute_force_decided(problem)
     else:
-        best = brute_force_fixed(problem, 0.25 if name == "thesis-p1" else 0.0)
+        best = brute_force_fixed(problem, 0.25 if name.startswith("thesis") else 0.0)
     assert objective(problem, name) == pytest.approx(best, rel=5e-6)
     assert objective(problem, name, replace(EXACT, options={"solver": "gurobi"})) == pytest.approx(
         best, rel=5e-6
@@ -285,7 +285,8 @@ def test_the_rows_of_a_large_graph_are_counted_and_refused():
     for word in ("rows", "columns", "1,500,000", "ngine auto"):
         assert word in str(refused.value)
     # A chain has no parallelizable pairs: P3 does not need (4.7) at all.
-    assert formulate(problem, "icc-p2").draft.size.rows < 200_000
+    for name in ("icc-p2", "thesis-p3-fixed"):
+        assert formulate(problem, name).draft.size.rows < 200_000
 
 
 def test_gurobis_bundled_licence_is_named_where_it_ends():
@@ -357,7 +358,14 @@ def pair_problem(where: Cluster) -> Problem:
 
 @pytest.mark.parametrize(
     ("name", "seconds"),
-    [("icc-p1", 1.0), ("icc-p2", 1.0), ("thesis-p1", 1.5), ("thesis-p2", 1.5), ("thesis-p3", 1.5)],
+    [
+        ("icc-p1", 1.0),
+        ("icc-p2", 1.0),
+        ("thesis-p1", 1.5),
+        ("thesis-p2", 1.5),
+        ("thesis-p3", 1.5),
+        ("thesis-p3-fixed", 1.5),
+    ],
 )
 def test_devices_of_one_server_are_joined_at_its_own_rate(name, seconds):
     # Inside a server 32 Mbit take 1 s, over one NIC 4 s; only ICC does without p0 = 0.5 s.
@@ -456,7 +464,13 @@ def test_a_solver_that_does_not_look_at_the_clock_is_ended(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "reduction"), [("thesis-p2", "none"), ("thesis-p3", "thesis"), ("icc-p2", "icc")]
+    ("name", "reduction"),
+    [
+        ("thesis-p2", "none"),
+        ("thesis-p3", "thesis"),
+        ("thesis-p3-fixed", "thesis"),
+        ("icc-p2", "icc"),
+    ],
 )
 def test_each_formulation_is_solved_on_what_its_paper_solves_it_on(name, reduction):
     # A chain beside a chain: the papers' reductions fuse both.

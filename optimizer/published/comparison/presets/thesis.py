@@ -68,7 +68,7 @@ def table_5_1() -> Preset:
         ("operators", Reduced("4 servers", "thesis", "operators")),
         ("co-location groups", Reduced("4 servers", "thesis", "groups")),
         ("fusion, s", Reduced("4 servers", "thesis", "seconds")),
-        ("solver without bandwidth, s", Solved("4 servers", _program("thesis-p1"), "search")),
+        ("solver without bandwidth, s", Solved("4 servers", _program("thesis-p3-fixed"), "search")),
         ("solver with bandwidth, s", Solved("4 servers", _program("thesis-p3"), "search")),
         *(
             (f"MCMC, {steps:,} steps, s", Solved("4 servers", _mcmc(moves=steps), "search"))
@@ -97,7 +97,7 @@ def table_5_2() -> Preset:
     columns = [
         (
             f"{scheme}, {on}, s",
-            Solved(on, _program("thesis-p1", reduction=scheme.lower()), "search"),
+            Solved(on, _program("thesis-p3-fixed", reduction=scheme.lower()), "search"),
         )
         for scheme in _SCHEMES
         for on in clusters
@@ -160,7 +160,7 @@ def figure_5_2() -> Preset:
 def figure_5_3() -> Preset:
     clusters = {f"{count} servers": _servers(count) for count in (2, 4, 8)}
     methods = {
-        "thesis (P1)": _program("thesis-p1"),
+        "thesis (P3, one bandwidth)": _program("thesis-p3-fixed"),
         "MCMC": _mcmc(moves=25_000),
         "Metis": _METIS,
         "auto": Method("auto", model="thesis", time_limit_seconds=LIMIT_SECONDS),
@@ -178,7 +178,7 @@ def figure_5_4() -> Preset:
     return _steps(
         "Thesis, figure 5.4: step under reduction schemes on two servers",
         {"2 servers": _servers(2)},
-        {scheme: _program("thesis-p1", reduction=scheme.lower()) for scheme in _SCHEMES},
+        {scheme: _program("thesis-p3-fixed", reduction=scheme.lower()) for scheme in _SCHEMES},
         "the drawing's figures are not in the text, which says at most 7 % more than ColocRL, and "
         "less than Placeto and Spotlight",
     )
