@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from typing import NamedTuple
+
 from placewire.optimizer.bounds.bound import ROUNDING, Bound
 from placewire.optimizer.bounds.contradiction import contradiction_bound, limits_of
 from placewire.optimizer.bounds.cuts import cut_bound
@@ -13,14 +16,28 @@ from placewire.optimizer.problem import Problem
 _KEPT = "_lower_bounds"
 
 
+class Proven(NamedTuple):
+    """seconds: how long the proof took on this machine."""
+
+    bound: Bound
+    seconds: float
+
+
 def lower_bound(problem: Problem) -> Bound:
-    """Deterministic. Kept with the graph for each cluster and model: a search needs it, and so does
-    the check of what it found. Raises InfeasibleError where an operator can run on no device."""
-    known: dict[tuple[object, ...], Bound] = problem.graph.__dict__.setdefault(_KEPT, {})
+    """Deterministic. Raises InfeasibleError where an operator can run on no device."""
+    return proven(problem).bound
+
+
+def proven(problem: Problem) -> Proven:
+    """The lower bound. Kept with the graph for each cluster and model: a search needs it, and so
+    does the check of what it found."""
+    known: dict[tuple[object, ...], Proven] = problem.graph.__dict__.setdefault(_KEPT, {})
     cluster = problem.cluster.model_dump_json()
     asked = cluster, problem.sharing, problem.model, problem.backend, problem.floor
     if asked not in known:
-        known[asked] = _lower_bound(problem)
+        began = time.monotonic()
+        bound = _lower_bound(problem)
+        known[asked] = Proven(bound, time.monotonic() - began)
     return known[asked]
 
 

@@ -2,8 +2,8 @@
 
 An operator takes its fastest time. A tensor that is read on another device than its producer's
 takes its sender's time for a message, and what the best connected pair of devices needs, with
-nothing else on the network; one that is
-read on its producer's device takes no time. Operators of one device run one after the other.
+nothing else on the network; one that is read on its producer's device takes no time. Operators of
+one device run one after the other.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import fx
 
-from placewire.optimizer.capture.collector import collector_paused
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.joint import joint_graph
 from placewire.optimizer.capture.layout import Layout
@@ -37,6 +36,7 @@ from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.capture.validation import validation_graph
 from placewire.optimizer.capture.variants import Recompute
 from placewire.optimizer.capture.whole_batch import what_needs_the_whole_batch
+from placewire.optimizer.collector import collector_paused
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 
 

@@ -42,8 +42,9 @@ Level = Callable[[], Reduced | None]
 def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
     """Raises InfeasibleError where no placement within the memories was found."""
     until = time.monotonic() + settings.time_limit_seconds
-    starts = [*costed_starts(problem), *_of_pieces(problem, settings, until)]
-    return improve(problem, settings, progress, starts, until)
+    starts = costed_starts(problem)
+    starts += _of_pieces(problem, settings, until, starts)
+    return improve(problem, settings, progress, starts, until, lower_bound(problem).seconds)
 
 
 def search(
@@ -54,14 +55,16 @@ def search(
     starts: Sequence[Solution],
     reporter: Reporter,
     clock: Clock,
+    bound_seconds: float,
 ) -> tuple[Solution, list[Found]]:
     """Searches each reduced graph of `levels`, coarsest first, then the graph as given, from
     `starts`, from new starts and from what was found before. Ends when time.monotonic() is `until`
     or the settings' moves are used up; each search gets twice as much as the one before. Returns
-    the best, and what the last search began with: of those with a layout the best first."""
+    the best, and what the last search began with: of those with a layout the best first.
+    bound_seconds: no step of the problem is shorter."""
     cost = Costing(problem).cost
     begun = [*map(cost, starts), *costed_starts(problem)]
-    of_pieces = _of_pieces(problem, settings, until, reporter, starts)
+    of_pieces = _of_pieces(problem, settings, until, begun, reporter)
     if of_pieces:
         clock.stage("pieces")
     begun = [*of_pieces, *begun]
@@ -82,14 +85,15 @@ def search(
         # A reduced graph counts memory too high, so that it may have no solution.
         with contextlib.suppress(InfeasibleError):
             begin = [*map(Costing(small).cost, carry), *costed_starts(small)]
-            found = improve(small, part, reporter.elsewhere, begin, end)
+            least = lower_bound(small).seconds
+            found = improve(small, part, reporter.elsewhere, begin, end, least)
             device, priority = undo(found.device, found.priority)
             begun.append(cost(Solution(device, priority, found.rates, found.cuts)))
         clock.stage("solve")
         reporter.next_search()
         moves = None if moves is None or part.moves is None else max(1, moves - part.moves)
     left = _part(replace(settings, moves=moves), until, 1.0)
-    best = improve(problem, left, reporter.search, begun, until)
+    best = improve(problem, left, reporter.search, begun, until, bound_seconds)
     clock.stage("refine" if "solve" in clock.stages else "solve")
     return best, begun
 
@@ -98,18 +102,22 @@ def _of_pieces(
     problem: Problem,
     settings: SolveSettings,
     until: float,
+    begun: Sequence[Found],
     reporter: Reporter | None = None,
-    starts: Sequence[Solution] = (),
 ) -> list[Found]:
+    """begun: starts, of which those with a layout are searched beside the grids."""
     is_large = problem.graph.operator_count > _MANY
     share = _PIECES_PART_OF_MANY if is_large else _PIECES_PART
-    part = _part(settings, until, 1.0 if _is_vast(problem) else share)
+    # Where nothing fits the memories yet, moves of single operators may still find what does.
+    if _is_vast(problem) and any(one.excess == 0.0 for one in begun):
+        share = 1.0
+    part = _part(settings, until, share)
 
     def on_best(step_seconds: float) -> None:
         if reporter is not None:
             reporter.known(incumbent=step_seconds)
 
-    known = [solution.layout for solution in starts if solution.layout is not None]
+    known = [one.layout for one in begun if one.layout is not None]
     seconds, moves = part.time_limit_seconds, part.moves
     return piece_solutions(problem, seconds, moves, settings.seed, on_best, known)
 
@@ -125,20 +133,21 @@ def improve(
     progress: Report | None,
     starts: Sequence[Found],
     until: float,
+    bound_seconds: float,
 ) -> Solution:
     """The best of the starts and of what annealing finds from them before time.monotonic() is
     `until`. Raises InfeasibleError where all exceed a memory."""
     alone = best_single(problem)
-    bound = lower_bound(problem).seconds
     if alone is not None:
-        if len(problem.cluster.devices) == 1 or alone[1] * (1 - 2e-9) <= bound:
+        if len(problem.cluster.devices) == 1 or alone[1] * (1 - 2e-9) <= bound_seconds:
             return alone[0]
         starts = [*starts, Costing(problem).cost(alone[0])]
     first = min(starts, key=lambda start: start.key)
-    if _is_vast(problem) and first.excess == 0.0:
+    late = settings.moves is None and time.monotonic() > until
+    if _is_vast(problem) and (first.excess == 0.0 or late):
         found = score(problem, first.solution, optimise_rates=False)
     else:
-        found = Search(problem, settings, progress, until, bound).run(starts)
+        found = Search(problem, settings, progress, until, bound_seconds).run(starts)
     if found.excess > 0.0:
         raise InfeasibleError(_why_infeasible(problem, found))
     # In a tie one device is better.

@@ -45,6 +45,9 @@ _STARTS_PART, _FEW_STARTS_PART = 0.25, 0.35
 _NEAR, _MOST_SEARCHED = 1.3, 4
 # A search of a variant lasts at least so many times as long as its starts took.
 _LEAST_TIMES = 2.0
+# A start counts messages roughly, so that its step may be longer by this part.
+_TOO_LONG = 1.05
+_KEPT = "_work_seconds"
 # So many variants begin, and are bounded, at once: most of that time is spent in compiled code.
 _THREADS = 2
 
@@ -123,8 +126,8 @@ def best_variant(
     for one in known:
         operators, bound = one.problem.graph.operator_count, format_step(one.bound_seconds)
         begins = "no start fits the memories"
-        if one.bound_seconds >= known[0].start_seconds:
-            begins = "no less than another's start"
+        if _is_hopeless(one.problem, engine, known):
+            begins = f"cannot be shorter than {known[0].name}"
         elif math.isfinite(one.start_seconds):
             begins = f"begins at {format_step(one.start_seconds)}"
         tell(f"{one.name}: {operators} operators, bound {bound}, {begins}")
@@ -233,15 +236,21 @@ def _begin_with_all(variants: Sequence[_Known], until: float, settings: SolveSet
 
 
 def _is_hopeless(problem: Problem, engine: str, begun: Sequence[_Known]) -> bool:
-    """Whether its work alone takes all devices as long as a whole step of another variant. Another
-    engine than `auto` may refuse that one, or place it worse."""
+    """Whether its work alone takes all devices longer than another variant's start. Another engine
+    than `auto` may refuse that one, or place it worse."""
     shortest = min((one.start_seconds for one in begun), default=math.inf)
-    return engine == "auto" and _work_seconds(problem) >= shortest
+    if engine != "auto" or not math.isfinite(shortest):
+        return False
+    return _work_seconds(problem) >= shortest * _TOO_LONG
 
 
 def _work_seconds(problem: Problem) -> float:
-    """No step is shorter, because its work takes all devices so long."""
-    return float(share_of_load(problem.seconds).sum()) * (1 - ROUNDING)
+    """No step is shorter, because its work takes all devices so long. Kept with the problem."""
+    if _KEPT not in problem.__dict__:
+        work = share_of_load(problem.seconds).sum()
+        problem.__dict__[_KEPT] = float(work) * (1 - ROUNDING)
+    seconds: float = problem.__dict__[_KEPT]
+    return seconds
 
 
 def _by_promise(problems: Sequence[Problem]) -> list[int]:

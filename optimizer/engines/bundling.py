@@ -171,7 +171,9 @@ class _Bundling:
             self._try_cuts(self.cuts.moved(chance))
         if not math.isfinite(self.of_cuts):
             return self.found
-        return replace(self.found, solution=replace(self.found.solution, cuts=self.cuts))
+        found, layout = self.found, self.found.solution.layout
+        layout = None if layout is None else replace(layout, cuts=self.cuts)
+        return replace(found, solution=replace(found.solution, cuts=self.cuts, layout=layout))
 
     def _try_cuts(self, cuts: Cuts) -> None:
         if self.layered is None:

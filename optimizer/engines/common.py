@@ -8,10 +8,19 @@ import numpy as np
 from placewire.optimizer.arrays import BoolArray
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 
+_KEPT = "_common_operators"
+
 
 def common_operators(graph: OperatorGraph) -> BoolArray:
     """bool[n]: the operators that depend on no micro-batch, and on which some micro-batch
-    depends."""
+    depends. Kept with the graph."""
+    if _KEPT not in graph.__dict__:
+        graph.__dict__[_KEPT] = _common_operators(graph)
+    found: BoolArray = graph.__dict__[_KEPT]
+    return found
+
+
+def _common_operators(graph: OperatorGraph) -> BoolArray:
     source, target, _ = graph.edges
     inside = graph.micro_batch >= 0
     position = graph.position

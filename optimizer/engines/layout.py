@@ -57,11 +57,13 @@ class Urgency(NamedTuple):
     gradient is made and sent when nothing else is left to compute, and the network has too little
     time for all of them. at_once: those that take no time, as views, run as soon as they can.
     gradients: what makes a weight's gradient comes before the rest of the backward half. shared:
-    what works for several micro-batches, as updates, comes after what works for one."""
+    what works for several micro-batches, as updates, comes after what works for one. common: what
+    is made once for all micro-batches, as masks, comes first; it then takes memory for longer."""
 
     at_once: bool = False
     gradients: bool = False
     shared_late: bool = False
+    common: bool = True
 
 
 BY_PATH = Urgency()

@@ -67,13 +67,15 @@ def piece_solutions(
     pieces = Pieces(problem)
     if pieces.micro_batches < 2:
         return []
-    began = time.monotonic()
+    before_grids = time.monotonic()
     until = math.inf if moves is not None else begun + _LOOK_PART * seconds
     grids = _grids(pieces, until, on_best)
-    each = (time.monotonic() - began) * CHAINS / len(grids)
+    each = (time.monotonic() - before_grids) * CHAINS / len(grids)
     of_known = [_State(layout, pieces.cost(layout)) for layout in known]
     grids = _without_alike(sorted([*of_known, *grids], key=lambda state: state.key))
     first = grids[0]
+    if first.found.excess == 0.0:
+        on_best(first.found.cost)
     states = None if moves is None else max(1, moves // (_MOVES_PER_STATE * (_GRIDS + 1)))
     left = max(seconds - (time.monotonic() - begun), 0.0)
     several = left * _GRIDS_PART * CHAINS
@@ -127,15 +129,15 @@ def _grids(pieces: Pieces, until: float, on_best: Callable[[float], None]) -> li
     shapes = list(grid_shapes(pieces))
     first_of = np.cumsum([0, *map(len, shapes)]).tolist()
 
-    def begun(at: int, layout: Layout) -> tuple[tuple[float, float], int, _State]:
+    def simulated(at: int, layout: Layout) -> tuple[tuple[float, float], int, _State]:
         state = _State(layout, pieces.cost(layout))
         return state.key, at, state
 
-    def begun_in_time(at: int, layout: Layout) -> tuple[tuple[float, float], int, _State] | None:
-        return begun(at, layout) if time.monotonic() < until else None
+    def in_time(at: int, layout: Layout) -> tuple[tuple[float, float], int, _State] | None:
+        return simulated(at, layout) if time.monotonic() < until else None
 
     with ThreadPoolExecutor(CHAINS) as pool:
-        of_shapes = list(pool.map(begun, first_of, [shape[0] for shape in shapes]))
+        of_shapes = list(pool.map(simulated, first_of, [shape[0] for shape in shapes]))
         found = list(of_shapes)
         for _, at, _ in sorted(of_shapes):
             best = min(found)[2].found
@@ -143,7 +145,7 @@ def _grids(pieces: Pieces, until: float, on_best: Callable[[float], None]) -> li
                 on_best(best.cost)
             shape = shapes[first_of.index(at)]
             others = range(at + 1, at + len(shape))
-            more = pool.map(begun_in_time, others, shape[1:])
+            more = pool.map(in_time, others, shape[1:])
             found += [one for one in more if one is not None]
     # Of those that are as short, the first one as grids.py has them.
     return [state for _, _, state in sorted(found)]

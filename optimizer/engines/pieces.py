@@ -108,8 +108,8 @@ class Pieces:
             priority += 2.0 * self.longest * self.for_gradients
         if layout.urgency.at_once:
             priority[self.no_time] += 8.0 * self.longest
-        # All devices may wait for these, which wait for nothing.
-        priority[self.common] += 16.0 * self.longest
+        if layout.urgency.common:
+            priority[self.common] += 16.0 * self.longest
         return Solution(device, priority, None, layout.cuts, layout)
 
     def cost(self, layout: Layout) -> Found:

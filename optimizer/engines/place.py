@@ -10,8 +10,9 @@ from functools import partial
 
 import numpy as np
 
-from placewire.optimizer.bounds import Bound, lower_bound, strong_bound
+from placewire.optimizer.bounds import Bound, strong_bound
 from placewire.optimizer.bounds.memory_limits import refuse_impossible
+from placewire.optimizer.bounds.quick import proven
 from placewire.optimizer.check.check import check
 from placewire.optimizer.engines.assemble import assemble
 from placewire.optimizer.engines.bundling import Bundled, best_bundled, seen_by_search, unbundled
@@ -45,7 +46,7 @@ _CLOSING_SECONDS, _CLOSING_SECONDS_OF_MANY, _CLOSING_PART = 8e-5, 2.5e-4, 0.3
 _MEASURED_FROM, _CLOSING_TIMES, _CLOSING_PART_MEASURED = 40_000, 3.0, 0.4
 # A start of the search is tried with bundles where its step is at most so many times as long as the
 # shortest; so many starts are, in this part of the time limit.
-_NEAR, _MOST_NEAR, _BUNDLE_PART = 1.1, 3, 0.1
+_NEAR_BEST, _MOST_NEAR, _BUNDLE_PART = 1.1, 3, 0.1
 # The part of the time limit that the allocator of rates may take after an engine.
 _RATES_PART = 0.15
 
@@ -93,9 +94,9 @@ def placed(
     # What `auto` finds gets bundles, so that fewer messages are left than its search counts.
     searches = engine == "auto"
     seen = seen_by_search(problem) if searches else problem
-    budget = _Budget(seen, settings, clock)
     with Reporter(progress, clock) as reporter:
-        bound = lower_bound(problem)
+        bound, took = proven(problem)
+        budget = _Budget(seen, settings, clock, took)
         if engine != "single":
             refuse_impossible(problem)
         alone = best_single(problem)
@@ -112,7 +113,8 @@ def placed(
             raise EngineRefusedError(refusal.what)
         others: Sequence[Found] = []
         if searches:
-            solution, others = _searched(budget, small, undo, reduction, starts, reporter)
+            searched = _searched(budget, small, undo, reduction, starts, reporter, bound.seconds)
+            solution, others = searched
         else:
             found = method.solve(small, budget.for_engine, reporter.aside)
             device, priority = undo(found.device, found.priority)
@@ -129,14 +131,13 @@ def placed(
             )
         clock.stage("rates")
         reporter.known(incumbent=best.step_seconds)
+        made = _bundled(problem, budget, best, others, alone, searches=searches)
         if searches and budget.strengthens:
-            bound = _stronger(problem, budget, bound, best.step_seconds, reporter)
-        written = partial(
-            assemble, problem, bound=bound, single_device_seconds=single_seconds, engine=engine,
+            bound = _stronger(problem, budget, bound, made.timeline.step_seconds, reporter)
+        placement = assemble(
+            problem, made, bound, single_device_seconds=single_seconds, engine=engine,
             reduction=words, seed=settings.seed, wall_seconds=clock.stages,
         )  # fmt: skip
-        made = _bundled(problem, budget, best, others, alone, searches=searches)
-        placement = written(made)
         violations = check(problem.graph, placement)
         clock.stage("check")
     if violations:
@@ -161,18 +162,19 @@ def closing_seconds(problem: Problem, limit: float, bound_took: float) -> float:
 
 @dataclass(frozen=True)
 class _Budget:
-    """Divides the time limit of one solve. Times are those of time.monotonic()."""
+    """Divides the time limit of one solve. Times are those of time.monotonic(). proof_seconds: how
+    long the bound took."""
 
     problem: Problem
     settings: SolveSettings
     clock: Clock
+    proof_seconds: float
 
     @property
     def end(self) -> float:
         """When the answer must be there, to be written down and checked."""
         limit = self.settings.time_limit_seconds
-        took = self.clock.stages.get("bound", 0.0)
-        return self.clock.began + limit - closing_seconds(self.problem, limit, took)
+        return self.clock.began + limit - closing_seconds(self.problem, limit, self.proof_seconds)
 
     @property
     def for_engine(self) -> SolveSettings:
@@ -212,6 +214,7 @@ def _searched(
     reduction: str,
     starts: Sequence[Solution],
     reporter: Reporter,
+    bound_seconds: float,
 ) -> tuple[Solution, list[Found]]:
     """Searches the reduced problem, with reduction `auto` milder ones too, and the given graph."""
     # Another engine does not load these.
@@ -223,8 +226,8 @@ def _searched(
     levels: list[auto.Level] = [] if unchanged(problem, small) else [lambda: (small, undo)]
     if levels and reduction == "auto":
         levels += [partial(milder, problem, size) for size in level_sizes(few, many)]
-    settings, clock = budget.settings, budget.clock
-    return auto.search(problem, levels, settings, budget.search_end, starts, reporter, clock)
+    how = budget.settings, budget.search_end, starts, reporter, budget.clock, bound_seconds
+    return auto.search(problem, levels, *how)
 
 
 def _bundled(
@@ -241,7 +244,9 @@ def _bundled(
         return unbundled(problem, best.solution)
     counts = budget.problem.message_seconds > 0.0
     near = _near(budget.problem, best, others) if counts else []
-    until = budget.end if budget.settings.moves is None else math.inf
+    until = math.inf
+    if budget.settings.moves is None:
+        until = budget.end - (budget.bound_seconds if budget.strengthens else 0.0)
     made = best_bundled(problem, best.solution, near, until)
     budget.clock.stage("bundle")
     # The search counts a part of what messages take, and must not lose to one device by it.
@@ -254,7 +259,9 @@ def _near(seen: Problem, best: Scored, others: Sequence[Found]) -> list[Solution
     """The best of the starts. The search counts messages roughly, so that with bundles a start may
     be better than what was found."""
     found = sorted(others, key=lambda one: one.key)
-    near = [one for one in found if one.excess == 0.0 and one.cost <= best.step_seconds * _NEAR]
+    near = [
+        one for one in found if one.excess == 0.0 and one.cost <= best.step_seconds * _NEAR_BEST
+    ]
     scored = (score(seen, one.solution, optimise_rates=False) for one in near[:_MOST_NEAR])
     return [one.solution for one in scored if one.excess == 0.0]
 
@@ -262,7 +269,6 @@ def _near(seen: Problem, best: Scored, others: Sequence[Found]) -> list[Solution
 def _stronger(
     problem: Problem, budget: _Budget, bound: Bound, step_seconds: float, reporter: Reporter
 ) -> Bound:
-    """step_seconds: as the search counts messages, so that the answer's step may be longer."""
     if step_seconds <= 0 or 1.0 - bound.seconds / step_seconds <= budget.settings.gap:
         return bound
     seconds = min(budget.end - time.monotonic(), budget.bound_seconds)

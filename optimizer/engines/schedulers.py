@@ -36,4 +36,5 @@ def schedule(problem: Problem, solution: Solution, name: str) -> Solution:
     if name == OWN:
         return solution
     scheduler = SCHEDULERS.load(name)
-    return replace(solution, priority=scheduler.priority(problem, solution.device))
+    priority = scheduler.priority(problem, solution.device)
+    return replace(solution, priority=priority, layout=None)

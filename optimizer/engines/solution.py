@@ -15,8 +15,8 @@ TIE = 0.01
 @dataclass(frozen=True)
 class Solution:
     """device int64[n]; priority float64[n]: on a device the largest runs first; rates
-    float64[S, S, R]: None where they are not decided, or follow the traffic; cuts: None where the
-    search chose none. layout: that it was made of; None where it is of no layout."""
+    float64[S, S, R]: None where they are not decided, or follow the traffic; cuts: None where
+    none were chosen. layout: that it was made of; None where it is of no layout."""
 
     device: IntArray
     priority: FloatArray

@@ -51,17 +51,20 @@ def _replicated(
 ) -> list[PeerStep]:
     """graphs: with one micro-batch for each device; several where layers may be recomputed."""
     devices = len(cluster.devices)
-    try:
-        if not graphs:
-            raise ValueError(
-                f"they need the step in {devices} micro-batches, one for each device, without "
-                f"shards (optimizer profile … --accumulate {devices})"
-            )
-        every = [step_parts(graph) for graph in graphs]
-        return [step(parts, cluster) for parts in every for step in (ddp_step, fsdp_step)]
-    except ValueError as error:
-        tell(f"ddp and fsdp are left out: {error}")
-        return []
+    why = (
+        f"they need the step in {devices} micro-batches, one for each device, without shards "
+        f"(optimizer profile … --accumulate {devices})"
+    )
+    found: list[PeerStep] = []
+    for graph in graphs:
+        try:
+            parts = step_parts(graph)
+            found += [step(parts, cluster) for step in (ddp_step, fsdp_step)]
+        except ValueError as error:
+            why = str(error)
+    if not found:
+        tell(f"ddp and fsdp are left out: {why}")
+    return found
 
 
 def _pipelines(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placewire.optimizer.bounds import lower_bound, quick
+from placewire.optimizer.bounds import lower_bound, quick, relaxation
 from placewire.optimizer.bounds.memory_limits import refuse_impossible
 from placewire.optimizer.bounds.relaxation import Relaxation, relax
 from placewire.optimizer.cluster import Cluster, Link
@@ -20,7 +20,7 @@ from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, bui
 from placewire.optimizer.problem import InfeasibleError, Problem
 from placewire.optimizer.simulation.bundles import Bundle, PlacedStep, with_bundles
 from placewire.optimizer.simulation.simulate import simulate
-from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster, full_rates, graph
+from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster, full_rates, graph, layered
 from tests.optimizer.check.brute_force import (
     contention_free_optimum,
     simulated_optimum,
@@ -52,6 +52,17 @@ def test_a_bound_is_kept_with_the_graph_for_each_cluster_and_sharing(
     assert [len(one.cluster.devices) for one in asked] == [2, 1, 2]
     other = graph({"A": 1.0, "B": 5.0}, [])
     assert lower_bound(Problem(other, cluster(2))).seconds == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_heads_and_tails_are_the_same_on_two_cores(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    problem = Problem(layered(6, 8, seed=seed), cluster(3))
+    alone = relax(problem).heads_and_tails
+    monkeypatch.setattr(relaxation, "_ON_TWO_CORES_FROM", 0)
+    for one, other in zip(alone, relax(problem).heads_and_tails, strict=True):
+        assert (one == other).all()
 
 
 def test_load_over_devices():
