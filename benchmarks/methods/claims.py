@@ -23,12 +23,14 @@ from placewire.optimizer.published.comparison.ranking import seconds_until, step
 from placewire.optimizer.published.comparison.reduction_report import reduction_report
 from placewire.optimizer.published.comparison.rows import Row
 
-SCHEMES: tuple[str, ...] = ("thesis", "colocrl", "placeto")
+SCHEMES: tuple[str, ...] = ("thesis", "colocrl", "placeto", "spotlight")
 SCHEME_LIMIT_SECONDS, COARSENING_LIMIT_SECONDS = 60.0, 60.0
 MOST_LOSS = 0.07
 METIS_SERVERS = (2, 4, 8)
 # GCOF's rules need the types of captured operators.
 COARSENED = ("mlp", "two_towers", "alexnet", "vgg16")
+# A reduced graph of fewer operators cannot tell what a reduction does to communication.
+LEAST_LEFT = 4
 # A search that took this part of its time limit was stopped by it.
 STOPPED = 0.8
 COARSENINGS: tuple[str, ...] = ("none", "gcof-eigen", "gcof-inductor")
@@ -53,7 +55,9 @@ def _verdict(claim: str, held: Sequence[bool]) -> str:
 
 def _schemes() -> Table:
     """The reductions under the thesis' own model and on two servers, as in its figure 5.4."""
-    method = Method("thesis-p1", model="thesis", gap=0.10, time_limit_seconds=SCHEME_LIMIT_SECONDS)
+    method = Method(
+        "thesis-p3-fixed", model="thesis", gap=0.10, time_limit_seconds=SCHEME_LIMIT_SECONDS
+    )
     graphs = [captured_graph(name) for name in ("alexnet", "vgg16", "fnet", "bert")]
     rows, near, sooner = [], [], []
     for graph in graphs:
@@ -66,13 +70,12 @@ def _schemes() -> Table:
             sooner.append(ours.search_seconds < theirs.search_seconds)
         rows.append([f"{graph.name} ({graph.operators})", *map(_scheme_cell, found.values())])
     return Table(
-        title="3. Thesis, figure 5.4 and table 5.2: its scheme against ColocRL's and Placeto's",
+        title="3. Thesis, figure 5.4 and table 5.2: its scheme against those of ColocRL, Placeto and Spotlight",
         columns=("graph (operators)", *SCHEMES),
         rows=rows,
         notes=(
-            f"thesis-p1 over HiGHS, gap 10 %, {SCHEME_LIMIT_SECONDS:g} s, two servers, step under "
-            "the thesis' model (ms) and seconds. Spotlight's scheme goes by ids that are paths, "
-            "which our captures do not have.",
+            f"thesis-p3-fixed over HiGHS, gap 10 %, {SCHEME_LIMIT_SECONDS:g} s, two servers, step "
+            "under the thesis' model (ms) and seconds.",
             _verdict(f"Loses at most {MOST_LOSS:.0%} against ColocRL", near),
             _verdict("In less time than with ColocRL", sooner),
         ),
@@ -90,7 +93,9 @@ def _fusion() -> Table:
     for name in CAPTURED:
         problem = Problem(load_graph(captured_file(name)), cluster(GIGABITS))
         found = reduction_report(problem, "celeritas")
-        held.append(found.ccr_after < found.ccr_before)
+        # One or two operators that hold nearly everything send next to nothing.
+        if found.operators_after >= LEAST_LEFT:
+            held.append(found.ccr_after < found.ccr_before)
         rows.append([
             name, f"{found.operators_before} -> {found.operators_after}",
             f"{found.ccr_before:.2f}", f"{found.ccr_after:.2f}",

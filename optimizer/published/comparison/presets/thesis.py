@@ -103,7 +103,7 @@ def table_5_2() -> Preset:
         for on in clusters
     ]
     title = "Thesis, table 5.2: solver runtime among reduction schemes"
-    more = "Spotlight's scheme needs ids that are paths, which those of our captures are not"
+    more = "Spotlight's scheme goes by modules here, where theirs goes by TensorFlow's ids"
     figures = table(_TABLE_5_2, columns)
     return _preset(title, clusters=clusters, figures=figures, differs=(*_DIFFERS, more))
 
