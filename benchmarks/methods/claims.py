@@ -70,7 +70,7 @@ def _schemes() -> Table:
             sooner.append(ours.search_seconds < theirs.search_seconds)
         rows.append([f"{graph.name} ({graph.operators})", *map(_scheme_cell, found.values())])
     return Table(
-        title="3. Thesis, figure 5.4 and table 5.2: its scheme against those of ColocRL, Placeto and Spotlight",
+        title="3. Thesis, figure 5.4 and table 5.2: reduction schemes",
         columns=("graph (operators)", *SCHEMES),
         rows=rows,
         notes=(
