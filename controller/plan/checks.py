@@ -50,6 +50,8 @@ def mistakes_of(plan: Plan, base: Path, *, runs_job: bool = True) -> Iterator[Mi
     if runs_job:
         yield from _file_mistakes(plan, base)
     yield from _network_mistakes(plan)
+    if plan.job.kind == "placed":
+        yield from _device_mistakes(plan)
     if plan.job.kind == "torchrun":
         yield from _traffic_mistakes(plan, plan.job)
 
@@ -86,6 +88,19 @@ def _bridge_mistakes(server: str, nics: list[tuple[str, PlanNic]]) -> Iterator[M
                 f"on server {server}, the bridge over {nic.name} would be called {bridge!r}, a "
                 f"name that {taken[bridge]} takes; rename one of the NICs",
             )
+
+
+def _device_mistakes(plan: Plan) -> Iterator[Mistake]:
+    """torch captures other operators on GPUs, so that one graph is for CPUs or for GPUs."""
+    devices = [(s.name, d.type) for s in plan.cluster.servers for d in s.devices]
+    cpu = next((one for one in devices if is_cpu(one[1])), None)
+    gpu = next((one for one in devices if not is_cpu(one[1])), None)
+    if cpu and gpu:
+        yield (
+            "cluster.servers",
+            f"a placed job runs on CPUs or on GPUs, and {cpu[0]} has {shown(cpu[1])}, {gpu[0]} "
+            f"{shown(gpu[1])}; list servers of one kind, or give all {{type: cpu, memory: …}}",
+        )
 
 
 def _network_mistakes(plan: Plan) -> Iterator[Mistake]:

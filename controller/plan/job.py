@@ -93,8 +93,8 @@ class PlanOptimizer(Frozen):
     name: OptimizerName = Field(
         "adamw",
         description="torch's AdamW, Adam or SGD, or any class that is made like those of "
-        "torch.optim, as `module:Class`; the module is looked for in `workdir`, then beside the "
-        "plan",
+        "torch.optim, as `module:Class`; the module is looked for in `workdir`, then, without "
+        "`launch`, beside the plan",
     )
     lr: LearningRate = Field(1e-3, description="the learning rate")
     momentum: Momentum | None = Field(
@@ -179,8 +179,9 @@ class PlanTrace(Frozen):
 CudaBackend = Annotated[
     Literal["auto", "gloo", "nccl"],
     Field(
-        description="what carries messages, or what a script is told to use; `nccl` needs a CUDA "
-        "device for every rank; `auto` is `nccl` where every device is CUDA's, else `gloo`"
+        description="what carries messages; of a script, what it uses by its own choice: only "
+        "gloo's collectives are cut; `nccl` needs a CUDA device for every rank; `auto` is `nccl` "
+        "where every device is CUDA's, else `gloo`"
     ),
 ]
 Steps = Annotated[
@@ -222,8 +223,8 @@ class PlacedJob(Frozen):
 
     kind: Literal["placed"] = Field(description="how the job runs")
     model: Text = Field(
-        description="`package.module:function`; the module is looked for in `workdir`, then beside "
-        "the plan"
+        description="`package.module:function`; the module is looked for in `workdir`, then, "
+        "without `launch`, beside the plan"
     )
     batch: Count = Field(description="the number of examples in a step")
     accumulate: CountOrAuto = Field(

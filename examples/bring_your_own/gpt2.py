@@ -1,6 +1,7 @@
 """GPT-2 of transformers, unchanged, that learns to write a text byte by byte.
 
-Install `transformers` beside Placewire on every server. The plan is plan.yaml, in this folder.
+docs/cluster.md ("Starting ranks over SSH") says how to install `transformers` on servers. The plan
+is plan.yaml, in this folder.
 """
 
 from pathlib import Path

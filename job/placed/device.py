@@ -27,7 +27,7 @@ def use_device(spec: RankSpec, placement: Placement) -> DeviceType:
         raise JobError(
             f"{spec.device} is of type {device.type!r}, and this server has "
             f"{torch.cuda.device_count()} CUDA devices that torch can use",
-            "give a processor a type that begins with `cpu`; a GPU needs a CUDA build of torch",
+            "give a processor the type `cpu` or `cpu:NAME`; a GPU needs a CUDA build of torch",
         )
     if spec.backend == "gloo" and spec.world_size > 1:
         raise JobError(

@@ -127,8 +127,8 @@ def parser(prog: str) -> argparse.ArgumentParser:
     measured.add_argument(
         "--device-type",
         default="cpu",
-        help="device type that the times are for, as in the cluster file; one that begins with cpu "
-        "is measured on the processor, others on the CUDA device; default: cpu",
+        help="device type that the times are for, as in the cluster file; cpu and cpu:NAME are "
+        "measured on the processor, others on the CUDA device; default: cpu",
     )
     measured.add_argument(
         "--threads", type=positive, default=1, help="threads of each operator; default: 1"

@@ -749,7 +749,6 @@ def test_the_model_is_not_imported(tmp_path: Path) -> None:
     ("types", "asked", "got"),
     [
         (("cpu:epyc:8", "cpu"), "auto", "gloo"),
-        (("rtx4080s", "cpu"), "auto", "gloo"),
         (("rtx4080s", "h200"), "auto", "nccl"),
         (("rtx4080s", "h200"), "gloo", "gloo"),
         (("rtx4080s", "h200"), "nccl", "nccl"),
@@ -763,6 +762,19 @@ def test_the_backend_is_what_every_device_can(types: tuple[str, str], asked: str
     assert plan(document).backend == got
     document["job"] = {"kind": "replay", "graph": "pyproject.toml", "steps": 1}
     assert plan(document).backend == "gloo", "a replay needs no GPU, whatever it plays"
+
+
+def test_processors_and_gpus_are_for_scripts_alone() -> None:
+    """`controller init` writes such a plan where only some servers have a GPU."""
+    document = plan_document(2)
+    document["cluster"]["servers"][1]["devices"][0]["type"] = "h200"
+    with pytest.raises(
+        PlanError, match="s1 has 'cpu', s2 'h200'; list servers of one kind"
+    ) as told:
+        plan(document)
+    assert "cluster.servers" in str(told.value)
+    document["job"] = {"kind": "torchrun", "script": "examples/ddp.py"}
+    assert plan(document).backend == "gloo"
 
 
 @pytest.mark.parametrize(
