@@ -39,30 +39,25 @@ def start(words: list[str], folder: Path, plan_name: str) -> Path:
     begin."""
     path, descriptor = new_output(folder, plan_name)
     try:
-        # Not a Popen: this process neither ends the other nor waits for its end.
-        process = os.posix_spawn(
-            sys.executable,
+        process = subprocess.Popen(
             [sys.executable, "-P", "-m", "placewire.controller.detached", str(path), *words],
-            {**os.environ, "PYTHONUNBUFFERED": "1"},
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_DUP2, descriptor, 1),
-                (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
-            ],
-            setsid=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=descriptor,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
     finally:
         os.close(descriptor)
+    # It may outlive this process. A Popen that is dropped while its process runs warns of that.
+    end = threading.Thread(target=process.wait, daemon=True)
+    end.start()
     until = time.monotonic() + _BEGIN_SECONDS
-    while not has_begun(path) and not _has_ended(process) and time.monotonic() < until:
+    while not has_begun(path) and end.is_alive() and time.monotonic() < until:
         time.sleep(_LOOK_SECONDS)
     if not has_begun(path):
         raise OSError(0, "the command did not begin: is the disk full?", str(path))
     return path
-
-
-def _has_ended(child: int) -> bool:
-    return os.waitpid(child, os.WNOHANG)[0] == child
 
 
 def main() -> None:

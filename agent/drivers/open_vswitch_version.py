@@ -9,16 +9,20 @@ from placewire.agent.drivers.command import run
 from placewire.agent.drivers.ovsdb_connection import connected
 from placewire.agent.reconcile.effects import EffectError
 
+_NUMBERS = re.compile(r"\b(\d+\.\d+(\.\d+)?)\b")
+
 
 def open_vswitch_version(remote: str) -> str:
-    """The version that the database has, where Open vSwitch's start script writes it; that of the
-    installed program where the database says none or does not answer. Raises EffectError where
-    there is neither."""
+    """The version that the database has: Open vSwitch's start script (ovs-ctl) writes that of the
+    installed program there when it starts ovsdb-server, and nobody later. That of the installed
+    program where the database names none or does not answer. Raises EffectError where there is
+    neither."""
     with suppress(EffectError), connected(remote) as database:
         for version in database.switch.ovs_version:
-            return str(version)
+            if _NUMBERS.search(version):
+                return str(version)
     text = run(["ovs-vswitchd", "--version"])
-    match = re.search(r"\b(\d+\.\d+(\.\d+)?)\b", text)
+    match = _NUMBERS.search(text)
     if match is None:
         raise EffectError(f"ovs-vswitchd --version says {text.strip()!r}, which names no version")
     return match[1]

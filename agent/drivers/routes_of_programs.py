@@ -35,7 +35,8 @@ def routes_of_programs(
 
     def is_made(line: str) -> bool:
         said = [(name, *identified(line)) for name in interfaces_of(line)]
-        # A link-local address never moves; NetworkManager makes its route, with a metric.
+        # As a link-local address stays on its NIC, so does the kernel's route with it, which
+        # NetworkManager may make in the kernel's stead, with a metric.
         if is_of_v6(line) and any(one[1].startswith(("fe80::", "ff00::")) for one in said):
             return True
         if any(one in made for one in said):

@@ -16,21 +16,34 @@ from placewire.job.contract.interpreter import interpreter_of, runs_modules
 LONGEST_SECONDS = 60
 # Defines look(script, is_module, words, environment), for a program on the script's server. It
 # answers with what `problem_in` reads. torchrun is a part of torch: who lacks that could not run
-# the script.
+# the script. No module is imported, not even a package to look into: that would run its code, and
+# find_spec("train.py") of importlib.util all of train.py.
 LOOK = f"""
 import json, os, signal, subprocess
 INSIDE = '''
-import importlib.util as u, json, os, sys
+import importlib.machinery as m, json, os, sys
+def found(module):
+    package, _, name = module.rpartition(".")
+    path = None
+    if package:
+        above = found(package)
+        path = above and above.submodule_search_locations
+        if not path:
+            return None
+    for finder in sys.meta_path:
+        # By its whole name it would ask what was imported for the path of a namespace package.
+        spec = finder.find_spec(name if finder is m.PathFinder else module, path)
+        if spec is not None:
+            return spec
+    return None
 def runs(module):
-    try:
-        spec = u.find_spec(module)
-        package = spec is not None and spec.submodule_search_locations is not None
-        return (u.find_spec(module + ".__main__") if package else spec) is not None
-    except ModuleNotFoundError:
-        return False
+    spec = found(module)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = found(module + ".__main__")
+    return spec is not None
 script = runs(sys.argv[1]) if sys.argv[2:] == ["module"] else os.path.isfile(sys.argv[1])
-found = script, u.find_spec("torch") is not None
-print(json.dumps(dict(zip(("script", "torch"), found))))
+answers = script, found("torch") is not None
+print(json.dumps(dict(zip(("script", "torch"), answers))))
 '''
 def look(script, is_module, words, environment):
     try:

@@ -10,10 +10,11 @@ import importlib.machinery
 import re
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from placewire.agent.contract.entries import bridge_name
+from placewire.job.contract.interpreter import runs_modules
 from placewire.job.contract.rdma import rdma_choices
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.learning_rate_schedule import LearningRateSchedule
@@ -157,6 +158,8 @@ def _optimizer_mistakes(optimizer: PlanOptimizer) -> Iterator[Mistake]:
 
 
 def _job_mistakes(job: Job) -> Iterator[Mistake]:
+    if job.kind == "torchrun" and runs_modules(job.python_words):
+        yield from _module_mistakes(job.script)
     if job.kind != "placed":
         return
     yield from _optimizer_mistakes(job.optimizer)
@@ -177,6 +180,17 @@ def _job_mistakes(job: Job) -> Iterator[Mistake]:
         )
     if _model_path(job) is None:
         yield "job.model", f"{shown(job.model)} is no model path; give package.module:function"
+
+
+def _module_mistakes(script: str) -> Iterator[Mistake]:
+    if "/" in script or script.startswith(".") or script.endswith(".py"):
+        relative = PurePosixPath(script).name if script.startswith("/") else script
+        name = relative.removesuffix(".py").lstrip("./").replace("/", ".")
+        yield (
+            "job.script",
+            f"{shown(script)} is no module, which job.python runs, as it ends with -m; give the "
+            f"module's name, {shown(name)}",
+        )
 
 
 def _model_path(job: PlacedJob) -> tuple[str, str] | None:

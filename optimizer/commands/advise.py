@@ -51,7 +51,13 @@ def parser(prog: str) -> argparse.ArgumentParser:
         "1 2 4 8 …` writes them; ddp and fsdp need one with a micro-batch for each device",
     )
     add_cluster_arguments(made)
-    made.add_argument("--time-limit", type=seconds, default=60.0, help="seconds; default: 60")
+    made.add_argument(
+        "--time-limit",
+        type=seconds,
+        default=60.0,
+        help="seconds for reading, simulating DDP, FSDP and pipelines, and the search, which has "
+        "at least half; default: 60",
+    )
     made.add_argument("--seed", type=whole, default=0, help="seed of the search; default: 0")
     made.add_argument(
         "--out", type=output_file, help="placement file to write; gzip if it ends in .gz"

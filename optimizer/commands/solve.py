@@ -152,7 +152,12 @@ def _add_search_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gap", type=fraction, default=0.05, help="stop this near to the bound; default: 5%%"
     )
-    parser.add_argument("--time-limit", type=seconds, default=60.0, help="seconds; default: 60")
+    parser.add_argument(
+        "--time-limit",
+        type=seconds,
+        default=60.0,
+        help="seconds for reading and the search, which has at least half; default: 60",
+    )
     parser.add_argument(
         "--start",
         type=Path,

@@ -101,7 +101,7 @@ FAST = 100_000_000_000
 CASES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "tool": ("error", "tools", "tc is not installed", {"missing_tools": ("tc",)}),
     "no switch": ("error", "Open vSwitch", "is not installed", {"switch.version": None}),
-    "old switch": ("error", "Open vSwitch", "version 2.17.9 is older than 3.1",
+    "old switch": ("error", "Open vSwitch", "version 2.17.9 (ovs_version in its database, ",
                    {"switch.version": "2.17.9-1ubuntu2"}),
     "no socket": ("error", "/run/db.sock", "no such socket", socket(there=False, writable=None)),
     "socket": ("error", "/run/db.sock", "placewire may not write it (root:root 0750)",

@@ -113,17 +113,25 @@ def test_addresses_and_routes_move_to_the_bridge_and_come_back_as_they_were(
     assert server.sh("ip -6 -br address show dev nic0").split()[2:-1] == order
 
 
-def test_a_link_local_route_that_a_network_manager_made_stays_on_its_nic(
-    server_with_v6: ServerUnderTest,
+@pytest.mark.parametrize(
+    ("route", "then_on"),
+    [
+        # NetworkManager makes it in the kernel's stead, with a metric of its own.
+        ("fe80::/64 proto kernel metric 1025", "nic0"),
+        # Once the NIC is a port, only the bridge leads to neighbours.
+        ("fe80::/64 proto static metric 70", "pw-nic0"),
+        ("fe80::77 proto static metric 1024", "pw-nic0"),
+    ],
+)
+def test_a_link_local_route_moves_unless_it_is_in_the_place_of_the_kernels(
+    server_with_v6: ServerUnderTest, route: str, then_on: str
 ) -> None:
-    """NetworkManager makes it in the kernel's stead, with a metric of its own."""
     server = server_with_v6
-    route = "fe80::/64 proto kernel metric 1025"
     server.sh(f"ip -6 route add {route} dev nic0")
     before = _snapshot(server)
     _stage(server)
-    assert route in server.sh("ip -6 route show dev nic0")
-    assert route not in server.sh("ip -6 route show table all dev pw-nic0")
+    there = [on for on in ("nic0", "pw-nic0") if route in server.sh(f"ip -6 route show dev {on}")]
+    assert there == [then_on]
     assert server.inside(keeping.restore, server.config, 1).succeeded
     assert list(differences(before, _snapshot(server))) == []
 

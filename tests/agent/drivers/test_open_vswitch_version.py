@@ -44,6 +44,9 @@ def test_the_version_is_the_databases_or_else_the_programs(server: ServerUnderTe
     program = server.sh("ovs-vswitchd --version").splitlines()[0].split()[-1]
     server.vsctl("clear Open_vSwitch . ovs_version")
     assert server.inside(open_vswitch_version, remote) == program
+    for names_none in ("'\"\"'", "unknown"):
+        write_version(server, names_none)
+        assert server.inside(open_vswitch_version, remote) == program
     write_version(server, "2.17.9")
     assert server.inside(open_vswitch_version, remote) == "2.17.9"
     assert server.inside(open_vswitch_version, "unix:/nobody/listens.sock") == program
@@ -60,8 +63,10 @@ def test_an_agent_on_an_old_open_vswitch_changes_nothing_and_says_why(
     assert controller.wait_for_agent()["capabilities"]["open_vswitch_version"] == "2.17.9"
     (refusal,) = controller.ask(Preview(desired=desired_state()))["result"]["refusals"]
     assert refusal["where"] == "Open vSwitch"
-    assert "2.17.9 is older than 3.1" in refusal["what"]
+    assert "2.17.9 (ovs_version in its database, " in refusal["what"]
+    assert "is older than 3.1" in refusal["what"]
     assert "install Open vSwitch 3.1 or newer" in refusal["remedy"]
+    assert "ovs-vsctl get Open_vSwitch . ovs_version" in refusal["remedy"]
     report = controller.ask(Stage(desired=desired_state(), lease_seconds=30))["result"]
     assert not report["succeeded"]
     assert server.snapshot() == before

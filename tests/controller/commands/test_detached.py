@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -85,6 +86,30 @@ def test_nothing_of_it_is_left_to_whoever_started_it(logs: Path) -> None:
     assert process is not None
     streams = [str(Path(f"/proc/{os.getsid(process)}/fd/{k}").readlink()) for k in range(3)]
     assert streams == [os.devnull, str(output), os.devnull]
+
+
+def test_what_it_does_not_need_is_closed(logs: Path) -> None:
+    """Else who waits for the end of a pipe, or for `flock FILE controller apply --detach`, waits
+    for the end of the training."""
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+    start([sys.executable, "-c", _PATIENT], logs, "small")
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        assert select.select([pipe], [], [], 5)[0] and pipe.read() == b""
+
+
+@pytest.mark.parametrize("closed", ["<&-", "<&- >&-", "<&- >&- 2>&-"])
+def test_it_begins_where_streams_are_closed(logs: Path, closed: str) -> None:
+    """The file of its output is then 0, or takes another stream's number."""
+    program = (
+        "import sys; from pathlib import Path; from placewire.controller.detached import start; "
+        "start([sys.executable, '-c', sys.argv[2]], Path(sys.argv[1]), 'small')"
+    )
+    begin = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", program]
+    subprocess.run([*begin, logs, _PATIENT], check=True, cwd=ROOT, timeout=_SECONDS)
+    (output,) = files_of(logs, "small", ".out")
+    wait_until(lambda: begun(output))
 
 
 def test_stop_interrupts_it_and_shows_what_it_does_then(

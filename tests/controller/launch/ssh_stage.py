@@ -13,10 +13,10 @@ from placewire.controller.launch.ssh_connecting import Login
 from placewire.controller.launch.ssh_connection import Surroundings
 from placewire.job.contract.specification import RankEvent, RankSpec
 from tests.controller.launch.rank_programs import PRELUDE
+from tests.controller.launch.sshd import Keys
 from tests.paths import ROOT
 
 ADDRESS = "127.0.0.1"
-
 
 PRIVATE = "a secret of the job"
 
@@ -30,6 +30,12 @@ def launcher_of(login: Login, *program: str, **changes: Any) -> SshLauncher:
     more: dict[str, Any] = {"program": program} if program else {}
     servers = dict.fromkeys(("s1", "s2"), ADDRESS)
     return SshLauncher(servers, login, around(**changes), plan="small", **more)
+
+
+def folders(login: Login) -> set[str]:
+    """The folders of programs that are on this machine now."""
+    assert login.key is not None
+    return {path.name for path in Keys(login.key.parent).temporary.glob("placewire-*")}
 
 
 class Stage:

@@ -24,17 +24,12 @@ from placewire.controller.launch.ssh_connecting import Login
 from placewire.controller.launch.ssh_connection import SshServer
 from placewire.controller.launch.ssh_patience import Patience
 from tests.controller.launch.ssh_stage import ADDRESS, around, launcher_of
-from tests.controller.launch.sshd import Keys, make_keys, running_sshd
+from tests.controller.launch.sshd import Keys, running_sshd
 from tests.free_port import free_port
 
 pytestmark = pytest.mark.network
 
 HANGS = {"ForceCommand": "sleep 600"}  # As a ~/.bashrc that never comes to its end.
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
-    return make_keys(tmp_path_factory.mktemp("ssh"))
 
 
 @contextmanager

@@ -49,6 +49,10 @@ def _torchrun(**more: Any) -> Edit:
     return _set("job", to={"kind": "torchrun", "script": "examples/ddp.py", **more})
 
 
+def _module(script: str) -> Edit:
+    return _torchrun(script=script, python=["python3", "-m"])
+
+
 def _script_without_a_common_rail(document: dict[str, Any]) -> None:
     _torchrun()(document)
     servers = document["cluster"]["servers"]
@@ -178,6 +182,10 @@ MISTAKES = {
     "no text": (_set(*SERVER, "name", to=7), "servers[1].name", "a text; put it in quotes"),
     "kind": (_set("job", "kind", to="train"), "job.kind", "'placed' or 'replay'"),
     "no script": (_torchrun(script="none.py"), "job.script", "no file"),
+    "a file as a module": (_module("train.py"), "job.script", "the module's name, 'train'"),
+    "a path as a module": (_module("./pkg/train.py"), "job.script", "name, 'pkg.train'"),
+    "a whole path as a module": (_module("/srv/train.py"), "job.script", "name, 'train'"),
+    "a relative module": (_module(".pkg.train"), "job.script", "name, 'pkg.train'"),
     "traffic of nobody": (_torchrun(traffic={"s9": {"s1": 1}}), "job.traffic", "'s9' is no server"),
     "traffic to oneself": (_torchrun(traffic={"s1": {"s1": 1}}), "job.traffic.s1", "to itself"),
     "no traffic": (_torchrun(traffic={"s1": {"s2": 0}}), "job.traffic", "nobody sends"),

@@ -1,0 +1,64 @@
+"""A script's interpreter finds a module as `-m` does, and runs none of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from placewire.controller.launch.script_look import PROGRAM, asking, problem_in
+
+_RUN = "open('run', 'w')"
+_FILES = {
+    "train.py": _RUN,
+    "needs/__init__.py": f"{_RUN}; import no_such_package",
+    "needs/train.py": _RUN,
+    "raises/__init__.py": f"{_RUN}; raise RuntimeError('mine')",
+    "raises/__main__.py": _RUN,
+    "without_main/__init__.py": _RUN,
+    "namespace/inner/train.py": _RUN,
+    "namespace/inner/__main__.py": _RUN,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in _FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("script", "is_found"),
+    [
+        ("train", True),
+        ("needs.train", True),
+        ("raises", True),
+        ("namespace.inner", True),
+        ("namespace.inner.train", True),
+        ("json.tool", True),
+        ("without_main", False),
+        ("namespace", False),
+        ("needs.none", False),
+        ("none.train", False),
+        ("train.py", False),
+        (".needs", False),
+        ("needs.", False),
+    ],
+)
+def test_a_module_is_found_and_not_run(folder: Path, script: str, is_found: bool) -> None:
+    words = [sys.executable, "-m"]
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", PROGRAM, asking(script, words, {})],
+        cwd=folder, capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    answer = json.loads(done.stdout)
+    assert answer.get("script") is is_found, answer
+    problem = problem_in({**answer, "torch": True}, script, words)
+    assert (problem is None) == is_found
+    assert problem is None or "is not found there by" in problem[0]
+    assert not (folder / "run").exists()
