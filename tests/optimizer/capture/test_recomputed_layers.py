@@ -125,7 +125,10 @@ def test_a_layer_that_is_called_several_times_is_several() -> None:
 
 
 def test_a_model_without_a_list_of_layers_is_refused() -> None:
-    with pytest.raises(CaptureError, match=r"no_list: there are no layers .*Sequential.*, and leave out job\.recompute$"):
+    with pytest.raises(
+        CaptureError,
+        match=r"no_list: there are no layers .*Sequential.*, and leave out job\.recompute$",
+    ):
         step(LAYERED + "no_list", "all")
 
 
