@@ -20,8 +20,9 @@ _OF_THE_MEASUREMENT = (
 
 def joined(graphs: Mapping[str, OperatorGraph]) -> OperatorGraph:
     """Returns one graph with the device types in this order; memory of operators, of a rank's
-    program and of the step on one device is the largest on any server. graphs: by device type, with its times, and `server` in
-    the notes. Raises GraphError, naming both servers, where two captured different steps.
+    program and of the step on one device is the largest on any server. graphs: by device type, with
+    its times, and `server` in the notes. Raises GraphError, naming both servers, where two captured
+    different steps.
     """
     (first_type, first), *others = graphs.items()
     for device_type, graph in others:
