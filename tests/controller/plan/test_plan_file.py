@@ -286,6 +286,11 @@ MISTAKES = {
         "leave one of them out",
     ),
     "autocast": (_set("job", "autocast", to="fp8"), "job.autocast", "'bf16'"),
+    "fp16": (
+        _set("job", "autocast", to="fp16"),
+        "job.autocast",
+        "found 'fp16'; accepted: 'bf16', because gradients in fp16 need a scaler",
+    ),
     "momentum of adamw": (
         _set("job", "optimizer", to={"name": "adamw", "momentum": 0.9}),
         "job.optimizer.momentum",
