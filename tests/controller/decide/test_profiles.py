@@ -334,7 +334,6 @@ async def test_the_real_program_measures_and_keeps_by_structure(tmp_path: Path) 
     async def graph() -> Path:
         job = of.job
         assert isinstance(job, PlacedJob)
-        job = job.model_copy(update={"recompute": "none"})
         return await profiled_graph(of, job, Path("plan.yaml"), NoLauncher(), tmp_path, said.append)
 
     file = await graph()

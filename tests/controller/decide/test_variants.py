@@ -90,7 +90,7 @@ class Cutting(Servers):
 class Asking:
     def __init__(self, cache: Path, servers: int = 2, **job: Any) -> None:
         document = plan_document(servers)
-        document["job"] |= {"batch": 4, "accumulate": "auto", **job}
+        document["job"] |= {"batch": 4, "accumulate": "auto", "recompute": "auto", **job}
         self.plan: Plan = plan(document)
         self.cache, self.said, self.servers = cache, list[str](), Cutting()
 
@@ -251,9 +251,9 @@ async def test_a_step_with_a_batch_norm_that_cannot_be_profiled_whole_is_not_cut
 
 def test_how_many_micro_batches_is_decided_where_the_plan_says_nothing() -> None:
     document = plan_document(2)
-    del document["job"]["accumulate"]
+    del document["job"]["accumulate"], document["job"]["recompute"]
     job = plan(document).job
-    assert isinstance(job, PlacedJob) and job.accumulate == "auto"
+    assert isinstance(job, PlacedJob) and job.accumulate == job.recompute == "auto"
 
 
 async def decided(of: Plan, servers: Cutting, cache: Path, said: list[str]) -> PlacementDecision:

@@ -456,7 +456,7 @@ def test_clipped_gradients_are_in_one_piece_where_the_shards_are_to_be_decided()
 
 
 def test_a_job_cut_as_one_of_them_says_so() -> None:
-    job = _job(accumulate="auto", shards="auto", batch=2)
+    job = _job(accumulate="auto", shards="auto", recompute="auto", batch=2)
     assert (job.accumulate, job.shards) == ("auto", "auto")
     one = job.cut_as(job.cuts(2)[2])
     assert (one.accumulate, one.shards) == (2, 2)
