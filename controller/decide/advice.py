@@ -22,7 +22,8 @@ async def advise(
     plan: Plan, plan_file: Path, launcher: Launcher, cache: Path, say: Say, *, as_json: bool
 ) -> str:
     """What `optimizer advise` prints of the plan's step, in every number of micro-batches and
-    shards, on the plan's cluster. Raises PlanError where the job is not placed by us, and what
+    shards, and with layers computed again where a device cannot hold it and the plan does not say
+    which, on the plan's cluster. Raises PlanError where the job is not placed by us, and what
     variants_of and run_relayed raise."""
     if not isinstance(plan.job, PlacedJob):
         what = f"advise compares ways to train a captured model, and this job is {plan.job.kind}"

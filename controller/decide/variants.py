@@ -1,4 +1,5 @@
-"""Captures and profiles a job's step in each number of micro-batches and shards to choose from.
+"""Captures and profiles a job's step in each number of micro-batches and shards to choose from, and
+with layers computed again where a device cannot hold it.
 
 Where there are several, each is measured quickly, and the one that is taken is measured again.
 """
@@ -73,10 +74,10 @@ async def variants_of(
                 raise
             failed = failed if is_added else error
             if isinstance(error, PlanError) and is_added:
-                has_layers, left = (
-                    False,
-                    deque(other for other in left if other.recompute == "none"),
-                )
+                has_layers = False
+                left = deque(other for other in left if other.recompute == "none")
+                say(f"layers are not computed again: {error.mistakes[0][1]}")
+                continue
             if isinstance(error, OutOfMemory) and has_layers:
                 left.extendleft(_recomputed(job, one))
             if quickly or left:

@@ -22,6 +22,7 @@ from placewire.controller.plan.values import (
     OptimizerName,
     OptionValue,
     PathText,
+    PlanAutocast,
     SecretText,
     Seed,
     Threads,
@@ -246,7 +247,7 @@ class PlacedJob(Frozen):
         "shortest, and `none` where the whole step fits into each device's memory; what the model "
         "has in `torch.utils.checkpoint` is computed again in any case",
     )
-    autocast: Literal["bf16"] | None = Field(
+    autocast: PlanAutocast = Field(
         None, description="runs model and loss under `torch.autocast`; none: without it"
     )
     optimizer: PlanOptimizer = Field(PlanOptimizer(), description="what updates the parameters")

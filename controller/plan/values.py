@@ -209,6 +209,16 @@ def _engine(name: str) -> str:
     return name
 
 
+def _autocast(value: object) -> object:
+    """Says why fp16, which torch.autocast takes, is not accepted; Literal refuses all others."""
+    if isinstance(value, str) and value.lower() in ("fp16", "float16", "half"):
+        raise ValueError(
+            f"found {shown(value)}; accepted: 'bf16', because gradients in fp16 need a scaler "
+            "(torch.amp.GradScaler), which a captured step has no place for"
+        )
+    return value
+
+
 def _or_auto(of: Check) -> Check:
     """Also accepts auto. Two types of a union would each have a message of their own."""
     accepted = f"{of.accepted}, or auto"
@@ -259,6 +269,7 @@ SshPath = Annotated[Text, AfterValidator(Check(_FOR_SSH_ACCEPTED, _path_for_ssh)
 Folder = Annotated[Text, AfterValidator(_folder)]
 Version = BeforeValidator(Check("1", _version))
 TrafficMatrix = Annotated[Mapping[str, Mapping[str, float]], BeforeValidator(_matrix)]
+PlanAutocast = Annotated[Literal["bf16"] | None, BeforeValidator(_autocast)]
 Count = Annotated[int, BeforeValidator(_count)]
 CountOrAuto = Annotated[int | Literal["auto"], BeforeValidator(_or_auto(_count))]
 TcpPort = Annotated[int, BeforeValidator(whole(1, 65_535))]

@@ -37,26 +37,26 @@ def note_layers(graph: fx.Graph, recompute: Recompute, backward: set[fx.Node], w
         return
     behind = backward_half(graph, backward)
     forward = [node for node in graph.nodes if node.op == "call_function" and node not in behind]
-    parts = _parts(forward, _layers(forward))
-    if len(parts) < 2:
+    layers = _layers(forward)
+    if len(layers) < 2:
         raise CaptureError(
             f"{where}: there are no layers to compute again, because the model calls no list of "
-            "modules (torch.nn.Sequential or ModuleList) one after the other; make one, wrap what "
-            "is to be computed again in torch.utils.checkpoint, or leave out job.recompute"
+            "modules (torch.nn.Sequential or ModuleList) one after the other; make one, or wrap "
+            "what is to be computed again in torch.utils.checkpoint, and leave out job.recompute"
         )
-    free = [part for part in parts if all(checkpoint_of(node) is None for node in part)]
-    if not free:
+    parts = _parts(forward, _without_checkpoints(layers))
+    if not parts:
         raise CaptureError(
             f"{where}: the model has torch.utils.checkpoint in all of its layers, which are "
             "computed again for it: take it out, or leave out job.recompute"
         )
-    for number, part in enumerate(free[:: 2 if recompute == "half" else 1]):
+    for number, part in enumerate(parts[:: 2 if recompute == "half" else 1]):
         for node in part:
             note_checkpoint(node, f"layer {number}")
 
 
 def _layers(forward: Nodes) -> list[Nodes]:
-    """In the order of their first nodes."""
+    """The layers are in the order of their first nodes."""
     made = _made_bytes(forward)
     largest = _LARGEST_PART * sum(made.values())
     found, left = list[Nodes](), [(forward, 0)]
@@ -68,13 +68,13 @@ def _layers(forward: Nodes) -> list[Nodes]:
                 left.append((element, depth + 1))
             else:
                 found.append(element)
-    place = {node: k for k, node in enumerate(forward)}
-    return sorted(found, key=lambda layer: place[layer[0]])
+    position = {node: k for k, node in enumerate(forward)}
+    return sorted(found, key=lambda layer: position[layer[0]])
 
 
 def _elements(nodes: Nodes, depth: int) -> list[Nodes]:
-    """The elements of lists that lie inside so many other elements. One that is called several
-    times is several; torch's stack has a key for each call."""
+    """The elements of lists at this depth: those of depth 1 lie in an element of depth 0. One that
+    is called several times is several; torch's stack has a key for each call."""
     found = dict[str, list[fx.Node]]()
     for node in nodes:
         stack = node.meta.get("nn_module_stack") or {}
@@ -84,21 +84,31 @@ def _elements(nodes: Nodes, depth: int) -> list[Nodes]:
     return list(found.values())
 
 
-def _parts(forward: Nodes, layers: Sequence[Nodes]) -> list[Nodes]:
+def _without_checkpoints(layers: Sequence[Nodes]) -> list[list[Nodes]]:
+    """The layers in which the model has no checkpoint; those in a row are together."""
+    rows = itertools.groupby(
+        layers, key=lambda layer: any(checkpoint_of(node) is not None for node in layer)
+    )
+    return [list(row) for has_checkpoint, row in rows if not has_checkpoint]
+
+
+def _parts(forward: Nodes, rows: Sequence[Sequence[Nodes]]) -> list[Nodes]:
     """Joins layers in a row, so many that the sum of what lies between parts and of what one part
-    holds is least."""
-    if not layers:
-        return []
-    made, place = _made_bytes(forward), {node: k for k, node in enumerate(forward)}
-    inside = sum(made[node] for layer in layers for node in layer)
-    between = 0
+    holds is least, but at most half of all layers."""
+    made, ahead, layers = _made_bytes(forward), set(forward), list(itertools.chain(*rows))
+    inside = between = 0
     for layer in layers:
         own = set(layer)
-        read = [node for node in layer if any(u in place and u not in own for u in node.users)]
+        its = {storage_of(node) or node for node in layer if made[node]}
+        read = [node for node in layer if any(u in ahead and u not in own for u in node.users)]
         handed_on: dict[Hashable, int] = {storage_of(one) or one: _bytes(one) for one in read}
-        between += sum(handed_on.values())
-    each = max(1, round(math.sqrt(len(layers) * between / max(inside, 1))))
-    return [list(itertools.chain(*layers[k : k + each])) for k in range(0, len(layers), each)]
+        between += sum(size for storage, size in handed_on.items() if storage in its)
+        inside += sum(made[node] for node in layer)
+    least = round(math.sqrt(len(layers) * between / max(inside, 1)))
+    each = max(1, min(least, len(layers) // 2))
+    return [
+        list(itertools.chain(*row[k : k + each])) for row in rows for k in range(0, len(row), each)
+    ]
 
 
 def _made_bytes(nodes: Nodes) -> dict[fx.Node, int]:
@@ -106,9 +116,9 @@ def _made_bytes(nodes: Nodes) -> dict[fx.Node, int]:
     known = {storage_of(node) for node in nodes[0].graph.find_nodes(op="placeholder")}
     made = dict[fx.Node, int]()
     for node in nodes:
-        place = storage_of(node)
-        made[node] = 0 if place in known and place is not None else _bytes(node)
-        known.add(place)
+        storage = storage_of(node)
+        made[node] = 0 if storage in known and storage is not None else _bytes(node)
+        known.add(storage)
     return made
 
 

@@ -9,17 +9,20 @@ import numpy as np
 
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
 
+# The largest of any device type counts.
+_LARGEST = ("program_bytes", "one_device_bytes")
 # Notes about the measurement of one device type; the other notes are about the captured step.
 _OF_THE_MEASUREMENT = (
     "server", "processor", "accelerator", "threads", "torch", "warm_up_steps", "samples",
-    "sum_of_medians_seconds", "whole_step_seconds", "calibration", "program_bytes",
+    "sum_of_medians_seconds", "whole_step_seconds", "calibration", *_LARGEST,
 )  # fmt: skip
 
 
 def joined(graphs: Mapping[str, OperatorGraph]) -> OperatorGraph:
-    """Returns one graph with the device types in this order; memory of operators, and of a rank's
-    program, is the largest on any server. graphs: by device type, with its times, and `server` in
-    the notes. Raises GraphError, naming both servers, where two captured different steps.
+    """Returns one graph with the device types in this order; memory of operators, of a rank's
+    program and of the step on one device is the largest on any server. graphs: by device type, with
+    its times, and `server` in the notes. Raises GraphError, naming both servers, where two captured
+    different steps.
     """
     (first_type, first), *others = graphs.items()
     for device_type, graph in others:
@@ -31,9 +34,9 @@ def joined(graphs: Mapping[str, OperatorGraph]) -> OperatorGraph:
         name: {k: g.notes[k] for k in _OF_THE_MEASUREMENT if k in g.notes}
         for name, g in graphs.items()
     }
-    programs = [m["program_bytes"] for m in measurements.values() if m.get("program_bytes")]
-    if programs:
-        common["program_bytes"] = max(programs)
+    for key in _LARGEST:
+        if known := [m[key] for m in measurements.values() if m.get(key)]:
+            common[key] = max(known)
     return replace(
         first.with_seconds(columns),
         activation_bytes=np.max([g.activation_bytes for g in graphs.values()], axis=0),

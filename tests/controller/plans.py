@@ -44,6 +44,7 @@ def plan_document(servers: int = 3, *, name: str = "small", rate: str = "50Mbit"
             "model": "placewire.examples.models.mlp:training_step",
             "batch": 16,
             "accumulate": 1,
+            "recompute": "none",
             "steps": 3,
         },
         "solve": {"time_limit": "5s"},

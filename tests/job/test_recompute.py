@@ -73,7 +73,7 @@ def test_several_ranks_train_as_one(tmp_path: Path) -> None:
 def test_layers_that_the_plan_has_recomputed_train_on_several_ranks_as_on_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And go on from a checkpoint that was made without."""
+    """They also go on from a checkpoint of a job that recomputes none."""
     model = MODELS + "plain"
     alone = job(tmp_path / "one", model=model)
     assert alone.begin() == 0

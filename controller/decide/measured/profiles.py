@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,8 +43,10 @@ _QUICKLY = ("--samples", "3", "--seconds", "5")
 _MOST_KNOWN = 32
 _MOST_KNOWN_BYTES = 128 * 2**20
 _MODEL_IS_WRONG = 3
-# How torch and Python say that there is no memory left, on a GPU and on a processor.
-_NO_MEMORY = ("OutOfMemoryError", "not enough memory", "MemoryError")
+# How torch, Python and the C library say that there is no memory left, on a GPU and on a processor.
+_NO_MEMORY = (
+    "MemoryError", "CUDA error: out of memory", "allocate memory", "not enough memory",
+)  # fmt: skip
 _NO_LAUNCH = (
     "is measured on a server that has it, and the plan does not say how to start programs there "
     "(launch: {kind: ssh})"
@@ -289,20 +292,28 @@ def _require_done(ended: Ended, asked: _Asked, server: str) -> None:
     if ended.status == 0:
         return
     tail = "".join(f"\n    {line}" for line in ended.tail[-12:])
-    if ended.status == _MODEL_IS_WRONG:
-        raise _refused(
-            asked.plan_file,
-            "job.model",
-            f"on {server}, for device type {asked.device_type}: {chr(10).join(ended.tail[-3:])}",
-        )
     killed = ended.status < 0
     how = f"was killed by signal {-ended.status}" if killed else f"ended with {ended.status}"
-    # The kernel kills (9) what takes too much.
-    short = ended.status == -9 or any(said in tail for said in _NO_MEMORY)
-    kind = OutOfMemory if short else PlacewireError
-    raise kind(
+    where = f"{server}, device type {asked.device_type}"
+    # The kernel kills what takes too much, but others may send this signal, too.
+    assumed = ended.status == -signal.SIGKILL
+    if assumed or any(said in tail for said in _NO_MEMORY):
+        why = ", which is taken as a lack of memory" if assumed else ""
+        raise OutOfMemory(
+            f"the profile {how}{why}{tail}",
+            where=where,
+            remedy="give `job.recompute: all`, a larger job.accumulate or the server more memory; "
+            "nothing was changed",
+        )
+    if ended.status == _MODEL_IS_WRONG:
+        said = "\n".join(ended.tail[-3:])
+        # The capture names the field where it is not the model that is wrong.
+        field = "job.recompute" if "job.recompute" in said else "job.model"
+        what = f"on {server}, for device type {asked.device_type}: {said}"
+        raise _refused(asked.plan_file, field, what)
+    raise PlacewireError(
         f"the profile {how}{tail}",
-        where=f"{server}, device type {asked.device_type}",
+        where=where,
         remedy="check job.python, job.workdir and the server's memory; nothing was changed",
     )
 

@@ -13,7 +13,7 @@ import pytest
 
 from placewire.controller.decide.measured import profiles
 from placewire.controller.decide.measured.profiles import STALENESS_PROGRAM, profiled_graph
-from placewire.controller.errors import JobFailed, PlacewireError, PlanError
+from placewire.controller.errors import JobFailed, OutOfMemory, PlacewireError, PlanError
 from placewire.controller.launch.launcher import NoLauncher, RankProcess, RunningProgram
 from placewire.controller.launch.programs import Ended
 from placewire.controller.plan.job import PlacedJob
@@ -188,9 +188,53 @@ async def test_a_profile_that_fails_is_named(asking: Asking, status: int, how: s
     assert how in failed.value.what and failed.value.what.endswith("out of\n    memory")
 
 
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (1, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB."),
+        (1, "torch.AcceleratorError: CUDA error: out of memory"),
+        (1, "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 B"),
+        (1, "RuntimeError: DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes."),
+        (1, "OSError: [Errno 12] Cannot allocate memory"),
+        (1, "MemoryError"),
+        # So does the optimizer report errors of the system, and those in a model's own lines.
+        (3, "error: : Cannot allocate memory"),
+        (3, "error: model.py:7: `torch.empty(10**13)`: RuntimeError: can't allocate memory"),
+    ],
+)
+async def test_a_lack_of_memory_is_told_with_what_takes_less(
+    asking: Asking, status: int, said: str
+) -> None:
+    asking.servers.failing["s2"] = Ended(status, b"", ("Traceback", said))
+    with pytest.raises(OutOfMemory) as failed:
+        await asking()
+    assert failed.value.where == "s2, device type cpu:slow"
+    assert said in failed.value.what and "is taken as" not in failed.value.what
+    assert "`job.recompute: all`, a larger job.accumulate" in failed.value.remedy
+
+
+async def test_a_profile_that_the_kernel_may_have_killed_is_assumed_to_lack_memory(
+    asking: Asking,
+) -> None:
+    asking.servers.failing["s2"] = Ended(-9, b"", ())
+    with pytest.raises(OutOfMemory, match="by signal 9, which is taken as a lack of memory"):
+        await asking()
+    asking.servers.failing["s2"] = Ended(-11, b"", ())
+    with pytest.raises(PlacewireError) as failed:
+        await asking()
+    assert not isinstance(failed.value, OutOfMemory)
+
+
 async def test_a_model_that_cannot_be_captured_is_the_plans_mistake(asking: Asking) -> None:
     asking.servers.failing["s1"] = Ended(3, b"", ("error: model.py:7 looks at data",))
     with pytest.raises(PlanError, match=r"(?s)job\.model: on s1, .* cpu: .*model.py:7 looks"):
+        await asking()
+
+
+async def test_the_field_that_a_refusal_names_is_the_plans_mistake(asking: Asking) -> None:
+    said = "error: m: there are no layers to compute again; or leave out job.recompute"
+    asking.servers.failing["s1"] = Ended(3, b"", (said,))
+    with pytest.raises(PlanError, match=r"(?s)\n  job\.recompute: on s1, .* no layers"):
         await asking()
 
 

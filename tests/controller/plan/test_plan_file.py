@@ -294,6 +294,11 @@ MISTAKES = {
         "leave one of them out",
     ),
     "autocast": (_set("job", "autocast", to="fp8"), "job.autocast", "'bf16'"),
+    "fp16": (
+        _set("job", "autocast", to="fp16"),
+        "job.autocast",
+        "found 'fp16'; accepted: 'bf16', because gradients in fp16 need a scaler",
+    ),
     "momentum of adamw": (
         _set("job", "optimizer", to={"name": "adamw", "momentum": 0.9}),
         "job.optimizer.momentum",
@@ -459,7 +464,7 @@ def test_clipped_gradients_are_in_one_piece_where_the_shards_are_to_be_decided()
 
 
 def test_a_job_cut_as_one_of_them_says_so() -> None:
-    job = _job(accumulate="auto", shards="auto", batch=2)
+    job = _job(accumulate="auto", shards="auto", recompute="auto", batch=2)
     assert (job.accumulate, job.shards) == ("auto", "auto")
     one = job.cut_as(job.cuts(2)[2])
     assert (one.accumulate, one.shards) == (2, 2)

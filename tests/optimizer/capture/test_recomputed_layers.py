@@ -92,13 +92,43 @@ def test_thin_layers_are_computed_again_in_groups() -> None:
     assert peak(every) < 0.8 * peak(none)
 
 
+def test_layers_beside_checkpoints_of_the_models_own_are_computed_again() -> None:
+    """The rows of four between them are joined three by three, and no further. What a group hands
+    on, and what its backward half does not read, is not computed again."""
+    captured = step(LAYERED + "some_checkpointed", "all", batch=64)
+    assert peak(captured) < peak(step(LAYERED + "some_checkpointed", batch=64))
+    assert layers_again(captured, "model") == {"1", "6", "7", "11"}
+
+
+def test_a_layer_that_hands_on_a_view_of_another_one_is_a_layer() -> None:
+    """Both were joined into one, and refused."""
+    captured = step(LAYERED + "viewing", "all")
+    assert captured.operators.types == step(LAYERED + "viewing").operators.types
+
+
+@pytest.mark.parametrize("name", ["dropping_and_normalising", "counting"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_what_is_drawn_or_written_stays_the_same(name: str, accumulate: int) -> None:
+    """Masks are drawn once, and running averages and buffers written once."""
+    plain = step(LAYERED + name, accumulate=accumulate)
+    again = step(LAYERED + name, "all", accumulate=accumulate)
+    assert layers_again(again, "model") == set("0123")
+    ours, theirs = train_captured(again, 3), train_captured(plain, 3)
+    assert ours.losses == theirs.losses and ours.values.keys() == theirs.values.keys()
+    for key, value in theirs.values.items():
+        assert torch.equal(ours.values[key], value), key
+
+
 def test_a_layer_that_is_called_several_times_is_several() -> None:
     again = [one for one in step(LAYERED + "shared", "all").operators.ids if "tanh" in one]
     assert len([one for one in again if one.endswith("_again")]) == 3
 
 
 def test_a_model_without_a_list_of_layers_is_refused() -> None:
-    with pytest.raises(CaptureError, match=r"no_list: there are no layers .*Sequential"):
+    with pytest.raises(
+        CaptureError,
+        match=r"no_list: there are no layers .*Sequential.*, and leave out job\.recompute$",
+    ):
         step(LAYERED + "no_list", "all")
 
 

@@ -21,7 +21,10 @@ def measured(
     device_type: str, seconds: float, workspace: tuple[int, int], program: int | None
 ) -> OperatorGraph:
     rows = [OperatorRow(id=i, type="any", seconds={device_type: seconds}) for i in "pq"]
-    notes = {"loss": "q", "server": f"on-{device_type}", "torch": "2.13", "program_bytes": program}
+    notes = {
+        "loss": "q", "server": f"on-{device_type}", "torch": "2.13", "program_bytes": program,
+        "one_device_bytes": 8 + sum(workspace),
+    }  # fmt: skip
     graph = build_graph(rows, [TensorRow("p", ("q",), 8)], notes=notes)
     return replace(graph, workspace_bytes=np.array(workspace))
 
@@ -37,6 +40,7 @@ def test_columns_stand_side_by_side_and_memory_is_the_most() -> None:
     assert graph.workspace_bytes.tolist() == [10, 9]
     assert graph.structure_hash == graphs["x"].structure_hash
     assert graph.notes["loss"] == "q" and graph.notes["program_bytes"] == 300
+    assert graph.notes["one_device_bytes"] == 24, "that of y, which is not the first"
     assert {k: v["server"] for k, v in graph.notes["profiles"].items()} == {
         "x": "on-x", "y": "on-y", "z": "on-z",
     }  # fmt: skip
