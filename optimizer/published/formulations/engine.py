@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,7 +21,9 @@ from placewire.optimizer.published.formulations.instance import Instance
 from placewire.optimizer.published.formulations.limits import refuse_too_large
 from placewire.optimizer.published.formulations.network import rates_per_rail
 from placewire.optimizer.published.formulations.papers import Formulation, PaperName, formulate
+from placewire.optimizer.published.formulations.program import Start
 from placewire.optimizer.published.formulations.solver import SolverName
+from placewire.optimizer.published.formulations.starts import starting_devices
 from placewire.optimizer.quantities import format_step
 from placewire.optimizer.simulation.simulate import recorded_priority
 
@@ -46,7 +49,9 @@ def solve(
             seconds, bound = time.monotonic() - began, max(answer.bound, 0.0) * horizon
             progress(Progress(seconds, answer.objective * horizon, bound, answer.rounds, words))
 
-    program = None if solver == "cp-sat" else formulation.draft.build()
+    program = None
+    if solver != "cp-sat":
+        program = replace(formulation.draft.build(), starts=_starts(problem, formulation))
     left = max(began + settings.time_limit_seconds - time.monotonic(), 0.0)
     if program is None:
         answer = child_process.solve_intervals(
@@ -64,6 +69,14 @@ def solve(
     if formulation.start is not None:
         priority = -answer.values[formulation.start]
     return Solution(device, priority, _rates(problem, formulation, answer.values))
+
+
+def _starts(problem: Problem, formulation: Formulation) -> tuple[Start, ...]:
+    devices = np.arange(formulation.x.shape[1])
+    return tuple(
+        Start(formulation.x.ravel(), (device[:, None] == devices).ravel().astype(np.float64))
+        for device in starting_devices(problem)
+    )
 
 
 def solver_of(name: PaperName, asked: SolverName) -> SolverName:

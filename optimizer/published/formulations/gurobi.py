@@ -71,6 +71,10 @@ def solve(program: Program, seconds: float, gap: float) -> Answer:
         model.Params.TimeLimit = seconds
         model.Params.MIPGap = gap
         model.Params.FeasibilityTol = 1e-8
+        model.NumStart = len(program.starts)
+        for k, start in enumerate(program.starts):
+            model.Params.StartNumber = k
+            values[start.columns].Start = start.values
         model.optimize()
         codes = gurobipy.GRB.Status
         words = {

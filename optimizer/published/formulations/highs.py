@@ -40,18 +40,26 @@ _MOST_FIXED_ROUNDS = 40
 
 
 def solve(program: Program, seconds: float, gap: float, heard: Heard | None = None) -> Answer:
-    """Solves within `seconds`, to the relative gap."""
+    """Solves within `seconds`, to the relative gap. The answer is never worse than the program's
+    best start."""
     deadline = time.monotonic() + seconds
-    if not len(program.hyperbolas):
-        return _mixed(program, None, seconds, gap)
-    tangents = _Tangents(program)
-    best = replace(NO_ANSWER, words="time limit")
+    tangents = _Tangents(program) if len(program.hyperbolas) else None
+    best = replace(_best_start(program, tangents, deadline), words="time limit", rounds=0)
+    if best.values is not None:
+        if heard is not None:
+            heard(best)
+        high = program.high.copy()
+        high[OBJECTIVE] = min(high[OBJECTIVE], best.objective * (1 + TOLERANCE))
+        program = replace(program, high=high)
+    if tangents is None:
+        found = _mixed(program, None, deadline - time.monotonic(), gap)
+        return found if found.objective <= best.objective else _of_start(best, found)
     while (left := deadline - time.monotonic()) > 0:
         found = _mixed(program, tangents, left, gap)
         bound = max(best.bound, found.bound)
         best = replace(best, bound=bound, words=found.words, rounds=best.rounds + 1)
         if found.values is None:
-            return replace(best, infeasible=found.infeasible and best.values is None)
+            return _of_start(best, found)
         known = tangents.count
         true = _with_whole_fixed(program, tangents, found.values)
         if true.objective < best.objective:
@@ -63,6 +71,34 @@ def solve(program: Program, seconds: float, gap: float, heard: Heard | None = No
         if tangents.count == known and "limit" not in found.words:
             return replace(best, words=f"no tangent left to add after {best.rounds} rounds")
     return replace(best, words="time limit")
+
+
+def _of_start(best: Answer, found: Answer) -> Answer:
+    """What was known before, with the bound and the words of a solve that found nothing better. No
+    better one exists where that is proven."""
+    if best.values is None:
+        return replace(best, infeasible=found.infeasible, bound=max(best.bound, found.bound))
+    if found.infeasible:
+        return replace(best, bound=best.objective, words="within the gap")
+    return replace(best, bound=max(best.bound, found.bound), words=found.words)
+
+
+def _best_start(program: Program, tangents: _Tangents | None, deadline: float) -> Answer:
+    """The best of the program's starts; NO_ANSWER where none is feasible."""
+    best = NO_ANSWER
+    for start in program.starts:
+        low, high = np.zeros(len(program.high)), program.high.copy()
+        low[start.columns] = high[start.columns] = start.values
+        options = {"time_limit": max(deadline - time.monotonic(), 0.01)}
+        result = _milp(program, tangents, low, high, program.whole, options)
+        if result.x is None:
+            continue
+        values = np.asarray(result.x, dtype=np.float64)
+        found = Answer(values, float(result.fun), -np.inf, infeasible=False, words="")
+        if tangents is not None:
+            found = _with_whole_fixed(program, tangents, values)
+        best = min(best, found, key=lambda answer: answer.objective)
+    return best
 
 
 @dataclass

@@ -135,7 +135,7 @@ NO_HYPERBOLAS = Hyperbolas(*(np.empty(0, dtype=np.int64) for _ in range(3)))
 @dataclass(frozen=True)
 class Program:
     """A program that is built: matrix is a scipy csr_array[rows, columns]; whole and equal are bool
-    arrays."""
+    arrays. starts: values with which the solver begins, each for some columns."""
 
     high: FloatArray
     whole: Any
@@ -143,6 +143,15 @@ class Program:
     limit: FloatArray
     equal: Any
     hyperbolas: Hyperbolas
+    starts: tuple[Start, ...] = ()
+
+
+@dataclass(frozen=True)
+class Start:
+    """columns int64[k] and their values float64[k]; the solver finds those of all others."""
+
+    columns: IntArray
+    values: FloatArray
 
 
 @dataclass(frozen=True)
