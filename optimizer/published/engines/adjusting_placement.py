@@ -6,7 +6,8 @@ of the operator before it, unless another device could start it earlier by more 
 send its largest output back. Where no device has room, the device with the lowest memory usage
 takes the operator (as the paper's text says; line 18 of the algorithm says the opposite). A
 transfer is a task of its own on both devices that it joins, one at a time on each (6.1), so that
-congestion is seen. The paper runs the method on its fused graph.
+congestion is seen. The method runs on the graph that the paper's own fusion makes (5.1), unless
+another reduction is asked for.
 
 Chosen where the paper leaves it open: the device before the first operator is the first device that
 can run it; a transfer starts when its tensor is there and both devices are free, in the order in
@@ -117,5 +118,5 @@ ENGINE = Engine(
     "Adjusting Placement: stays, unless leaving pays", solve, paper="Xu et al., Celeritas (2022)",
     section="5.2, algorithm 2; 6.1", decides="devices, order",
     sees="one transfer at a time at each device",
-    memory="static sum; best effort where all are full", unlike="yes",
+    memory="static sum; best effort where all are full", unlike="yes", reduction="celeritas",
 )  # fmt: skip

@@ -2,8 +2,8 @@
 
 Xu, Xie, Liao, Zhou: "Celeritas: fast optimizer for large dataflow graphs" (2022), sections 5.2 and
 6.2.2: operators in the order of CPD-TOPO fill one device until its memory is full, then the next.
-Where all are full, an operator goes to the device with the lowest memory usage (6.3). The paper
-runs the method on its fused graph.
+Where all are full, an operator goes to the device with the lowest memory usage (6.3). The method
+runs on the graph that the paper's own fusion makes (5.1), unless another reduction is asked for.
 """
 
 from __future__ import annotations
@@ -22,5 +22,5 @@ def solve(problem: Problem, settings: SolveSettings, progress: Report | None = N
 
 ENGINE = filling_engine(
     "Order-Place: filled along critical paths", solve, paper="Xu et al., Celeritas (2022)",
-    section="5.2",
+    section="5.2", reduction="celeritas",
 )  # fmt: skip

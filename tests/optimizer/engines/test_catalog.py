@@ -112,7 +112,10 @@ def test_every_answer_of_a_published_method_passes_the_check(engine):
     @given(problems(largest=8, servers=3, memory=TIGHT))
     def answers(problem):
         try:
-            placement = place(problem, engine, SolveSettings(gap=0.0, moves=40, seed=1))
+            # Celeritas' own fusion leaves one operator of so small a graph, which sends nothing.
+            reduction = "none" if engine == "adjusting-placement" else "auto"
+            settings = SolveSettings(gap=0.0, moves=40, seed=1)
+            placement = place(problem, engine, settings, reduction)
         except (InfeasibleError, EngineRefusedError) as error:
             refused.append(str(error))
             return
