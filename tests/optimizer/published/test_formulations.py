@@ -343,7 +343,7 @@ def test_without_time_the_answer_is_no_worse_than_one_device_and_heft(name):
         assert len(devices) == 2
         known = [step_of(problem, d, lambda a, b, bits: latency + bits / 4e6) for d in devices]
         found = objective(problem, name, replace(EXACT, time_limit_seconds=1e-6))
-        # A decided bandwidth is at least as good as one NIC's, and HiGHS may find something at once.
+        # A decided bandwidth is no worse than one NIC, and HiGHS may find something at once.
         assert found <= min(known) * (1 + 1e-6)
         kept.append(known[0] > known[1])
     assert any(kept), "else HEFT is never the shorter one"
