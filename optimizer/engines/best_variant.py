@@ -41,7 +41,7 @@ _CHOICE_PART = 0.4
 # one is.
 _STARTS_PART, _FEW_STARTS_PART = 0.25, 0.35
 # A variant is searched where its best start is at most so many times the shortest of all, and so
-# many are at most.
+# many are at most. The better half of them is searched again, until one is left.
 _NEAR, _MOST_SEARCHED = 1.3, 4
 # A search of a variant lasts at least so many times as long as its starts took.
 _LEAST_TIMES = 2.0
@@ -67,15 +67,16 @@ class Choice:
 @dataclass
 class _Known:
     """index: among the variants. alone_seconds: on one device, None where it does not fit.
-    start_seconds: of its best start, inf where none fits; start: None where that is one device.
-    took_seconds: how long its starts took. step_seconds: what its search found."""
+    start_seconds: of its best start, inf where none fits; starts: with which its search begins,
+    none where one device is best. took_seconds: how long its starts took. step_seconds: what its
+    search found."""
 
     index: int
     name: str
     problem: Problem
     alone_seconds: float | None
     start_seconds: float = math.inf
-    start: Solution | None = None
+    starts: tuple[Solution, ...] = ()
     took_seconds: float = 0.0
     bound_seconds: float = 0.0
     step_seconds: float | None = None
@@ -90,11 +91,14 @@ class _Known:
         """The shortest start first."""
         return self.start_seconds, self.index
 
+    def found(self) -> float:
+        return math.inf if self.step_seconds is None else self.step_seconds
+
     def consider(self, starts: Iterable[Found]) -> None:
         """starts: of the problem as a search sees it."""
         for found in starts:
             if found.excess == 0.0 and found.cost < self.start_seconds:
-                self.start_seconds, self.start = found.cost, found.solution
+                self.start_seconds, self.starts = found.cost, (found.solution,)
 
     @property
     def variant(self) -> Variant:
@@ -138,41 +142,58 @@ def best_variant(
         # A search makes its starts anew: in little more time than they took it would find nothing
         # else.
         took = max(one.took_seconds for one in near)
-        while len(near) > 1 and time_left / len(near) < _LEAST_TIMES * took:
+        least = _LEAST_TIMES * took
+        while len(near) > 1 and time_left < least * len(near) * _rounds(len(near)):
             near.pop()
-    part = replace(
-        settings.part(_CHOICE_PART / len(near)),
-        time_limit_seconds=max(time_left, 0.0) / len(near),
-        certify=0.0,
-    )
-    first = near[0]
-    # With little time left, the search of what was chosen may not come to this start again.
-    begin = () if first.start is None else (first.start,)
-    best: tuple[float, _Known, tuple[Solution, ...]] = (float("inf"), first, begin)
-    report = JoinedReports(progress)
-    for one in near if len(near) > 1 else ():
-        if one.bound_seconds >= best[0]:
+    part = replace(settings.part(_CHOICE_PART), time_limit_seconds=max(time_left, 0.0), certify=0.0)
+    several, report = len(near) > 1, JoinedReports(progress)
+    for rounds in range(_rounds(len(near)), 0, -1):
+        near = _better_half(near, engine, part.part(1.0 / rounds), reduction, report, tell)
+        part = part.part(1.0 - 1.0 / rounds)
+    taken = near[0]
+    tell(f"taken: {taken.name}")
+    used = _CHOICE_PART if several else 0.0
+    left = replace(settings.part(1.0 - used), time_limit_seconds=max(until - time.monotonic(), 0.0))
+    by_index = sorted(known, key=lambda one: one.index)
+    return Choice(taken.index, taken.starts, left, tuple(one.variant for one in by_index))
+
+
+def _rounds(variants: int) -> int:
+    """How often so many variants are halved until one is left."""
+    return math.ceil(math.log2(variants))
+
+
+def _better_half(
+    near: Sequence[_Known],
+    engine: str,
+    part: SolveSettings,
+    reduction: str,
+    report: JoinedReports,
+    tell: Callable[[str], None],
+) -> list[_Known]:
+    """Searches each for an equal part of the time or moves, from what was found of it before; the
+    better half, the shortest step first."""
+    each, best = part.part(1.0 / len(near)), math.inf
+    for one in near:
+        if one.bound_seconds >= best:
             continue
-        limit = f"for {part.time_limit_seconds:.0f} s"
-        if part.moves is not None:
-            limit = f"with {part.moves} moves"
+        limit = f"for {each.time_limit_seconds:.0f} s"
+        if each.moves is not None:
+            limit = f"with {each.moves} moves"
         tell(f"{one.name}: searched {limit}")
         try:
-            found = placed(one.problem, engine, part, reduction, report.next())
+            found = placed(one.problem, engine, each, reduction, report.next(), one.starts)
         except (
             InfeasibleError, BrokenRuleError, EngineRefusedError, OutOfTimeError,
         ) as error:  # fmt: skip
             tell(f"{one.name}: {error}")
             continue
-        one.step_seconds = found.placement.step_seconds
-        if one.step_seconds < best[0]:
-            best = one.step_seconds, one, found.solutions
-    _, taken, starts = best
-    tell(f"taken: {taken.name}")
-    used = _CHOICE_PART if len(near) > 1 else 0.0
-    left = replace(settings.part(1.0 - used), time_limit_seconds=max(until - time.monotonic(), 0.0))
-    by_index = sorted(known, key=lambda one: one.index)
-    return Choice(taken.index, starts, left, tuple(one.variant for one in by_index))
+        step_seconds = found.placement.step_seconds
+        if one.step_seconds is None or step_seconds < one.step_seconds:
+            one.step_seconds, one.starts = step_seconds, found.solutions
+        best = min(best, one.step_seconds)
+    found_any = [one for one in near if one.step_seconds is not None] or near[:1]
+    return sorted(found_any, key=_Known.found)[: (len(near) + 1) // 2]
 
 
 def _all_begun(
