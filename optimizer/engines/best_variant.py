@@ -36,12 +36,14 @@ from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.quantities import format_step
 
 # The part of the time or moves that the choice takes; the rest is for the search of what it chose.
-_CHOICE_PART = 0.4
+# Graphs of at most _SMALL operators are searched so fast that one more variant is worth more than
+# a longer search of one; of these the better half is searched again, until one is left.
+_CHOICE_PART, _CHOICE_PART_OF_SMALL, _SMALL = 0.4, 0.8, 3_000
 # All starts of variants are made until this part of the time is over, and a few for each until that
 # one is.
 _STARTS_PART, _FEW_STARTS_PART = 0.25, 0.35
 # A variant is searched where its best start is at most so many times the shortest of all, and so
-# many are at most. The better half of them is searched again, until one is left.
+# many are at most.
 _NEAR, _MOST_SEARCHED = 1.3, 4
 # A search of a variant lasts at least so many times as long as its starts took.
 _LEAST_TIMES = 2.0
@@ -137,30 +139,33 @@ def best_variant(
         tell(f"{one.name}: {operators} operators, bound {bound}, {begins}")
     near = [one for one in known if one.start_seconds <= known[0].start_seconds * _NEAR]
     near = near[:_MOST_SEARCHED]
-    time_left = until - time.monotonic() - (1.0 - _CHOICE_PART) * settings.time_limit_seconds
+    is_small = all(one.problem.graph.operator_count <= _SMALL for one in near)
+    choice_part = _CHOICE_PART_OF_SMALL if is_small else _CHOICE_PART
+    time_left = until - time.monotonic() - (1.0 - choice_part) * settings.time_limit_seconds
     if settings.moves is None:
         # A search makes its starts anew: in little more time than they took it would find nothing
         # else.
         took = max(one.took_seconds for one in near)
         least = _LEAST_TIMES * took
-        while len(near) > 1 and time_left < least * len(near) * _rounds(len(near)):
+        while len(near) > 1 and time_left < least * len(near) * _rounds(len(near), is_small):
             near.pop()
-    part = replace(settings.part(_CHOICE_PART), time_limit_seconds=max(time_left, 0.0), certify=0.0)
+    part = replace(settings.part(choice_part), time_limit_seconds=max(time_left, 0.0), certify=0.0)
     several, report = len(near) > 1, JoinedReports(progress)
-    for rounds in range(_rounds(len(near)), 0, -1):
+    for rounds in range(_rounds(len(near), is_small), 0, -1):
         near = _better_half(near, engine, part.part(1.0 / rounds), reduction, report, tell)
         part = part.part(1.0 - 1.0 / rounds)
     taken = near[0]
     tell(f"taken: {taken.name}")
-    used = _CHOICE_PART if several else 0.0
+    used = choice_part if several else 0.0
     left = replace(settings.part(1.0 - used), time_limit_seconds=max(until - time.monotonic(), 0.0))
     by_index = sorted(known, key=lambda one: one.index)
     return Choice(taken.index, taken.starts, left, tuple(one.variant for one in by_index))
 
 
-def _rounds(variants: int) -> int:
-    """How often so many variants are halved until one is left."""
-    return math.ceil(math.log2(variants))
+def _rounds(variants: int, is_small: bool) -> int:
+    """How often so many variants are searched until one is taken."""
+    halvings = math.ceil(math.log2(variants))
+    return halvings if is_small else min(halvings, 1)
 
 
 def _better_half(

@@ -139,7 +139,9 @@ def test_variants_of_which_no_start_fits_are_searched_all_the_same() -> None:
         place(given[choice.taken], "auto", choice.left)
 
 
-def test_without_time_for_a_search_the_best_start_is_taken() -> None:
+def test_without_time_for_a_search_the_best_start_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A budget of moves is searched all the same, so that the answer is repeatable."""
     given = problems(ALIKE[1], ALIKE[0], ALIKE[2])
     told: list[str] = []
@@ -151,9 +153,14 @@ def test_without_time_for_a_search_the_best_start_is_taken() -> None:
     told.clear()
     best_variant(names(3), given, "auto", replace(short, moves=400), tell=told.append)
     searched = [line for line in told if "searched" in line]
-    # 160 moves in two rounds, of all three and of the better two.
-    assert searched[:3] == [f"{name}: searched with 26 moves" for name in ("v1", "v0", "v2")]
-    assert len(searched) == 5 and searched[3] == "v1: searched with 40 moves"
+    # 320 moves in two rounds, of all three and of the better two.
+    assert searched[:3] == [f"{name}: searched with 53 moves" for name in ("v1", "v0", "v2")]
+    assert len(searched) == 5 and searched[3] == "v1: searched with 80 moves"
+    monkeypatch.setattr(module, "_SMALL", 0)
+    told.clear()
+    best_variant(names(3), given, "auto", replace(short, moves=400), tell=told.append)
+    searched = [line for line in told if "searched" in line]
+    assert searched == [f"{name}: searched with 53 moves" for name in ("v1", "v0", "v2")]
 
 
 def test_with_time_a_search_says_how_long_it_takes() -> None:
@@ -163,7 +170,7 @@ def test_with_time_a_search_says_how_long_it_takes() -> None:
     settings = SolveSettings(gap=0.5, time_limit_seconds=10_000.0)
     choice = best_variant(names(2), given, "auto", settings, tell=told.append)
     (said,) = (line for line in told if line.startswith("v1: searched for "))
-    assert 1900 <= int(said.split()[-2]) <= 2000 and choice.taken == 1
+    assert 3900 <= int(said.split()[-2]) <= 4000 and choice.taken == 1
     assert 9_000 < choice.left.time_limit_seconds < 10_000
 
 
