@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from placewire.controller.plan.plan_file import load_plan
 
-    # What the job needs on servers may be copied later.
+    # The model or script may be copied to the servers later.
     plan = load_plan(arguments.plan, runs_job=False)
     work = _provision(arguments, plan, _servers(plan, arguments.server))
     return interruptible(work, means=_ENDING)

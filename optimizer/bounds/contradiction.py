@@ -29,8 +29,8 @@ _EFFORT, _LEAST_ROUNDS, _MOST_ROUNDS = 90_000, 4, 80
 _ROUNDS_PER_TRIAL = 12
 _FIRST_STRIDE = 0.01
 _PRECISION = 5e-4
-# Of so many units, those of most work and those that hold most, every two are tried, neighbours or
-# not.
+# The refutation tries every two of so many units with most work and so many that hold most,
+# neighbours or not.
 _HEAVY = 20
 # In each round so many pairs of units are tried on one machine, those of most work first, and only
 # where their work is more than this part of the step.

@@ -80,7 +80,8 @@ def recompute(graph: fx.Graph, backward: set[fx.Node]) -> None:
 
 
 def checkpoint_of(node: fx.Node) -> Hashable:
-    """What tells the checkpoint that it is in from others; None for a node in none."""
+    """A mark of the checkpoint that holds the node, other than that of any other checkpoint; None
+    where no checkpoint holds it."""
     number: Hashable = (node.meta.get("custom") or {}).get(_NUMBER)
     return number
 

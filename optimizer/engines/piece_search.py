@@ -147,7 +147,7 @@ def _grids(pieces: Pieces, until: float, on_best: Callable[[float], None]) -> li
             others = range(at + 1, at + len(shape))
             more = pool.map(in_time, others, shape[1:])
             found += [one for one in more if one is not None]
-    # Of those that are as short, the first one as grids.py has them.
+    # Grids of equal steps are in the order of grids.py.
     return [state for _, _, state in sorted(found)]
 
 

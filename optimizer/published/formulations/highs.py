@@ -74,8 +74,8 @@ def solve(program: Program, seconds: float, gap: float, heard: Heard | None = No
 
 
 def _of_start(best: Answer, found: Answer) -> Answer:
-    """What was known before, with the bound and the words of a solve that found nothing better. No
-    better one exists where that is proven."""
+    """The best answer that was known before, with the bound and the words of a solve that found no
+    better one. The best answer is optimal where the solver proved that there is none."""
     if best.values is None:
         return replace(best, infeasible=found.infeasible, bound=max(best.bound, found.bound))
     if found.infeasible:

@@ -18,7 +18,7 @@ from placewire.optimizer.engines.best_variant import best_variant
 from placewire.optimizer.engines.costing import Found
 from placewire.optimizer.engines.layout import Layout
 from placewire.optimizer.engines.piece_search import few_solutions, piece_solutions
-from placewire.optimizer.engines.place import place, placed
+from placewire.optimizer.engines.place import Placed, place, placed
 from placewire.optimizer.engines.refusals import (
     BrokenRuleError,
     EngineRefusedError,
@@ -47,7 +47,7 @@ def problems(*graphs: OperatorGraph, servers: int = 4, memory: int = 10**12) -> 
     return [Problem(one, on, sharing="even") for one in graphs]
 
 
-# Of equal work, which four devices do in 0.286, 0.3 and 0.334 s.
+# These steps have equal work, which four devices do in 0.286, 0.3 and 0.334 s.
 ALIKE = step(7), step(10), step(9)
 
 
@@ -279,10 +279,10 @@ def test_a_variant_that_an_engine_refuses_is_told_and_not_taken(
 ) -> None:
     given = problems(step(4), step(8, 1.02))
 
-    def refusing(problem: Problem, *arguments: object):
+    def refusing(problem: Problem, *arguments: Any) -> Placed:
         if problem is given[0]:
             raise error("this graph is too large")
-        return placed(problem, *arguments)  # type: ignore[arg-type]
+        return placed(problem, *arguments)
 
     monkeypatch.setattr(module, "placed", refusing)
     told: list[str] = []
