@@ -111,10 +111,10 @@ def profiled(
     return load_graph(out)
 
 
-def cut(graph: OperatorGraph, devices: int) -> Placement:
+def cut(graph: OperatorGraph, devices: int, rate: float = RATE_BITS_PER_SECOND) -> Placement:
     """Cuts the model into so many stretches of equally many bytes. A co-location group goes with
     the first of its operators."""
-    cluster = cluster_of(devices, rate=RATE_BITS_PER_SECOND)
+    cluster = cluster_of(devices, rate=rate)
     size = graph.weight_bytes + graph.activation_bytes
     of_group: dict[int, str] = {}
     where: dict[str, str] = {}

@@ -21,6 +21,8 @@ COUNTED_LATE_BYTES = 1 << 20
 
 
 SMALL, MANY = "tests.models.small:gpt2", 512
+# Slower than loopback is on a busy machine.
+SLOW_BITS_PER_SECOND = 1e8
 
 
 @pytest.mark.slow
@@ -31,12 +33,17 @@ def test_the_tensors_of_a_small_transformer_take_what_is_predicted(tmp_path: Pat
     placement = cut(graph, 2)
     fields: dict[str, Any] = {"kind": "placed", "model": SMALL, "batch": MANY, "steps": 4}
     ranks = run_ranks(placement, tmp_path, **fields)
-    predicted = peaks(graph, placement)
+    # A tensor stays until it is sent, which takes as long as the receiver lets it: on a busy
+    # machine the first rank holds what a slow network would leave with it. The last rank sends
+    # nothing large.
+    least, most = peaks(graph, placement), peaks(graph, cut(graph, 2, SLOW_BITS_PER_SECOND))
+    first, last = (rank.spec.device for rank in ranks)
+    assert least[last] == most[last] and least[first] < most[first]
     for rank in ranks:
         tensors, steps = rank.finished.tensor_memory_bytes, rank.finished.step_memory_bytes
         assert tensors is not None and steps is not None
         # What is sent may be gone sooner than predicted.
-        assert 0.75 * predicted[rank.spec.device] < tensors < 1.05 * predicted[rank.spec.device]
+        assert 0.75 * least[rank.spec.device] < tensors < 1.05 * most[rank.spec.device]
         assert tensors < steps
 
 

@@ -37,6 +37,10 @@ TOLERANCE = 1e-6
 # A tangent at this relative distance from another touches within the tolerance: 1 - (1 - x)^2.
 _SAME_POINT = 5e-4
 _MOST_FIXED_ROUNDS = 40
+# What a start gets even where no time is left: what remains of the program is small once its
+# devices are known, and an answer that is no worse than its starts is worth a moment on a busy
+# machine.
+_LEAST_START_SECONDS = 2.0
 
 
 def solve(program: Program, seconds: float, gap: float, heard: Heard | None = None) -> Answer:
@@ -89,7 +93,7 @@ def _best_start(program: Program, tangents: _Tangents | None, deadline: float) -
     for start in program.starts:
         low, high = np.zeros(len(program.high)), program.high.copy()
         low[start.columns] = high[start.columns] = start.values
-        options = {"time_limit": max(deadline - time.monotonic(), 0.01)}
+        options = {"time_limit": max(deadline - time.monotonic(), _LEAST_START_SECONDS)}
         result = _milp(program, tangents, low, high, program.whole, options)
         if result.x is None:
             continue
