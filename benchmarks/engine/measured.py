@@ -28,7 +28,8 @@ CACHE = Path(
 
 @dataclass(frozen=True)
 class Ask:
-    """A solve. sharing: a name, or `auto`. moves, instead of a time limit, make it repeatable."""
+    """A solve. sharing: a name, or `auto`. moves, instead of a time limit, make it repeatable.
+    from_start: whether the time limit counts the start of the process and the graph's reading."""
 
     graph: Path
     cluster: Cluster
@@ -40,6 +41,7 @@ class Ask:
     gap: float = 0.0
     seed: int = 0
     moves: int | None = None
+    from_start: bool = False
 
     @property
     def command(self) -> str:

@@ -20,7 +20,7 @@ from benchmarks.engine.measured import CACHE, sources_digest
 from benchmarks.engine.setting import DEVICE, cluster
 from benchmarks.report import ROOT
 from benchmarks.table import Table
-from placewire.optimizer.cluster import ASSUMED_MESSAGE_TIME
+from placewire.optimizer.cluster import ASSUMED_MESSAGE_TIME, Cluster
 
 SECONDS = 60.0
 GIGABITS = (1.0, 10.0, 20.0, 100.0, 160.0)
@@ -96,9 +96,7 @@ def advised(name: str, servers: int, gigabits: float) -> dict[str, Any]:
     if not kept.exists():
         files = variant_files(name, servers)
         on = CACHE / f"cluster-{servers}-{gigabits:g}.json"
-        takes = {"message_seconds": ASSUMED_MESSAGE_TIME["cuda"].seconds}
-        where = cluster(gigabits, servers=servers, nics=NICS).model_copy(update=takes)
-        on.write_text(where.model_dump_json())
+        on.write_text(cluster_for_cuda(gigabits, servers).model_dump_json())
         print(f"  … {name}, {servers} servers, {gigabits:g} Gbit/s", file=sys.stderr, flush=True)
         kept.write_text(
             optimizer(
@@ -110,24 +108,35 @@ def advised(name: str, servers: int, gigabits: float) -> dict[str, Any]:
     return answer
 
 
+def cluster_for_cuda(gigabits: float, servers: int) -> Cluster:
+    """Equal servers of one device, which takes the time to send a message that a plan assumes."""
+    takes = {"message_seconds": ASSUMED_MESSAGE_TIME["cuda"].seconds}
+    return cluster(gigabits, servers=servers, nics=NICS).model_copy(update=takes)
+
+
 def variant_files(name: str, servers: int) -> list[Path]:
     """The step in every number of micro-batches that divides its batch, whole and in shards."""
-    model, batch = GRAPHS[name]
-    counts = [count for count in (*MICRO_BATCHES, servers) if batch % count == 0]
-    files = []
-    for count in sorted(set(counts)):
-        for shards in (1, servers) if count > 1 else (1,):
-            mark = f"{count}x{shards}.{sources_digest()[:12]}"
-            file = CACHE / f"{name.replace(' ', '_')}.{mark}.json.gz"
-            if not file.exists():
-                CACHE.mkdir(parents=True, exist_ok=True)
-                optimizer(
-                    "profile", f"placewire.examples.models.{model}", "--batch", str(batch),
-                    "--accumulate", str(count), "--shards", str(shards), "--device", DEVICE,
-                    "--out", str(file),
-                )  # fmt: skip
-            files.append(file)
-    return files
+    batch = GRAPHS[name][1]
+    counts = {count for count in (*MICRO_BATCHES, servers) if batch % count == 0}
+    return [
+        variant_file(name, count, shards)
+        for count in sorted(counts)
+        for shards in ((1, servers) if count > 1 else (1,))
+    ]
+
+
+def variant_file(name: str, micro_batches: int, shards: int) -> Path:
+    mark = f"{micro_batches}x{shards}.{sources_digest()[:12]}"
+    file = CACHE / f"{name.replace(' ', '_')}.{mark}.json.gz"
+    if not file.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        model, batch = GRAPHS[name]
+        optimizer(
+            "profile", f"placewire.examples.models.{model}", "--batch", str(batch),
+            "--accumulate", str(micro_batches), "--shards", str(shards), "--device", DEVICE,
+            "--out", str(file),
+        )  # fmt: skip
+    return file
 
 
 def optimizer(*words: str) -> str:

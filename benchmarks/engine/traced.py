@@ -1,6 +1,7 @@
 """Solves one request in a process of its own, which measured.py times.
 
-stdin: {graph, cluster, engine, sharing, model, reduction, time_limit, gap, seed, moves, out}.
+stdin: {graph, cluster, engine, sharing, model, reduction, time_limit, gap, seed, moves, from_start,
+out}.
 stdout: {peak_memory_bytes} and {startup_seconds, trace: [[seconds, incumbent, bound], …],
 engine_seconds, considered: {sharing: step}}, or else {refusal}.
 """
@@ -44,10 +45,11 @@ def _solve(ask: dict[str, Any]) -> dict[str, Any]:
     trace: list[tuple[float, float, float]] = []
     graph = load_graph(Path(ask["graph"]))
     cluster = Cluster.model_validate(ask["cluster"])
-    settings = SolveSettings(
-        gap=ask["gap"], time_limit_seconds=ask["time_limit"], seed=ask["seed"], moves=ask["moves"]
-    )
     startup_seconds = _seconds_since_start()
+    limit = ask["time_limit"] - (startup_seconds if ask["from_start"] else 0.0)
+    settings = SolveSettings(
+        gap=ask["gap"], time_limit_seconds=limit, seed=ask["seed"], moves=ask["moves"]
+    )
     began = time.monotonic()
 
     def progress(report: Progress) -> None:
