@@ -67,8 +67,7 @@ def grid_shapes(pieces: Pieces) -> Iterator[list[Layout]]:
     seen = set[bytes]()
     off = _FEW_OFF_EQUAL if large else _OFF_EQUAL
     for columns in range(2, min(devices, pieces.count) + 1):
-        rows = devices // columns
-        if rows <= pieces.micro_batches and (devices % columns == 0 or rows == 1):
+        for rows in _rows(devices, columns, pieces.micro_batches, few=large):
             grid = pieces.devices[: rows * columns].reshape(columns, rows).T
             shape = list[Layout]()
             for turns, off_equal in product(_TURNS, off):
@@ -88,11 +87,24 @@ def few_grid_layouts(pieces: Pieces) -> Iterator[Layout]:
     layout = _layout(pieces, pieces.devices[:used].reshape(used, 1), 1, 0.0)
     yield replace(layout, cuts=_FEW_CUTS, urgency=Urgency(True, True, True))
     for columns in (*_powers_of_two(devices), devices):
-        rows = devices // columns
-        if 2 <= columns <= pieces.count and rows <= pieces.micro_batches:
+        if not 2 <= columns <= pieces.count:
+            continue
+        for rows in _rows(devices, columns, pieces.micro_batches, few=True):
             grid = pieces.devices[: rows * columns].reshape(columns, rows).T
-            for turns in _FEW_TURNS:
+            for turns in _FEW_TURNS if rows == devices // columns else _FEW_TURNS[:1]:
                 yield replace(_layout(pieces, grid, turns, _FEW_OFF_EQUAL[0]), lateness=1.0)
+
+
+def _rows(devices: int, columns: int, micro_batches: int, *, few: bool) -> list[int]:
+    """How many rows of so many columns are tried: as many as there are devices for, and fewer,
+    since on a slow network more devices only send more. few: only one row beside those."""
+    most = devices // columns
+    if most > 1 and devices % columns and few:
+        return []
+    rows = {1, *(() if few else _powers_of_two(most))}
+    if devices % columns == 0:
+        rows.add(most)
+    return sorted(count for count in rows if count <= micro_batches)
 
 
 def _powers_of_two(below: int) -> Iterator[int]:

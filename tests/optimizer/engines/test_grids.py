@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,7 @@ from placewire.optimizer.engines import auto
 from placewire.optimizer.engines.costing import Costing
 from placewire.optimizer.engines.grids import _stage_ends, few_grid_layouts, grid_layouts
 from placewire.optimizer.engines.layers import layers_of
-from placewire.optimizer.engines.layout import Urgency
+from placewire.optimizer.engines.layout import Layout, Urgency
 from placewire.optimizer.engines.pieces import Pieces
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.engines.structured import structured_starts
@@ -241,6 +242,24 @@ def test_every_priority_is_a_number_that_a_search_can_move_by_a_part_of_itself()
     pieces = Pieces(Problem(layered(4, 8), servers(*["cpu"] * 4), sharing="job"))
     starts = [pieces.solution(layout).priority for layout in grid_layouts(pieces)]
     assert all(priority is not None and np.isfinite(priority).all() for priority in starts)
+
+
+@pytest.mark.parametrize("latency_seconds", [1e-5, 0.1, 1.0])
+@pytest.mark.parametrize("layouts", [grid_layouts, few_grid_layouts])
+def test_more_servers_are_never_worse(
+    latency_seconds: float, layouts: Callable[[Pieces], Iterator[Layout]]
+) -> None:
+    """On a slow network, where each of them only sends more, a grid leaves some unused."""
+    graph = accumulated(8, weights=9)
+    best = []
+    for count in (2, 4, 8):
+        on = servers(*["cpu"] * count, gigabits=[0.01] * count)
+        on = on.model_copy(update={"setup_latency_seconds": latency_seconds})
+        pieces = Pieces(Problem(graph, on, "job"))
+        # Few grids have no data parallelism on some of the devices.
+        pipelines = [x for x in layouts(pieces) if (x.home != x.home[0]).any()]
+        best.append(min(pieces.cost(layout).cost for layout in pipelines))
+    assert best[2] <= best[1] * (1 + 1e-9) and best[1] <= best[0] * (1 + 1e-9)
 
 
 def test_the_few_grids_are_near_the_best_of_all() -> None:
