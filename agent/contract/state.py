@@ -133,7 +133,7 @@ class NicFacts(Frozen):
 
 class ForeignEntry(Frozen):
     """Something of another program in a place that Placewire uses, or on what Placewire made. The
-    agent neither changes nor removes it (reconcile/foreign.py).
+    agent neither changes nor removes it (reconcile/hold_back.py).
 
     key: the key of the entry of Placewire's in whose place it is; else a name of its own.
     on: what it goes with: the name of a bridge, NIC or queue of Placewire's; "": it would stay.

@@ -27,7 +27,7 @@ from placewire.agent.drivers.routes import (
 from placewire.agent.drivers.routes_of_programs import routes_of_programs
 from placewire.agent.drivers.traffic_control import HTB_HANDLE
 from placewire.agent.reconcile.effects import EffectError
-from placewire.agent.reconcile.foreign import MOST_NAMED
+from placewire.agent.reconcile.foreign_kinds import MOST_NAMED
 from placewire.agent.reconcile.route_identity import (
     destination_of,
     identities,

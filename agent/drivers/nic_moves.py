@@ -17,7 +17,7 @@ from placewire.agent.drivers.traffic_control import read_on_left
 from placewire.agent.reconcile.command_words import identity_of_address, named
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effects import EffectError
-from placewire.agent.reconcile.foreign import goes_with_move
+from placewire.agent.reconcile.goes_with import goes_with_move
 from placewire.agent.reconcile.ledger import came_since
 from placewire.agent.reconcile.route_identity import (
     identities,

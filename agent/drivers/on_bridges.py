@@ -17,14 +17,14 @@ from placewire.agent.drivers.interfaces import RECEIVING, InterfaceView
 from placewire.agent.drivers.routes import is_over
 from placewire.agent.reconcile.canonical import prefix
 from placewire.agent.reconcile.effects import EffectError
-from placewire.agent.reconcile.foreign import (
+from placewire.agent.reconcile.foreign_kinds import (
     DISCIPLINES,
     INTERFACES,
     NEIGHBOURS,
     NEXTHOPS,
     OTHER_ROUTES,
-    goes_with_address,
 )
+from placewire.agent.reconcile.goes_with import goes_with_address
 from placewire.agent.reconcile.route_identity import identities, identity, without_sources
 
 # Newer versions of iproute2 show one of these protocols (linux/if_addr.h: of the loopback, of a

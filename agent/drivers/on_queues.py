@@ -18,7 +18,7 @@ from placewire.agent.drivers.traffic_control import (
     read_foreign,
     read_queues,
 )
-from placewire.agent.reconcile.foreign import SHAPERS
+from placewire.agent.reconcile.foreign_kinds import SHAPERS
 from placewire.agent.reconcile.steps import EntryStep
 
 

@@ -36,7 +36,7 @@ from placewire.agent.contract.entries import (
 from placewire.agent.contract.state import ForeignEntry
 from placewire.agent.drivers.command import run
 from placewire.agent.reconcile.effects import EffectError
-from placewire.agent.reconcile.foreign import OTHER_FLOWS
+from placewire.agent.reconcile.foreign_kinds import OTHER_FLOWS
 from placewire.agent.reconcile.steps import EntryStep
 
 _PROTOCOL = ("-O", "OpenFlow13")

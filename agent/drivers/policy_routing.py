@@ -24,7 +24,7 @@ from placewire.agent.contract.entries import (
 )
 from placewire.agent.contract.state import ForeignEntry
 from placewire.agent.reconcile.effects import EffectError
-from placewire.agent.reconcile.foreign import OTHER_RULES
+from placewire.agent.reconcile.foreign_kinds import OTHER_RULES
 from placewire.agent.reconcile.steps import EntryStep
 
 _SCOPE_LINK, _SCOPE_UNIVERSE = 253, 0

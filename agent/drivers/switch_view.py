@@ -20,7 +20,7 @@ from placewire.agent.contract.state import ForeignEntry, TakenOver
 from placewire.agent.drivers.ovsdb_connection import Database
 from placewire.agent.drivers.ovsdb_references import refers_to
 from placewire.agent.iproute2_names import Names
-from placewire.agent.reconcile.foreign import FEATURES, PORTS, SHAPERS, USERS
+from placewire.agent.reconcile.foreign_kinds import FEATURES, PORTS, SHAPERS, USERS
 
 NIC_KEY = "placewire-nic"
 HELD_KEY = "placewire-held"

@@ -25,7 +25,7 @@ from placewire.agent.contract.entries import (
 from placewire.agent.contract.state import EffectiveQueue, ForeignEntry
 from placewire.agent.drivers.command import run
 from placewire.agent.drivers.disciplines import Discipline
-from placewire.agent.reconcile.foreign import CLASSES, DISCIPLINES, FILTERS
+from placewire.agent.reconcile.foreign_kinds import CLASSES, DISCIPLINES, FILTERS
 from placewire.agent.reconcile.steps import EntryStep
 
 # One unit of HTB's buffer is 64 ns (the kernel's PSCHED_SHIFT is 6).

@@ -10,7 +10,7 @@ from placewire.agent.keep.restoring import bring_back
 from placewire.agent.reconcile import lease as leases
 from placewire.agent.reconcile.diff import difference
 from placewire.agent.reconcile.effects import EffectError
-from placewire.agent.reconcile.foreign import hold_back
+from placewire.agent.reconcile.hold_back import hold_back
 from placewire.agent.reconcile.lease import LeaseRefusedError
 from placewire.agent.reconcile.ledger import extended, is_of, with_replaced_owed
 from placewire.agent.reconcile.unknown_marks import refusal_of_unknown_marks

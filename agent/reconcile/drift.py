@@ -10,7 +10,7 @@ from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, 
 from placewire.agent.reconcile.dependence import needs
 from placewire.agent.reconcile.diff import difference
 from placewire.agent.reconcile.effective import Fault, faults
-from placewire.agent.reconcile.foreign import hold_back
+from placewire.agent.reconcile.hold_back import hold_back
 from placewire.agent.reconcile.steps import EntryStep, Step
 
 

@@ -16,7 +16,7 @@ from placewire.agent.contract.state import (
     refuse,
 )
 from placewire.agent.reconcile.command_words import interfaces_of, is_a_route, is_an_address
-from placewire.agent.reconcile.foreign import MOST_NAMED
+from placewire.agent.reconcile.foreign_kinds import MOST_NAMED
 from placewire.agent.reconcile.route_identity import is_of_v6
 
 # Protocols of routes (linux/rtnetlink.h) whose programs withdraw them by themselves: gated, mrt,

@@ -13,7 +13,7 @@ from placewire.agent.contract.state import (
     Refusal,
     refuse,
 )
-from placewire.agent.reconcile.foreign import MOST_NAMED, OTHER_RULES
+from placewire.agent.reconcile.foreign_kinds import MOST_NAMED, OTHER_RULES
 
 
 def routing_refusals(wanted: DesiredState, observed: ObservedState) -> Iterator[Refusal]:

@@ -1,7 +1,8 @@
 """The Protocol `Network` over a MemoryServer, where each single effect is a step that may fail.
 
-The order, the batches and the guards are those of agent/drivers/server.py: one transaction for the
-rows of bridges or queues, one bundle of flows per bridge, one call per kernel object.
+The order and the batches are those of agent/drivers/server.py, and the guards those of the drivers
+that it calls: one transaction for the rows of bridges or queues, one bundle of flows per bridge,
+one call per kernel object.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from placewire.agent.reconcile.command_words import identity_of_address, named
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effective import drifted_nics
 from placewire.agent.reconcile.effects import EffectError, UnreadableError
-from placewire.agent.reconcile.foreign import goes_with_address, goes_with_move
+from placewire.agent.reconcile.goes_with import goes_with_address, goes_with_move
 from placewire.agent.reconcile.ledger import came_since
 from placewire.agent.reconcile.route_identity import is_of_v6
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step

@@ -37,7 +37,7 @@ from placewire.agent.contract.state import (
     TakenOver,
     UnopenedNic,
 )
-from placewire.agent.reconcile.foreign import (
+from placewire.agent.reconcile.foreign_kinds import (
     DISCIPLINES,
     FILTERS,
     INTERFACES,

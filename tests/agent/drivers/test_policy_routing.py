@@ -9,7 +9,7 @@ import pytest
 
 from placewire.agent.contract.entries import PROTOCOL, Route, Rule
 from placewire.agent.drivers import policy_routing, routes
-from placewire.agent.reconcile.foreign import OTHER_RULES
+from placewire.agent.reconcile.foreign_kinds import OTHER_RULES
 
 
 class Message(dict[str, Any]):

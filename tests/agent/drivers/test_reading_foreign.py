@@ -34,7 +34,7 @@ from placewire.agent.drivers.switch_view import SwitchView
 from placewire.agent.drivers.traffic_control import read_classifiers, read_foreign
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effects import EffectError
-from placewire.agent.reconcile.foreign import (
+from placewire.agent.reconcile.foreign_kinds import (
     DISCIPLINES,
     INTERFACES,
     ON_BRIDGES,
@@ -849,7 +849,7 @@ def test_a_mark_is_of_the_bridge_that_it_stands_on() -> None:
 
 
 def test_the_tables_name_what_the_drivers_find() -> None:
-    """Whoever reads reconcile/foreign.py sees all that is looked for."""
+    """Whoever reads reconcile/foreign_kinds.py sees all that is looked for."""
     assert len(set(ON_BRIDGES)) == len(ON_BRIDGES) and len(set(ON_QUEUES)) == len(ON_QUEUES)
     kinds = {"filters", "classes", "queueing disciplines", "classifiers", "queues", USERS}
     assert kinds == set(ON_QUEUES)

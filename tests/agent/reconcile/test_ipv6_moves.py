@@ -5,7 +5,7 @@ from __future__ import annotations
 from placewire.agent.contract.entries import Address
 from placewire.agent.contract.state import Ledger, NicFacts, ObservedState, TakenOver
 from placewire.agent.reconcile.diff import difference, moved_v6
-from placewire.agent.reconcile.foreign import hold_back
+from placewire.agent.reconcile.hold_back import hold_back
 from placewire.agent.reconcile.ledger import givable, has_back
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 from placewire.agent.reconcile.unmarkable import unmarked

@@ -32,7 +32,8 @@ from placewire.agent.contract.state import (
 from placewire.agent.reconcile.canonical import canonical
 from placewire.agent.reconcile.diff import difference
 from placewire.agent.reconcile.effective import ineffective_queues
-from placewire.agent.reconcile.foreign import RECEIVERS, hold_back
+from placewire.agent.reconcile.foreign_kinds import RECEIVERS
+from placewire.agent.reconcile.hold_back import hold_back
 from placewire.agent.reconcile.ledger import extended, marked_as_held, settled
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 from placewire.agent.reconcile.unmarkable import unmarked
