@@ -297,7 +297,7 @@ MISTAKES = {
     "fp16": (
         _set("job", "autocast", to="fp16"),
         "job.autocast",
-        "found 'fp16'; accepted: 'bf16', because gradients in fp16 need a scaler",
+        "give job.optimizer.scaler, which may be {}",
     ),
     "momentum of adamw": (
         _set("job", "optimizer", to={"name": "adamw", "momentum": 0.9}),
