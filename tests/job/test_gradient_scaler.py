@@ -120,7 +120,7 @@ def scaled_job(folder: Path, optimizer: OptimizerSpec, devices: int = 1, **optio
     "scaler",
     [
         # None of the steps before the checkpoint updates anything, or some do.
-        ScalerSpec(**asdict(replace(SCALER, init_scale=2.0**40))),
+        ScalerSpec(**asdict(replace(SCALER, init_scale=2.0**40, backoff_factor=2.0**-9))),
         ScalerSpec(**asdict(replace(SCALER, init_scale=2.0**15))),
     ],
     ids=["all skipped", "some skipped"],
@@ -135,6 +135,10 @@ def test_a_job_goes_on_from_a_checkpoint_to_the_last_bit(
     expected = first.train(range(SAVED_AFTER))
     assert first.checkpoints[0].save(SAVED_AFTER) is not None
     expected += first.train(range(SAVED_AFTER, LONG))
+    skips_all = scaler.init_scale > 2.0**32
+    saved = read_checkpoint(checkpoints_in(tmp_path)[0].path)
+    assert saved["scaler"]["_growth_tracker"] == 0 or not skips_all
+    assert name == "adamw" or bool(saved["optimizer"]["state"]) != skips_all
     unbroken = scaled_job(tmp_path / "unused", optimizer)
     assert unbroken.train(range(LONG)) == expected
     first.checkpoints[0].close()
@@ -145,6 +149,7 @@ def test_a_job_goes_on_from_a_checkpoint_to_the_last_bit(
     assert second.train(range(SAVED_AFTER, LONG)) == expected[SAVED_AFTER:]
     ours, theirs = second.state(LONG), unbroken.state(LONG)
     assert ours.keys() == theirs.keys() >= {"scaler.scale", "scaler._growth_tracker"}
+    assert any(key.startswith("optimizer.state.") for key in theirs), "no step was updated"
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
 
 
