@@ -72,6 +72,16 @@ def test_convolutions_and_attention_do_too(model: str) -> None:
     assert_trains_as_eager(f"{SMALL}{model}", ADAMW, autocast="fp16", accumulate=2)
 
 
+def test_layers_computed_again_change_nothing() -> None:
+    options: Any = {"autocast": "fp16", "accumulate": 2}
+    held = capture(f"{SMALL}gpt2", 4, ADAMW, 3, **options)
+    again = capture(f"{SMALL}gpt2", 4, ADAMW, 3, **options, recompute="all")
+    assert again.operators.operator_count > held.operators.operator_count
+    ours, theirs = train_captured(again, STEPS), train_captured(held, STEPS)
+    assert (ours.losses, ours.scales) == (theirs.losses, theirs.scales)
+    assert all(torch.equal(value, theirs.values[name]) for name, value in ours.values.items())
+
+
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
 def test_an_infinite_loss_leaves_the_parameters_as_they_are(clip_norm: float | None) -> None:
     choice = replace(ADAMW, clip_norm=clip_norm, scaler=GradientScaler(4.0, growth_interval=3))
