@@ -24,18 +24,33 @@ INSIDE = '''
 import importlib.machinery as m, json, os, sys
 def found(module):
     package, _, name = module.rpartition(".")
-    path = None
-    if package:
-        above = found(package)
-        path = above and above.submodule_search_locations
-        if not path:
-            return None
+    path = folders(package) if package else None
+    if package and not path:
+        return None
     for finder in sys.meta_path:
         # By its whole name it would ask what was imported for the path of a namespace package.
         spec = finder.find_spec(name if finder is m.PathFinder else module, path)
         if spec is not None:
             return spec
     return None
+def folders(package):
+    spec = found(package)
+    own = list(spec and spec.submodule_search_locations or [])
+    if own and is_extended(spec):
+        above, _, name = package.rpartition(".")
+        for place in folders(above) if above else sys.path:
+            other = m.PathFinder.find_spec(name, [place])
+            more = other and other.submodule_search_locations or []
+            own += [folder for folder in more if folder not in own]
+    return own
+def is_extended(spec):
+    # By its text, as pkgutil.extend_path would be called by the package's own code.
+    try:
+        with open(spec.origin, errors="replace") as source:
+            text = source.read()
+    except (OSError, TypeError):
+        return False
+    return "extend_path" in text or "declare_namespace" in text
 def runs(module):
     spec = found(module)
     if spec is not None and spec.submodule_search_locations is not None:

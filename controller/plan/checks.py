@@ -178,6 +178,12 @@ def _job_mistakes(job: Job) -> Iterator[Mistake]:
             "job.shards",
             "job.optimizer.clip_norm needs the norm of each whole gradient; leave one of them out",
         )
+    if job.autocast == "fp16" and job.optimizer.scaler is None:
+        yield (
+            "job.autocast",
+            "small gradients vanish in fp16 where the loss is not scaled; give "
+            "job.optimizer.scaler, which may be {}, or bf16, which needs no scaler",
+        )
     if _model_path(job) is None:
         yield "job.model", f"{shown(job.model)} is no model path; give package.module:function"
 

@@ -11,18 +11,20 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from placewire.controller.plan.values import (
+    Backoff,
     CommandWords,
     Count,
     CountOrAuto,
     Folder,
     Fraction,
+    Growth,
     LearningRate,
     Momentum,
     Norm,
     OptimizerName,
     OptionValue,
     PathText,
-    PlanAutocast,
+    Scale,
     SecretText,
     Seed,
     Threads,
@@ -34,7 +36,7 @@ from placewire.controller.plan.values import (
 )
 from placewire.frozen import Frozen
 from placewire.optimizer.capture.optimizer_options import Option
-from placewire.optimizer.capture.variants import Cut, cuts
+from placewire.optimizer.capture.variants import Autocast, Cut, cuts
 from placewire.optimizer.cluster_plan.values import Flag, Text
 
 Options = Mapping[Text, OptionValue]
@@ -90,6 +92,24 @@ class PlanParameterGroup(Frozen):
         return {"match": list(self.match), "lr": self.lr, "options": dict(self.all_options)}
 
 
+class PlanScaler(Frozen):
+    """Scales the loss as torch.amp.GradScaler does, whose settings and defaults these are."""
+
+    init_scale: Scale = Field(65536.0, description="what the loss is multiplied by at first")
+    growth_factor: Growth = Field(
+        2.0,
+        description="what it is multiplied by after `growth_interval` steps in a row with finite "
+        "gradients",
+    )
+    backoff_factor: Backoff = Field(
+        0.5,
+        description="what it is multiplied by after a step with a gradient that is not finite",
+    )
+    growth_interval: Count = Field(
+        2000, description="after how many steps in a row with finite gradients the scale grows"
+    )
+
+
 class PlanOptimizer(Frozen):
     name: OptimizerName = Field(
         "adamw",
@@ -112,6 +132,12 @@ class PlanOptimizer(Frozen):
         None,
         description="the largest norm of all gradients taken together; larger gradients are scaled "
         "down to it, as `clip_grad_norm_` does; none: no limit",
+    )
+    scaler: PlanScaler | None = Field(
+        None,
+        description="multiplies the loss by a scale, and leaves out the update of a step with a "
+        "gradient that is not finite, as `torch.amp.GradScaler` does; `{}`: with its defaults; "
+        "none: no scale",
     )
     schedule: PlanSchedule = Field(
         PlanSchedule(), description="how the learning rate changes with the step"
@@ -247,8 +273,10 @@ class PlacedJob(Frozen):
         "shortest, and `none` where the whole step fits into each device's memory; what the model "
         "has in `torch.utils.checkpoint` is computed again in any case",
     )
-    autocast: PlanAutocast = Field(
-        None, description="runs model and loss under `torch.autocast`; none: without it"
+    autocast: Autocast | None = Field(
+        None,
+        description="runs model and loss under `torch.autocast`; `fp16` needs `optimizer.scaler`; "
+        "none: without it",
     )
     optimizer: PlanOptimizer = Field(PlanOptimizer(), description="what updates the parameters")
     state: PlanState | None = Field(
@@ -305,6 +333,7 @@ class PlacedJob(Frozen):
             "lr": chosen.lr,
             "options": dict(chosen.all_options),
             "clip_norm": chosen.clip_norm,
+            "scaler": None if chosen.scaler is None else chosen.scaler.model_dump(),
             "schedule": schedule,
             "groups": [group.document for group in chosen.groups],
         }

@@ -27,7 +27,7 @@ from placewire.optimizer.quantities import parse_fraction, parse_seconds
 
 # YAML 1.1 reads such numbers as text: it requires a dot before, and a sign after, the letter e.
 _EXPONENT = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?[eE][+-]?[0-9]+")
-_ABOVE_0, _BELOW_1 = math.nextafter(0, 1), math.nextafter(1, 0)
+_ABOVE_0, _BELOW_1, _ABOVE_1 = math.nextafter(0, 1), math.nextafter(1, 0), math.nextafter(1, 2)
 
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -209,16 +209,6 @@ def _engine(name: str) -> str:
     return name
 
 
-def _autocast(value: object) -> object:
-    """Says why fp16, which torch.autocast takes, is not accepted; Literal refuses all others."""
-    if isinstance(value, str) and value.lower() in ("fp16", "float16", "half"):
-        raise ValueError(
-            f"found {shown(value)}; accepted: 'bf16', because gradients in fp16 need a scaler "
-            "(torch.amp.GradScaler), which a captured step has no place for"
-        )
-    return value
-
-
 def _or_auto(of: Check) -> Check:
     """Also accepts auto. Two types of a union would each have a message of their own."""
     accepted = f"{of.accepted}, or auto"
@@ -269,7 +259,6 @@ SshPath = Annotated[Text, AfterValidator(Check(_FOR_SSH_ACCEPTED, _path_for_ssh)
 Folder = Annotated[Text, AfterValidator(_folder)]
 Version = BeforeValidator(Check("1", _version))
 TrafficMatrix = Annotated[Mapping[str, Mapping[str, float]], BeforeValidator(_matrix)]
-PlanAutocast = Annotated[Literal["bf16"] | None, BeforeValidator(_autocast)]
 Count = Annotated[int, BeforeValidator(_count)]
 CountOrAuto = Annotated[int | Literal["auto"], BeforeValidator(_or_auto(_count))]
 TcpPort = Annotated[int, BeforeValidator(whole(1, 65_535))]
@@ -284,6 +273,11 @@ Gap = Annotated[float, BeforeValidator(_gap)]
 LearningRate = Annotated[float, BeforeValidator(_positive(1e6))]
 Momentum = Annotated[float, BeforeValidator(quantity(_number, 0, _BELOW_1, "0 to below 1"))]
 WeightDecay = Annotated[float, BeforeValidator(quantity(_number, 0, 1e6, "0 to 1e+06"))]
+Scale = Annotated[float, BeforeValidator(_positive(2.0**100))]
+Growth = Annotated[float, BeforeValidator(quantity(_number, _ABOVE_1, 1e6, "more than 1 to 1e+06"))]
+Backoff = Annotated[
+    float, BeforeValidator(quantity(_number, _ABOVE_0, _BELOW_1, "more than 0 to below 1"))
+]
 Norm = Annotated[float, BeforeValidator(_positive(1e12))]
 TimeScale = Annotated[float, BeforeValidator(_positive(1e9))]
 MeasuredSeconds = Annotated[float, BeforeValidator(_measured_seconds)]

@@ -86,6 +86,7 @@ class Manifest(Frozen):
     """step: how many steps are done, which is also the number of the next step. tensors: type and
     shape of each saved tensor of the model, by name. files: sizes in bytes, by name. param_groups:
     by the optimizer's name in the checkpoint, its entries as in torch's Optimizer.param_groups.
+    scaler: what torch's GradScaler.state_dict() has beside the scaler's tensors; None without one.
     structure_hash: of the whole step; computation_hash: of what the loss is computed from, without
     updates, "" in a former release's. accumulate, shards: None in a former release's."""
 
@@ -105,6 +106,7 @@ class Manifest(Frozen):
     tensors: Mapping[str, str]
     files: Mapping[TensorFileName, int]
     param_groups: Mapping[str, tuple[Mapping[str, Any], ...]] = {}
+    scaler: Mapping[str, int | float] | None = None
 
 
 class Checkpoint(Frozen):

@@ -71,6 +71,15 @@ class ParameterGroupSpec(Frozen):
     options: Mapping[str, OptimizerOption] = {}
 
 
+class ScalerSpec(Frozen):
+    """The fields of placewire.optimizer.capture.gradient_scaler.GradientScaler."""
+
+    init_scale: float
+    growth_factor: float
+    backoff_factor: float
+    growth_interval: int
+
+
 class OptimizerSpec(Frozen):
     """The fields of placewire.optimizer.capture.updates.OptimizerChoice."""
 
@@ -78,6 +87,7 @@ class OptimizerSpec(Frozen):
     lr: float = 1e-3
     options: Mapping[str, OptimizerOption] = {}
     clip_norm: float | None = None
+    scaler: ScalerSpec | None = None
     schedule: ScheduleSpec = ScheduleSpec()
     groups: tuple[ParameterGroupSpec, ...] = ()
 
@@ -175,7 +185,7 @@ class RankSpec(ProgramSpec):
     accumulate: int = 1
     shards: int = 1
     recompute: Literal["none", "half", "all"] = "none"
-    autocast: Literal["bf16"] | None = None
+    autocast: Literal["bf16", "fp16"] | None = None
     optimizer: OptimizerSpec = OptimizerSpec()
     state: StateSpec | None = None
     steps: int

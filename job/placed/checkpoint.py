@@ -140,10 +140,13 @@ class Checkpoints:
                 "every rank wrote a file of its own: put all of them into that folder, or move "
                 "the checkpoint away to resume from the previous one",
             )
-        own = self._state.to_load(checkpoint.manifest.step)
+        scaled = checkpoint.manifest.scaler is not None
         try:
             with saved_tensors(checkpoint) as saved:
-                saved.load(own)
+                # All steps may have been skipped.
+                updated = not scaled or saved.has_optimizer_state
+                steps_done = checkpoint.manifest.step if updated else 0
+                saved.load(self._state.to_load(steps_done, with_scaler=scaled))
         except (OSError, TensorFileError) as error:
             what = f"checkpoint {checkpoint.path} cannot be loaded: {error}"
             raise JobError(what, _REMEDY) from error

@@ -11,6 +11,7 @@ import torch
 from placewire.job.contract.checkpoint import checkpoint_at
 from placewire.job.placed.saved_tensors import saved_tensors
 from placewire.job.placed.tensor_file import TensorFileError
+from placewire.optimizer.capture.state import SCALER
 
 _STATE = ".state."
 
@@ -20,7 +21,8 @@ def read_checkpoint(folder: str | Path) -> dict[str, Any]:
 
     Returns {"model": …, "loss": …, "transient": …} with tensors by the names of state_dict(), and
     {"optimizer": {"state": …, "param_groups": …}}, also "loss_optimizer", by names of parameters,
-    as torch.distributed.checkpoint.state_dict takes them. Raises ValueError (CheckpointError,
+    as torch.distributed.checkpoint.state_dict takes them. Where the loss was scaled, "scaler" is
+    what torch.amp.GradScaler.load_state_dict() takes. Raises ValueError (CheckpointError,
     TensorFileError) or OSError.
     """
     checkpoint = checkpoint_at(Path(folder))
@@ -34,6 +36,9 @@ def read_checkpoint(folder: str | Path) -> dict[str, Any]:
     with saved_tensors(checkpoint) as saved:
         for name in saved:
             _put(state, groups, name, saved.read(name))
+    if (settings := checkpoint.manifest.scaler) is not None:
+        numbers = {key: tensor.item() for key, tensor in state.get(SCALER, {}).items()}
+        state[SCALER] = {**settings, **numbers}
     return state
 
 

@@ -59,6 +59,10 @@ class SavedTensors:
         yield from (name for name in self._file_of if name not in parts)
         yield from self._rows
 
+    @property
+    def has_optimizer_state(self) -> bool:
+        return any(_STATE.fullmatch(name) for name in self._file_of)
+
     def read(self, name: str) -> torch.Tensor:
         """Returns the tensor, on the CPU. Raises OSError or TensorFileError."""
         if name not in self._rows:

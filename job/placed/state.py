@@ -5,14 +5,16 @@ loss.NAME             the same of the loss, where that is a module with state
 transient.NAME        a buffer that steps write and that no state_dict() has
 optimizer.state.NAME.exp_avg …
                       as torch.distributed.checkpoint.state_dict has them
+scaler.scale, scaler._growth_tracker
+                      as torch.amp.GradScaler.state_dict() has them, where the loss is scaled
 …[0:256]              rows 0 to 255 of one of these, by the rank that has that shard
 
-The entries of param_groups, which are no tensors, stand in the manifest.
+The entries of param_groups and the settings of the scaler stand in the manifest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +24,7 @@ from placewire.job.contract.checkpoint import Manifest
 from placewire.job.contract.specification import RankSpec
 from placewire.job.placed.lower import RankProgram
 from placewire.job.placed.tensor_file import described
-from placewire.optimizer.capture.state import StateName, StatePart
+from placewire.optimizer.capture.state import SCALER, StateName, StatePart
 from placewire.optimizer.capture.step import CapturedStep
 from placewire.optimizer.capture.updates import Update
 from placewire.optimizer.graph.halves import forward_hash
@@ -43,12 +45,21 @@ class RankState:
     updates: Mapping[str, Update]
     others: Tensors
 
-    def to_load(self, steps_done: int) -> Iterator[tuple[str, torch.Tensor]]:
+    def to_load(
+        self, steps_done: int, with_scaler: bool = True
+    ) -> Iterator[tuple[str, torch.Tensor]]:
         """The rank's own tensors, to be overwritten in place. Several replicas of a weight have the
-        same name."""
+        same name. steps_done: 0 where no step has updated anything. with_scaler: whether the state
+        of the loss's scaler is among them."""
+        for name, tensor in self._own(lambda update: steps_done):
+            if with_scaler or not name.startswith(f"{SCALER}."):
+                yield name, tensor
+
+    def _own(self, steps_of: Callable[[Update], int]) -> Iterator[tuple[str, torch.Tensor]]:
+        """steps_of: after how many steps the optimizer's state is meant."""
         for identifier, value in self.held.items():
             update = self.updates.get(identifier)
-            state = update.state(value, steps_done) if update else {}
+            state = update.state(value, steps_of(update)) if update else {}
             for part in self.parts[identifier]:
                 name, suffix = part.names[0], part.suffix
                 yield f"{name.key}{suffix}", part.within(value)
@@ -57,14 +68,15 @@ class RankState:
                     yield whole, part.within(tensor)
 
     def to_save(self, steps_done: int) -> Tensors:
-        """Returns the same with tied parameters under all their names, as in state_dict()."""
+        """Returns these with tied parameters under all their names, as in state_dict()."""
         tied = {
             f"{name.key}{part.suffix}": part.within(value)
             for identifier, value in self.held.items()
             for part in self.parts[identifier]
             for name in part.names
         }
-        return {**dict(self.to_load(steps_done)), **tied, **self.others}
+        own = self._own(lambda update: steps_done if update.has_updated else 0)
+        return {**dict(own), **tied, **self.others}
 
 
 def rank_state(captured: CapturedStep, program: RankProgram, is_first: bool) -> RankState:
@@ -94,6 +106,7 @@ def job_manifest(spec: RankSpec, placement: Placement, captured: CapturedStep) -
         tensors=_saved_tensors(captured),
         files={},
         param_groups=_param_groups(captured),
+        scaler=None if (scaler := captured.optimizer.scaler) is None else scaler.settings,
     )
 
 
@@ -102,7 +115,12 @@ def _saved_tensors(captured: CapturedStep) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for identifier, parts in captured.names.of.items():
         dtype = captured.layouts[identifier].dtype
-        found |= {name.key: described(dtype, part.shape) for part in parts for name in part.names}
+        found |= {
+            name.key: described(dtype, part.shape)
+            for part in parts
+            for name in part.names
+            if name.part != SCALER
+        }
     others = captured.names.others
     return found | {name.key: described(v.dtype, v.shape) for name, v in others.items()}
 

@@ -37,7 +37,7 @@ _PER_ELEMENT = {
 }  # fmt: skip
 _REDUCTIONS = {
     "sum", "mean", "amax", "amin", "var", "var_mean", "max", "min", "argmax", "norm", "any", "all",
-    "linalg_vector_norm", "norm_of_norms",
+    "linalg_vector_norm", "norm_of_norms", "non_finite", "any_non_finite",
 }  # fmt: skip
 # Operators that read only as many elements of their first input as they write.
 _GATHERS = {"embedding", "index", "index_select", "gather"}
@@ -46,7 +46,7 @@ _FILLS = {"zeros", "ones", "full", "empty", "scalar_tensor", "arange", "new_zero
 _UPDATES = {"adam": (14, 7), "adamw": (14, 7), "sgd": (2, 3), "sgd with momentum": (4, 5)}
 # The same where a kernel runs for each operation, for a parameter and for each tensor of its state.
 _UNFUSED = (4, 6)
-_SCALING = (1, 2)  # added to each update where gradients are clipped
+_SCALING = (1, 2)  # added to each update that makes a clipped or unscaled gradient
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _update_cost(parameter: torch.Tensor, choice: OptimizerChoice) -> Cost:
     else:
         kept = 1 + math.ceil(choice.state_bytes(parameter) / max(parameter.nbytes, 1))
         operations, touches = _UNFUSED[0] * kept, _UNFUSED[1] * kept
-    if choice.clip_norm is not None:
+    if choice.rescales:
         operations, touches = operations + _SCALING[0], touches + _SCALING[1]
     return Cost(operations * parameter.numel(), touches * parameter.nbytes)
 

@@ -29,10 +29,11 @@ from placewire.optimizer.capture.metrics import metrics_apart, refuse_no_scalar
 from placewire.optimizer.capture.no_scaler import refusing_scalers
 from placewire.optimizer.capture.nodes import MODULE
 from placewire.optimizer.capture.own_functions import keeping_own_functions
-from placewire.optimizer.capture.protocol import Autocast, Tensors, UnderAutocast
+from placewire.optimizer.capture.protocol import Tensors, UnderAutocast
 from placewire.optimizer.capture.recompute import noting_checkpoints
 from placewire.optimizer.capture.statistics_types import correct_statistics
 from placewire.optimizer.capture.sure_draws import AnsweringSureDraws
+from placewire.optimizer.capture.variants import Autocast
 
 
 @dataclass(frozen=True)

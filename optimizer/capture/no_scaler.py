@@ -1,4 +1,4 @@
-"""Refuses torch.amp.GradScaler in a model: a step has no place for it."""
+"""Refuses torch.amp.GradScaler in a model: the plan gives it, as it does the optimizer."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def _refusing(kind: type[Scaler], where: str) -> Callable[..., Any]:
         place = user_location_in("".join(traceback.format_stack())) or where
         raise CaptureError(
             f"{place}: a loss that {kind.__module__}.{kind.__qualname__} scales cannot be trained: "
-            "nothing would unscale its gradients; leave the scaler out, and for mixed precision "
-            "give job.autocast: bf16, which needs none"
+            "nothing would unscale its gradients; take the scaler out of the model, and give its "
+            "settings in the plan as job.optimizer.scaler, which does all that the scaler would"
         )
 
     return scale

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
 
 import torch
 from torch import fx
@@ -58,6 +59,18 @@ def tensors_in(value: object) -> Iterator[torch.Tensor]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from tensors_in(item)
+
+
+def call(target: Callable[..., Any], arguments: tuple[Any, ...], name: str) -> fx.Node:
+    """Makes a node of that name, at the point of insertion. arguments: with one node at least."""
+    operands: list[fx.Node] = []
+    fx.node.map_arg(arguments, operands.append)
+    graph, mode = operands[0].graph, operands[0].meta["val"].fake_mode
+    node = graph.create_node("call_function", target, arguments, name=name.replace(".", "_"))
+    values: Any = fx.node.map_arg(arguments, lambda operand: operand.meta["val"])
+    with mode:
+        node.meta["val"] = target(*values)
+    return node
 
 
 def rename(node: fx.Node, kind: str, name: str) -> None:

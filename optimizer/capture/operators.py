@@ -207,11 +207,11 @@ def _activation_bytes(node: fx.Node, analysis: Analysis) -> int:
 
 
 def _workspace_bytes(node: fx.Node, placeable: PlaceableGraph, choice: OptimizerChoice) -> int:
-    """Returns the scaled gradient of a clipped update, or what the larger side of a conditional
-    allocates on the way; what kernels take is not known."""
+    """Returns the gradient that an update makes, clipped or unscaled, or what the larger side of a
+    conditional allocates on the way; what kernels take is not known."""
     if isinstance(node.target, Conditional):
         return node.target.most_bytes_on_the_way
-    if node.op != "call_module" or choice.clip_norm is None:
+    if node.op != "call_module" or not choice.rescales:
         return 0
     return placeable.parameters[placeable.writers[node.name]].nbytes
 

@@ -9,10 +9,10 @@ import torch
 
 from placewire.optimizer.capture.deferred import NotRepeatableError, Recording, is_fake, recorded
 from placewire.optimizer.capture.errors import CaptureError, one_line
-from placewire.optimizer.capture.protocol import Autocast, DeviceType
+from placewire.optimizer.capture.protocol import DeviceType
 from placewire.optimizer.capture.step import CapturedStep, built_step, capture, captured_from
 from placewire.optimizer.capture.updates import OptimizerChoice
-from placewire.optimizer.capture.variants import Recompute
+from placewire.optimizer.capture.variants import Autocast, Recompute
 from placewire.optimizer.collector import collector_paused
 
 

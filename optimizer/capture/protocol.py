@@ -12,14 +12,14 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
 from placewire.optimizer.capture.errors import CaptureError, one_line, user_location
+from placewire.optimizer.capture.variants import Autocast
 
 Tensors = tuple[torch.Tensor, ...]
-Autocast = Literal["bf16"]
 DeviceType = Literal["cpu", "cuda"]
 # The scalar loss, or the loss and metrics by their names.
 LossAndMetrics = torch.Tensor | tuple[torch.Tensor, Mapping[str, torch.Tensor]]
@@ -66,11 +66,15 @@ class UnderAutocast(torch.nn.Module):
     where torch's lists say so; parameters, gradients and optimizer keep their type."""
 
     PREFIX = "module"  # of the parameters' names
+    DTYPES: ClassVar[Mapping[Autocast, torch.dtype]] = {
+        "bf16": torch.bfloat16,
+        "fp16": torch.float16,
+    }
 
     def __init__(self, module: torch.nn.Module, autocast: Autocast) -> None:
         super().__init__()
         self.module = module
-        self.dtype = {"bf16": torch.bfloat16}[autocast]
+        self.dtype = self.DTYPES[autocast]
         self.device_type = next((p.device.type for p in module.parameters()), "cpu")
 
     def forward(self, *inputs: torch.Tensor) -> LossAndMetrics:

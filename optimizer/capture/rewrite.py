@@ -22,6 +22,7 @@ from placewire.optimizer.capture.micro_batches import unrolled
 from placewire.optimizer.capture.nodes import rename, storage_of
 from placewire.optimizer.capture.recompute import dependent, recompute
 from placewire.optimizer.capture.running_averages import with_own_running_averages
+from placewire.optimizer.capture.scaling import SAVED_AS, scale_loss
 from placewire.optimizer.capture.shards import Shard, with_shards
 from placewire.optimizer.capture.small_weights import Member, replica_name, with_small_weights
 from placewire.optimizer.capture.updates import OptimizerChoice
@@ -40,9 +41,10 @@ class PlaceableGraph:
 
     constant_names: of constants that are buffers, the name in the exported module. parameters,
     buffers: real values by node name. names: by node name the names of each of these
-    in the exported module, several where parameters are tied. shards: by node name which rows a
-    parameter is, where it is not a whole one. members: by node name what a flat parameter is made
-    of, which has no name itself. inputs: node name to position.
+    in the exported module, several where parameters are tied. scaler: by node name what torch's
+    GradScaler calls a buffer that is its state, which has no name in the module. shards: by node
+    name which rows a parameter is, where it is not a whole one. members: by node name what a flat
+    parameter is made of, which has no name itself. inputs: node name to position.
     writers: node name of each update or copy to the node name of what it writes. metrics: what is
     reported beside the loss, by name.
     """
@@ -53,6 +55,7 @@ class PlaceableGraph:
     parameters: Mapping[str, torch.Tensor]
     buffers: Mapping[str, torch.Tensor]
     names: Mapping[str, tuple[str, ...]]
+    scaler: Mapping[str, str]
     shards: Mapping[str, Shard]
     members: Mapping[str, tuple[Member, ...]]
     inputs: Mapping[str, int]
@@ -85,11 +88,14 @@ def placeable(
     graph.erase_node(graph.output_node())
     joint = without_identity_views(joint)
     recompute(graph, dependent(graph, joint.tangents))
-    made, constant_names = _constants_of_placeholders(joint, micro_batches)
+    made, constant_names = _constants_of_placeholders(joint, micro_batches, choice)
     constants = {**joint.constants, **made}
+    if choice.scaler is not None:
+        joint = scale_loss(joint, choice.scaler, micro_batches)
     for node in graph.find_nodes(op="call_function", target=aten.convolution_backward.default):
         _split_convolution_backward(graph, node)
     joint, names = merge_ties(joint)
+    names |= dict.fromkeys(SAVED_AS, ())
     joint, cut = with_shards(joint, shards, choice)
     names |= {name: names.get(shard.name, (shard.name,)) for name, shard in cut.items()}
     members: dict[str, tuple[Member, ...]] = {}
@@ -109,7 +115,7 @@ def placeable(
     if micro_batches == 1:
         for name, node in joint.metrics.items():
             rename(node, "metric", name)
-    parameters, updates, metrics = add_updates(joint, choice)
+    joint, parameters, updates, metrics = add_updates(joint, choice)
     buffers, copies = add_copies(joint)
     writers = {**updates, **copies}
     inputs = {}
@@ -127,6 +133,7 @@ def placeable(
         parameters={node: joint.values[name].detach() for node, name in parameters.items()},
         buffers={node: joint.values[name].detach() for node, name in buffers.items()},
         names={n: names.get(name, (name,)) for n, name in {**parameters, **buffers}.items()},
+        scaler={node: SAVED_AS[name] for node, name in buffers.items() if name in SAVED_AS},
         shards={node: cut[name] for node, name in parameters.items() if name in cut},
         members={node: members[name] for node, name in parameters.items() if name in members},
         inputs=inputs,
@@ -175,12 +182,13 @@ def _identical_ancestor(node: fx.Node) -> fx.Node | None:
 
 
 def _constants_of_placeholders(
-    joint: JointGraph, micro_batches: int
+    joint: JointGraph, micro_batches: int, choice: OptimizerChoice
 ) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """Makes these placeholders constants: the loss's own gradient (one, or its share in the mean),
-    and small buffers that are only read. Returns also the names of the buffers."""
+    unless the loss is scaled, and small buffers that are only read. Returns also the names of the
+    buffers."""
     constants, names = dict[str, torch.Tensor](), dict[str, str]()
-    for node in joint.tangents:
+    for node in joint.tangents if choice.scaler is None else ():
         value = node.meta["val"]
         one = torch.ones(value.shape, dtype=value.dtype, device=value.device)
         constants[_to_constant(joint.graph, node)] = one / micro_batches

@@ -12,11 +12,15 @@ from placewire.optimizer.capture.protocol import TrainingStep
 from placewire.optimizer.capture.rewrite import PlaceableGraph
 from placewire.optimizer.capture.shards import Shard
 
+# The part of a gradient scaler's state.
+SCALER = "scaler"
+
 
 @dataclass(frozen=True)
 class StateName:
-    """part: `model` (name is from model.state_dict()), `loss` (from loss.state_dict()), or
-    `transient` (a buffer that its module does not save)."""
+    """part: `model` (name is from model.state_dict()), `loss` (from loss.state_dict()),
+    `transient` (a buffer that its module does not save), or `scaler` (from that of torch's
+    GradScaler)."""
 
     part: str
     name: str
@@ -87,6 +91,8 @@ def state_names(step: TrainingStep, code: PlaceableGraph) -> StateNames:
     def parts_of(identifier: str) -> Iterator[StatePart]:
         for member in code.members.get(identifier, ()):
             yield StatePart(tuple(map(named, member.names)), member.shape, start=member.start)
+        if (name := code.scaler.get(identifier)) is not None:
+            yield StatePart((StateName(SCALER, name),), ())
         if exported := code.names[identifier]:
             shape = tuple(values[identifier].shape)
             if (shard := code.shards.get(identifier)) is not None:

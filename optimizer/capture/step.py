@@ -19,7 +19,6 @@ from placewire.optimizer.capture.micro_batches import (
 from placewire.optimizer.capture.moving import on_device
 from placewire.optimizer.capture.operators import Analysis, analyse, operator_graph
 from placewire.optimizer.capture.protocol import (
-    Autocast,
     DeviceType,
     ModelWithLoss,
     Tensors,
@@ -34,7 +33,7 @@ from placewire.optimizer.capture.sources import source_digests
 from placewire.optimizer.capture.state import StateNames, state_names
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.capture.validation import validation_graph
-from placewire.optimizer.capture.variants import Recompute
+from placewire.optimizer.capture.variants import Autocast, Recompute
 from placewire.optimizer.capture.whole_batch import what_needs_the_whole_batch
 from placewire.optimizer.collector import collector_paused
 from placewire.optimizer.graph.operator_graph import OperatorGraph

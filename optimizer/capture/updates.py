@@ -1,9 +1,9 @@
 """Runs one optimizer step for one parameter, in place.
 
 The fused kernels of torch make one pass over memory and need no workspace, but for the scaled
-gradient where gradients are clipped; other classes of optimizers run as they are. A parameter's
-update uses only its own gradient and state, the number of the step, and the coefficient of
-clipping, so that it gives the same bits wherever it runs.
+gradient where gradients are clipped or their loss is scaled; other classes of optimizers run as
+they are. A parameter's update uses only its own gradient and state, the number of the step, and
+what is computed of all gradients once, so that it gives the same bits wherever it runs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch.optim.sgd import sgd
 
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.foreign_optimizer import ForeignOptimizer, stepped, tried
+from placewire.optimizer.capture.gradient_scaler import GradientScaler
 from placewire.optimizer.capture.learning_rate_schedule import LearningRateSchedule
 from placewire.optimizer.capture.optimizer_options import (
     DEFAULTS,
@@ -70,29 +71,33 @@ class OptimizerChoice:
     lr. Raises CaptureError for any other.
 
     clip_norm: the gradients of all parameters are scaled by one coefficient, so that their norm
-    together is at most this, as in torch.nn.utils.clip_grad_norm_. groups: a parameter belongs to
-    the first that has it, if any.
+    together is at most this, as in torch.nn.utils.clip_grad_norm_. scaler: scales the loss, and
+    updates nothing where a gradient is not finite, as torch.amp.GradScaler does. groups: a
+    parameter belongs to the first that has it, if any.
     """
 
     name: str = "adamw"
     lr: float = 1e-3
     options: Mapping[str, Option] = field(default_factory=dict)
     clip_norm: float | None = None
+    scaler: GradientScaler | None = None
     schedule: LearningRateSchedule = field(default_factory=LearningRateSchedule)
     groups: tuple[ParameterGroup, ...] = ()
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> OptimizerChoice:
-        """document: the fields, and in `schedule` and `groups` their fields. Raises CaptureError,
-        and TypeError for an unknown field."""
+        """document: the fields, and in `schedule`, `scaler` and `groups` their fields. Raises
+        CaptureError, and TypeError for an unknown field."""
         name = str(document.get("name", OptimizerChoice.name))
         schedule = LearningRateSchedule(**document.get("schedule") or {})
+        scaler = document.get("scaler")
         groups = (ParameterGroup.of(one) for one in document.get("groups") or ())
         return OptimizerChoice(
             **{
                 **document,
                 "options": options_of(name, document.get("options") or {}),
                 "schedule": schedule,
+                "scaler": None if scaler is None else GradientScaler(**scaler),
                 "groups": tuple(
                     replace(group, options=options_of(name, group.options)) for group in groups
                 ),
@@ -129,6 +134,16 @@ class OptimizerChoice:
                     f"optimizer groups[{k}]: no trained parameter is called like "
                     f"{' or '.join(map(repr, group.match))}; the model has {some}, …"
                 )
+
+    @property
+    def rescales(self) -> bool:
+        """Whether the update makes another gradient of the one that it takes."""
+        return self.clip_norm is not None or (self.scaler is not None and self.unscales)
+
+    @property
+    def unscales(self) -> bool:
+        """Whether the update itself takes a scaled gradient, as torch's fused kernels do."""
+        return self.clip_norm is None and not is_class_path(self.name)
 
     @property
     def foreign(self) -> ForeignOptimizer | None:
@@ -180,13 +195,23 @@ class OptimizerChoice:
         options = ",".join(f"{k}={v!r}" for k, v in sorted(self.all_options.items()))
         clip = "" if self.clip_norm is None else f"clip_norm={self.clip_norm!r}"
         groups = ",".join(group.signature for group in self.groups)
-        parts = (f"lr={self.lr!r}", options, clip, self.schedule.signature, groups)
+        scaler = "" if self.scaler is None else self.scaler.signature
+        parts = (f"lr={self.lr!r}", options, clip, scaler, self.schedule.signature, groups)
         return f"{self.name}({','.join(part for part in parts if part)})"
 
 
 class Update(Stepped, ABC):
-    """A module (parameter, gradient[, coefficient of clipping]) -> None that holds the optimizer
-    state of the parameter."""
+    """A module (parameter, gradient) -> None that holds the optimizer state of the parameter.
+
+    Further arguments are scalars. coefficient: of clipping. found_inf: not 0 where nothing is to be
+    updated, because a gradient is not finite. scale: of the gradient, which is still to be
+    unscaled; never with a coefficient.
+    """
+
+    @property
+    def has_updated(self) -> bool:
+        """Whether a step has updated the parameter, where there is no state before."""
+        return True
 
     @abstractmethod
     def state(self, parameter: torch.Tensor, steps_done: int) -> dict[str, torch.Tensor]:
@@ -218,16 +243,20 @@ class Adam(Update):
         parameter: torch.Tensor,
         gradient: torch.Tensor,
         coefficient: torch.Tensor | None = None,
+        found_inf: torch.Tensor | None = None,
+        scale: torch.Tensor | None = None,
     ) -> None:
         options = self.choice.all_options
         adam(
             [parameter],
-            [scaled(gradient, coefficient)],
+            [_taken(gradient, coefficient, scale)],
             [self.average],
             [self.average_of_squares],
             [],
             [self.steps],
             fused=True,
+            found_inf=found_inf,
+            grad_scale=scale,
             decoupled_weight_decay=self.choice.name == "adamw",
             amsgrad=False,
             beta1=options["beta1"],
@@ -247,6 +276,10 @@ class Sgd(Update):
         self.choice = choice
         self.momentum_buffers: list[torch.Tensor | None] = [None]
 
+    @property
+    def has_updated(self) -> bool:
+        return self.momentum_buffers[0] is not None
+
     def state(self, parameter: torch.Tensor, steps_done: int) -> dict[str, torch.Tensor]:
         if not self.choice.all_options["momentum"] or not steps_done:
             return {}
@@ -260,13 +293,20 @@ class Sgd(Update):
         parameter: torch.Tensor,
         gradient: torch.Tensor,
         coefficient: torch.Tensor | None = None,
+        found_inf: torch.Tensor | None = None,
+        scale: torch.Tensor | None = None,
     ) -> None:
         options = self.choice.all_options
+        # The kernel would leave a new momentum buffer without values.
+        if options["momentum"] and not self.has_updated and _is_set(found_inf):
+            return
         sgd(
             [parameter],
-            [scaled(gradient, coefficient)],
+            [_taken(gradient, coefficient, scale)],
             self.momentum_buffers,
             fused=True,
+            found_inf=found_inf,
+            grad_scale=scale,
             weight_decay=options["weight_decay"],
             momentum=options["momentum"],
             lr=self.choice.lr_at(self.step),
@@ -292,6 +332,10 @@ class Foreign(Update):
         # What the state has as numbers, not as tensors, in the form in which a checkpoint has it.
         self.numbers: dict[str, torch.Tensor] = {}
 
+    @property
+    def has_updated(self) -> bool:
+        return self.began
+
     def state(self, parameter: torch.Tensor, steps_done: int) -> dict[str, torch.Tensor]:
         if not steps_done:
             return {}
@@ -311,7 +355,10 @@ class Foreign(Update):
         parameter: torch.Tensor,
         gradient: torch.Tensor,
         coefficient: torch.Tensor | None = None,
+        found_inf: torch.Tensor | None = None,
     ) -> None:
+        if _is_set(found_inf):
+            return
         (entry,), state = self.optimizer.param_groups, self.optimizer.state
         before = entry["params"][0]
         if before is not parameter:  # A profile may run a copy.
@@ -322,26 +369,23 @@ class Foreign(Update):
             state[parameter][key] = type(state[parameter][key])(number.item())
         self.numbers.clear()
         entry["lr"] = self.choice.lr_at(self.step)
-        stepped(self.optimizer, self.kind.path, [parameter], [scaled(gradient, coefficient)])
+        stepped(self.optimizer, self.kind.path, [parameter], [_taken(gradient, coefficient)])
         self.began = True
         self.held = [value for value in state[parameter].values() if torch.is_tensor(value)]
 
 
-def norm_of_norms(norms: list[torch.Tensor]) -> torch.Tensor:
-    """Returns the norm of all gradients together, with the arithmetic of
-    torch.nn.utils.clip_grad_norm_. norms: float[k] each, in the order of the parameters."""
-    norm: torch.Tensor = torch.linalg.vector_norm(torch.cat(norms), 2.0)
-    return norm
+def _taken(
+    gradient: torch.Tensor, coefficient: torch.Tensor | None, scale: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Returns what a kernel takes: clipped, or a copy where the kernel will write the unscaled
+    gradient into it. Others may still read the gradient, or send it."""
+    if coefficient is not None:
+        return gradient * coefficient
+    return gradient if scale is None else gradient.clone()
 
 
-def clip_coefficient(norm: torch.Tensor, clip_norm: float) -> torch.Tensor:
-    """Returns the scalar, at most 1, that every gradient is multiplied by, likewise."""
-    return torch.clamp(clip_norm / (norm + 1e-6), max=1.0)
-
-
-def scaled(gradient: torch.Tensor, coefficient: torch.Tensor | None) -> torch.Tensor:
-    """Returns a new tensor where it scales: others may still read the gradient, or send it."""
-    return gradient if coefficient is None else gradient * coefficient
+def _is_set(found_inf: torch.Tensor | None) -> bool:
+    return found_inf is not None and bool(found_inf.item())
 
 
 def parameter_update(choice: OptimizerChoice, parameter: torch.Tensor) -> Update:

@@ -16,7 +16,7 @@ from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.evaluation_mode import in_evaluation_mode
 from placewire.optimizer.capture.joint import JointGraph, joint_graph
 from placewire.optimizer.capture.nodes import MODULE, rename
-from placewire.optimizer.capture.protocol import Autocast, Tensors
+from placewire.optimizer.capture.protocol import Tensors
 from placewire.optimizer.capture.refusals import refuse_what_cannot_run
 from placewire.optimizer.capture.rewrite import (
     REPLICATED_BYTES,
@@ -26,6 +26,7 @@ from placewire.optimizer.capture.rewrite import (
 )
 from placewire.optimizer.capture.shards import join, placeholders
 from placewire.optimizer.capture.small_weights import Member, placeholder, read_from
+from placewire.optimizer.capture.variants import Autocast
 
 # What the names of its own constants begin with: the training step has constants of its own.
 _OWN = "validation_"

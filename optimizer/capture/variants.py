@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Auto = Literal["auto"]
+# The type of torch.autocast, under which model and loss run.
+Autocast = Literal["bf16", "fp16"]
 # Which layers are computed again in the backward half: none, every second one, all.
 Recompute = Literal["none", "half", "all"]
 

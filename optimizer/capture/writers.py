@@ -5,6 +5,7 @@ Tied parameters (one object under several names) become one parameter whose grad
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from dataclasses import replace
 
 import torch
@@ -14,6 +15,7 @@ from placewire.optimizer.capture.clipping import GRADIENT_NORM, add_clip_coeffic
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.joint import JointGraph
 from placewire.optimizer.capture.nodes import in_layout_of, rename
+from placewire.optimizer.capture.scaling import unscale
 from placewire.optimizer.capture.updates import OptimizerChoice
 
 aten = torch.ops.aten
@@ -51,9 +53,11 @@ def sum_of(graph: fx.Graph, parts: list[fx.Node]) -> fx.Node:
     return total
 
 
-def add_updates(joint: JointGraph, choice: OptimizerChoice) -> tuple[Names, Names, Names]:
-    """Returns (node names to parameters, updates to the nodes that they write, metrics to nodes),
-    without parameters that the step does not use. Raises CaptureError.
+def add_updates(
+    joint: JointGraph, choice: OptimizerChoice
+) -> tuple[JointGraph, Names, Names, Names]:
+    """Returns (the graph, node names to parameters, updates to the nodes that they write, metrics
+    to nodes), without parameters that the step does not use. Raises CaptureError.
 
     Gradients get the strides of their parameters, as in `.grad`: the fused optimizers go through
     the memory of both, and a norm's last bit depends on the order.
@@ -66,27 +70,39 @@ def add_updates(joint: JointGraph, choice: OptimizerChoice) -> tuple[Names, Name
             held[node.name] = name
             if name in joint.gradients:
                 trained[name] = node
-    gradients = {
+    gradients: Mapping[str, fx.Node] = {
         name: in_layout_of(joint.gradients[name], node.meta["val"])
         for name, node in trained.items()
     }
-    more: list[fx.Node] = []
-    metrics = {name: node.name for name, node in joint.metrics.items()}
+    operands, own = dict[str, fx.Node](), dict[str, fx.Node]()
+    if (scaling := unscale(joint, gradients, choice)) is not None:
+        joint, gradients = scaling.joint, scaling.gradients
+        operands |= scaling.operands
+        own |= scaling.metrics
     if choice.clip_norm is not None:
-        norm, *more = add_clip_coefficient(gradients, choice.clip_norm)
-        if GRADIENT_NORM in metrics:
-            raise CaptureError(
-                f"two metrics are named {GRADIENT_NORM!r}: the step's own, and the norm that is "
-                "reported with job.optimizer.clip_norm; give the step's another name"
-            )
-        metrics[GRADIENT_NORM] = norm.name
+        norm, operands["coefficient"] = add_clip_coefficient(gradients, choice.clip_norm)
+        own[GRADIENT_NORM] = norm
+    _refuse_same_names(joint.metrics, own)
+    metrics = {name: node.name for name, node in (*joint.metrics.items(), *own.items())}
     for name, node in trained.items():
-        update = graph.create_node("call_module", "update", (node, gradients[name], *more))
+        taken = (node, gradients[name])
+        update = graph.create_node("call_module", "update", taken, {**operands})
         update.meta["val"] = None
         rename(update, "update", name)
         update.target = update.name
         writers[update.name] = node.name
-    return held, writers, metrics
+    return joint, held, writers, metrics
+
+
+def _refuse_same_names(metrics: Container[str], own: Mapping[str, fx.Node]) -> None:
+    """own: the metrics of clipping and scaling. Raises CaptureError."""
+    for name in own:
+        if name in metrics:
+            by = "clip_norm" if name == GRADIENT_NORM else "scaler"
+            raise CaptureError(
+                f"two metrics are named {name!r}: the step's own, and what is reported with "
+                f"job.optimizer.{by}; give the step's another name"
+            )
 
 
 def add_copies(joint: JointGraph) -> tuple[Names, Names]:

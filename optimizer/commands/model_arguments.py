@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from placewire.optimizer.capture.errors import CaptureError
-from placewire.optimizer.capture.variants import Recompute
+from placewire.optimizer.capture.variants import Autocast, Recompute
 from placewire.optimizer.commands.arguments import output_file, positive, whole
 from placewire.optimizer.commands.outcome import say
 
@@ -69,7 +69,9 @@ def add_model_arguments(
         help="the layers that are computed again in the backward half, which takes less memory; "
         "default: none, but for those that the model itself has in torch.utils.checkpoint",
     )
-    parser.add_argument("--autocast", choices=["bf16"], help="run model and loss in torch.autocast")
+    parser.add_argument(
+        "--autocast", choices=get_args(Autocast), help="run model and loss in torch.autocast"
+    )
     parser.add_argument(
         "--seed", type=whole, default=0, help="seed of parameters, data and dropout; default: 0"
     )
@@ -159,5 +161,5 @@ def parse_optimizer(text: str) -> OptimizerChoice:
     except (TypeError, json.JSONDecodeError) as error:
         raise CaptureError(
             f"--optimizer {text!r}: {error}; accepted: a JSON object with name, lr, "
-            "options, clip_norm, schedule and groups"
+            "options, clip_norm, scaler, schedule and groups"
         ) from error

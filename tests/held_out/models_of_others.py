@@ -15,9 +15,9 @@ import torch
 from placewire.job.messages.rank_messages import rank_messages
 from placewire.job.placed.lower import lower
 from placewire.optimizer.capture.errors import CaptureError
-from placewire.optimizer.capture.protocol import Autocast
 from placewire.optimizer.capture.step import CapturedStep, capture
 from placewire.optimizer.capture.updates import OptimizerChoice
+from placewire.optimizer.capture.variants import Autocast
 from tests.held_out.shelf import MODELS, python_name
 from tests.job.lazy_network import Mailbox, MailboxTransport, run_step
 from tests.job.lazy_training import with_own_values

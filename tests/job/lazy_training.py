@@ -41,7 +41,7 @@ def program_of(
 
 
 def train(
-    captured: CapturedStep, placement: Placement
+    captured: CapturedStep, placement: Placement, steps: int = STEPS
 ) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Returns the losses, and the parameters and buffers afterwards."""
     box = Mailbox()
@@ -50,7 +50,7 @@ def train(
         transport = MailboxTransport(box)
         own = with_own_values(captured)
         ranks.append((program_of(own, placement, device, transport), transport))
-    losses = [run_step(box, ranks, captured.batches(step), step) for step in range(STEPS)]
+    losses = [run_step(box, ranks, captured.batches(step), step) for step in range(steps)]
     assert not box.pending and not box.copied
     return losses, values_of([program for program, _ in ranks], captured)
 

@@ -50,7 +50,7 @@ from placewire.job.placed.state import job_manifest, rank_state
 from placewire.optimizer.capture.protocol import load_training_step
 from placewire.optimizer.capture.step import CapturedStep, capture
 from placewire.optimizer.capture.updates import OptimizerChoice
-from placewire.optimizer.capture.variants import Recompute
+from placewire.optimizer.capture.variants import Autocast, Recompute
 from placewire.optimizer.placement import Placement
 from tests.free_port import free_port
 from tests.job.lazy_network import Mailbox, MailboxTransport, run_step
@@ -104,16 +104,21 @@ class Job:
         return {key: value.clone() for state in states for key, value in state.items()}
 
 
-_CAPTURED: dict[tuple[str, int, int, str, str], CapturedStep] = {}
+_CAPTURED: dict[tuple[object, ...], CapturedStep] = {}
 
 
 def captured_step(
-    model: str, batch: int, seed: int, optimizer: OptimizerSpec, recompute: Recompute = "none"
+    model: str,
+    batch: int,
+    seed: int,
+    optimizer: OptimizerSpec,
+    recompute: Recompute = "none",
+    autocast: Autocast | None = None,
 ) -> CapturedStep:
-    key = (model, batch, seed, optimizer.model_dump_json(), recompute)
+    key = (model, batch, seed, optimizer.model_dump_json(), recompute, autocast)
     if key not in _CAPTURED:
         choice = OptimizerChoice.of(optimizer.model_dump())
-        _CAPTURED[key] = capture(model, batch, choice, seed, recompute=recompute)
+        _CAPTURED[key] = capture(model, batch, choice, seed, autocast=autocast, recompute=recompute)
     return _CAPTURED[key]
 
 
@@ -132,9 +137,10 @@ def job(
     optimizer: OptimizerSpec = ADAMW,
     steps: int = STEPS,
     recompute: Recompute = "none",
+    autocast: Autocast | None = None,
     **asked: Any,
 ) -> Job:
-    captured = captured_step(model, batch, seed, optimizer, recompute)
+    captured = captured_step(model, batch, seed, optimizer, recompute, autocast)
     placement, box = spread(captured, devices), Mailbox()
     made = Job(captured, [], [], [], box)
     for device in placement.devices_used:

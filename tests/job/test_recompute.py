@@ -11,9 +11,9 @@ import torch
 
 from benchmarks.job.memory import cut, peaks, profiled
 from placewire.job.placed.checkpoint import Checkpoints
-from placewire.optimizer.capture.protocol import Autocast
 from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
+from placewire.optimizer.capture.variants import Autocast
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.simulate import simulate

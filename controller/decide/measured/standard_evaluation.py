@@ -13,7 +13,6 @@ import json
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from placewire.controller.decide.measured.optimizer_process import (
     OPTIMIZER_PROGRAM,
@@ -31,7 +30,7 @@ from placewire.job.contract.specification import (
     StepDone,
     TraceSpec,
 )
-from placewire.optimizer.capture.variants import Recompute
+from placewire.optimizer.capture.variants import Autocast, Recompute
 from placewire.optimizer.cluster import Cluster, Device, Nic, Server
 from placewire.optimizer.names import WITHOUT_SHAPING, is_cpu
 from placewire.optimizer.placement import Placement, load_placement
@@ -59,7 +58,7 @@ class Evaluation:
     accumulate: int = 1
     shards: int = 1
     recompute: Recompute = "none"
-    autocast: Literal["bf16"] | None = None
+    autocast: Autocast | None = None
     seed: int = 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -62,3 +63,47 @@ def test_a_module_is_found_and_not_run(folder: Path, script: str, is_found: bool
     assert (problem is None) == is_found
     assert problem is None or "is not found there by" in problem[0]
     assert not (folder / "run").exists()
+
+
+_EXTENDED = "__path__ = __import__('pkgutil').extend_path(__path__, __name__)"
+
+
+@pytest.mark.parametrize(
+    ("script", "is_found"),
+    [
+        ("extended.train", True),
+        ("extended.inner.train", True),
+        ("extended.inner", True),
+        ("extended.none", False),
+        ("whole.train", False),
+    ],
+)
+def test_a_package_that_extends_its_path_has_folders_elsewhere(
+    tmp_path: Path, script: str, is_found: bool
+) -> None:
+    files = {
+        "here/extended/__init__.py": _EXTENDED,
+        "here/extended/inner/__init__.py": _EXTENDED,
+        "here/whole/__init__.py": "",
+        "elsewhere/extended/__init__.py": _EXTENDED,
+        "elsewhere/extended/train.py": "",
+        "elsewhere/extended/inner/__init__.py": _EXTENDED,
+        "elsewhere/extended/inner/__main__.py": "",
+        "elsewhere/extended/inner/train.py": "",
+        "elsewhere/whole/train.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    elsewhere = {"PYTHONPATH": str(tmp_path / "elsewhere")}
+    words, here = [sys.executable, "-m"], tmp_path / "here"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", PROGRAM, asking(script, words, elsewhere)],
+        cwd=here, capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert json.loads(done.stdout).get("script") is is_found
+    # Python itself is of the same opinion.
+    ran = subprocess.run(
+        [*words, script], cwd=here, env={**os.environ, **elsewhere}, check=False, timeout=60
+    )
+    assert (ran.returncode == 0) == is_found

@@ -17,7 +17,7 @@ from placewire.controller.errors import PlanError
 from placewire.controller.plan.job import PlacedJob
 from placewire.controller.plan.plan import Plan
 from placewire.controller.plan.plan_file import load_plan, parse_plan
-from placewire.job.contract.specification import OptimizerSpec
+from placewire.job.contract.specification import OptimizerSpec, ScalerSpec
 from tests.controller.plans import plan, plan_document
 from tests.paths import ROOT
 
@@ -297,7 +297,12 @@ MISTAKES = {
     "fp16": (
         _set("job", "autocast", to="fp16"),
         "job.autocast",
-        "found 'fp16'; accepted: 'bf16', because gradients in fp16 need a scaler",
+        "give job.optimizer.scaler, which may be {}",
+    ),
+    "a scale that never grows": (
+        _set("job", "optimizer", to={"scaler": {"growth_factor": 1}}),
+        "job.optimizer.scaler.growth_factor",
+        "more than 1",
     ),
     "momentum of adamw": (
         _set("job", "optimizer", to={"name": "adamw", "momentum": 0.9}),
@@ -499,6 +504,17 @@ def test_options_of_a_class_arrive_as_written() -> None:
             "weight_decay": 0.5,
         }  # fmt: skip
         assert [type(options[key]) for key in ("nesterov", "ns_steps")] == [bool, int]
+
+
+def test_a_scaler_begins_with_what_torch_has() -> None:
+    document = plan_document()
+    document["job"] |= {"autocast": "fp16", "optimizer": {"scaler": {"growth_interval": 100}}}
+    job = plan(document).job
+    assert isinstance(job, PlacedJob)
+    told = OptimizerSpec.model_validate(job.optimizer_document)
+    assert told.scaler == ScalerSpec(
+        init_scale=65536.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=100
+    )
 
 
 @pytest.mark.parametrize("name", MISTAKES)

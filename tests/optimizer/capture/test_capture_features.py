@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from placewire.optimizer.capture.clipping import block_of
 from placewire.optimizer.capture.errors import CaptureError
+from placewire.optimizer.capture.layer_scalars import block_of
 from placewire.optimizer.capture.learning_rate_schedule import LearningRateSchedule
 from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice

@@ -1,4 +1,4 @@
-"""A scaled loss is refused, since nothing would unscale its gradients."""
+"""A model that scales its loss is refused, since nothing would unscale its gradients."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def test_the_line_that_scales_the_loss_is_named_with_what_to_do(name: str, scale
     with pytest.raises(CaptureError) as refused:
         captured(name)
     said = str(refused.value)
-    assert "tests/models/scaled.py:18: `scaled: torch.Tensor = self.scaler.scale(" in said
+    assert "tests/models/scaled.py:20: `scaled: torch.Tensor = self.scaler.scale(" in said
     assert f".{scaler} scales cannot be trained" in said
-    assert "job.autocast: bf16, which needs none" in said
+    assert "give its settings in the plan as job.optimizer.scaler" in said
     assert torch.amp.GradScaler.scale is before
 
 

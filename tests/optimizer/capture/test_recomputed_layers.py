@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from placewire.optimizer.capture.errors import CaptureError
-from placewire.optimizer.capture.protocol import Autocast
 from placewire.optimizer.capture.step import CapturedStep, capture
 from placewire.optimizer.capture.updates import OptimizerChoice
-from placewire.optimizer.capture.variants import Recompute
+from placewire.optimizer.capture.variants import Autocast, Recompute
 from placewire.optimizer.profile.process_memory import peak_on_one_device
 from tests.optimizer.capture.eager import train_captured, train_eager
 

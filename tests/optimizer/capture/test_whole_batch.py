@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from placewire.optimizer.capture.protocol import Autocast, TrainingStep
+from placewire.optimizer.capture.protocol import TrainingStep
 from placewire.optimizer.capture.step import CapturedStep, capture, captured_from
 from placewire.optimizer.capture.updates import OptimizerChoice
+from placewire.optimizer.capture.variants import Autocast
 from placewire.optimizer.capture.whole_batch import what_the_loss_needs
 
 WIDTH = 6
