@@ -102,6 +102,8 @@ class Show:
             self.console.print("  " + visible(line))
         if placement.variants:
             self.console.print(placements.variants_table(placement))
+        if decision.buckets:
+            self.console.print(placements.buckets_table(decision))
         if len(decision.compared) > 1:
             self.console.print(placements.considered_table(decision))
         self.console.print()
@@ -207,6 +209,8 @@ class Show:
                 self.say(REMEDY)
         if report.traffic:
             self.console.print(reports.traffic_table(report))
+        if report.buckets:
+            self.console.print(reports.buckets_table(report))
         if report.predicted_step_seconds is not None:
             self.console.print(reports.steps_table(report))
 
