@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from placewire.controller.decide.cached_file import is_whole, made_by_one, written
 from placewire.controller.decide.measured.digests import digest, optimizer_digest
@@ -44,7 +45,13 @@ class PlacedBucket:
 
 def bucket_names(graph_file: Path) -> list[str]:
     """The first bucket's first; [] of a model without buckets. graph_file: of the first one."""
-    return list(read_json(graph_file).get("notes", {}).get("buckets", ()))
+    return list(_notes(graph_file).get("buckets", ()))
+
+
+def _notes(graph_file: Path) -> Mapping[str, Any]:
+    """They were checked when the file was made, and a large graph takes long to load."""
+    notes: Mapping[str, Any] = read_json(graph_file).get("notes", {})
+    return notes
 
 
 def refuse_with_buckets(job: PlacedJob, plan_file: Path) -> None:
@@ -76,7 +83,11 @@ async def placed_buckets(
     shares: Mapping[str, float] = {}
     for name in others:
         graph = await profiled_graph(plan, job, plan_file, launcher, cache, say, bucket=name)
-        shares = shares or (await asyncio.to_thread(read_json, graph))["notes"]["bucket_shares"]
+        shares = shares or await asyncio.to_thread(_shares, graph)
+        if shares.keys() != {first.name, *others}:
+            counted = ", ".join(map(repr, shares)) or "none"
+            what = f"its profile for bucket {name!r} counted the steps of other buckets: {counted}"
+            raise PlanError(str(plan_file), [("job.model", what)])
         limit = limit_seconds / len(others)
         say(f"solve: bucket {name} beside {first.name}, at most {limit:g} s")
         try:
@@ -89,6 +100,12 @@ async def placed_buckets(
             ) from error
         found.append(PlacedBucket(name, shares[name], graph, file, load_placement(file)))
     return replace(_with_talks_of(first, found, cache), share=shares[first.name]), *found
+
+
+def _shares(graph_file: Path) -> Mapping[str, float]:
+    """By bucket the part of the job's steps."""
+    shares: Mapping[str, float] = _notes(graph_file).get("bucket_shares", {})
+    return shares
 
 
 def _with_talks_of(

@@ -132,7 +132,8 @@ class Show:
         if isinstance(event, StepDone):
             if (step := self._steps.ended(event)) is not None:
                 told = reported(step.loss, step.metrics)
-                self.progress(f"step {step.number}: {step.seconds:.3f} s{told}")
+                bucket = "" if step.bucket is None else f" ({step.bucket})"
+                self.progress(f"step {step.number}{bucket}: {step.seconds:.3f} s{told}")
         elif isinstance(event, Started | Resumed):
             self.progress(
                 f"rank {event.rank} runs, pid {event.pid}"

@@ -59,7 +59,7 @@ def with_buckets(
     saved_names = dict(first.names.constants)
     sharing: dict[str, CapturedStep] = {}
     for k, (name, one) in enumerate(others.items()):
-        _require_same_state(first, one, f"{model_path}: bucket {name!r}")
+        require_same_state(first, one, model_path)
         held = {exported: constant for constant, exported in constant_names.items()}
         renamed = {
             own: held.get(one.code.constant_names.get(own, ""), f"bucket_{k}_{own}")
@@ -98,7 +98,7 @@ def _with_constants(
     )
 
 
-def _require_same_state(first: CapturedStep, one: CapturedStep, where: str) -> None:
+def require_same_state(first: CapturedStep, one: CapturedStep, model_path: str) -> None:
     """Raises CaptureError where the two hold, or write, different parameters or buffers."""
     ours, theirs = _state(first), _state(one)
     told = []
@@ -110,9 +110,10 @@ def _require_same_state(first: CapturedStep, one: CapturedStep, where: str) -> N
         told.append(f"{_some(unlike)} is read or written in other parts or another layout")
     if told:
         raise CaptureError(
-            f"{where} does not train what {first.bucket!r} trains: {'; '.join(told)}. Every bucket "
-            "must read and write the same parameters and buffers, or else their gradients, and "
-            "what their optimizers do, would depend on the order of the buckets"
+            f"{model_path}: bucket {one.bucket!r} does not train what {first.bucket!r} trains: "
+            f"{'; '.join(told)}. Every bucket must read and write the same parameters and buffers, "
+            "or else their gradients, and what their optimizers do, would depend on the order of "
+            "the buckets"
         )
 
 

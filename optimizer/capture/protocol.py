@@ -8,7 +8,6 @@ builds the same parameters; the function must not depend on anything else (time,
 from __future__ import annotations
 
 import importlib
-import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,13 +17,11 @@ from typing import Any, Literal
 import torch
 
 from placewire.optimizer.capture.errors import CaptureError, one_line, user_location
+from placewire.optimizer.graph.checked_notes import BUCKET_NAME_WORDS, is_bucket_name
 
 Tensors = tuple[torch.Tensor, ...]
 Autocast = Literal["bf16"]
 DeviceType = Literal["cpu", "cuda"]
-# As metrics may be called.
-_LONGEST_BUCKET_NAME = 64
-_BUCKET_NAME = re.compile(rf"[A-Za-z0-9_./@-]{{1,{_LONGEST_BUCKET_NAME}}}")
 # The scalar loss, or the loss and metrics by their names.
 LossAndMetrics = torch.Tensor | tuple[torch.Tensor, Mapping[str, torch.Tensor]]
 
@@ -192,11 +189,8 @@ def _with_ordered_buckets(step: TrainingStep, model_path: str) -> TrainingStep:
     where, first = f"{model_path}: buckets", bucket_of(step, step.example_inputs)
     seen: dict[tuple[str, ...], str] = {}
     for name, inputs in step.buckets.items():
-        if not (isinstance(name, str) and _BUCKET_NAME.fullmatch(name)):
-            raise CaptureError(
-                f"{where}: {name!r} is no name; accepted: up to {_LONGEST_BUCKET_NAME} letters, "
-                "digits and characters _./@-"
-            )
+        if not is_bucket_name(name):
+            raise CaptureError(f"{where}: {name!r} is no name; accepted: {BUCKET_NAME_WORDS}")
         if not _is_tensors(inputs):
             raise CaptureError(f"{where}[{name!r}] must be a tuple of tensors, an example batch")
         if (other := seen.setdefault(shapes_of(inputs), name)) != name:

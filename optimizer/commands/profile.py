@@ -297,7 +297,7 @@ def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
 
     import torch
 
-    from placewire.optimizer.capture.buckets import of_bucket, shares_of
+    from placewire.optimizer.capture.buckets import of_bucket, require_same_state, shares_of
     from placewire.optimizer.capture.step import built_step, captured_from
     from placewire.optimizer.capture.whole_batch import what_the_loss_needs
     from placewire.optimizer.profile.cache import ProfileKey, load_profile, save_profile
@@ -307,10 +307,14 @@ def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
     device_type = runs_on(options.device_type)
     built = built_step(options.model, options.batch, options.seed, device_type)
     step = of_bucket(built, options.bucket, options.model)
-    captured = captured_from(
-        step, options.model, options.batch, choice, options.seed, options.accumulate,
-        options.autocast, options.shards, options.recompute,
+    how = (
+        options.model, options.batch, choice, options.seed, options.accumulate, options.autocast,
+        options.shards, options.recompute,
     )  # fmt: skip
+    captured = captured_from(step, *how)
+    if options.bucket is not None:  # What it trains must be told before anything is changed.
+        first = captured_from(of_bucket(built, None, options.model), *how)
+        require_same_state(first, captured, options.model)
     if captured.validation is not None:
         captured.validation.batches(0)  # A wrong one is told before anything is changed.
     graph = captured.operators

@@ -82,7 +82,11 @@ def test_a_batch_of_no_bucket_names_its_number_and_all_buckets() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"buckets": {12: lengths.batch_of(4, 12, 0)}}, "12 is no name; accepted: up to 64"),
+        (
+            {"buckets": {12: lengths.batch_of(4, 12, 0)}},
+            "12 is no name; accepted: a name of up to 64",
+        ),
+        ({"buckets": {"--out": lengths.batch_of(4, 12, 0)}}, "'--out' is no name"),
         ({"buckets": {"long": [torch.zeros(1)]}}, r"buckets\['long'\] must be a tuple of tensors"),
         (
             {"buckets": {k: lengths.batch_of(4, 12, 0) for k in ("one", "two")}},
