@@ -170,7 +170,14 @@ def make_report(
         files["scored_graph"] = decision.scored_file
     if trace is not None:
         files["trace"] = trace
-    return of_placed(report, decision.placement, decision.compared, files, events)
+    placed = {one.name: one.placement for one in decision.buckets}
+    shares = {one.name: one.share for one in decision.buckets}
+    for one in decision.buckets[1:]:
+        files |= {
+            f"graph of bucket {one.name}": one.graph_file,
+            f"placement of bucket {one.name}": one.placement_file,
+        }
+    return of_placed(report, decision.placement, decision.compared, files, events, placed, shares)
 
 
 def _counted(changes: Sequence[Change]) -> dict[str, int]:

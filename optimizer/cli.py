@@ -31,6 +31,10 @@ COMMANDS = {
     "engines": ("commands.engines", "list the placement methods: their papers, what they take"),
     "reductions": ("commands.reductions", "list the ways to make a graph smaller: their papers"),
     "solve": ("commands.solve", "a graph and a cluster -> a placement"),
+    "beside": (
+        "commands.beside",
+        "the graph of another bucket and the first one's placement -> a placement",
+    ),
     "advise": (
         "commands.advise",
         "one device, DDP, FSDP, pipelines or us: what to take",

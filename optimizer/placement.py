@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -94,6 +94,8 @@ class Placement(Frozen):
     reduction: str
     seed: int
     wall_seconds: Mapping[str, float]
+    # (source server, destination server, rail) of messages that other buckets' placements send.
+    other_talks: tuple[tuple[str, str, str], ...] = ()
     # Those that were compared, this placement's among them; empty where there was only one.
     variants: tuple[Variant, ...] = ()
 
@@ -125,6 +127,11 @@ class Placement(Frozen):
         )
         return self.model_copy(update={"variants": noted})
 
+    def with_other_talks(self, talks: Iterable[tuple[str, str, str]]) -> Placement:
+        """The same, for whose job the network also carries these."""
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return Placement(**{**fields, "other_talks": tuple(sorted(talks))})
+
     @property
     def best_single_device_seconds(self) -> float | None:
         """Of all variants: one device needs no micro-batches."""
@@ -148,8 +155,9 @@ class Placement(Frozen):
 
     @cached_property
     def talks(self) -> frozenset[tuple[str, str, str]]:
-        """(source server, destination server, rail) of every message between servers."""
-        return frozenset(
+        """(source server, destination server, rail) of every message between servers, those of
+        other buckets' placements among them."""
+        return frozenset(self.other_talks) | frozenset(
             (server_of(message.source), server_of(message.destination), rail)
             for message in self.messages
             for rail, share in message.rails.items()

@@ -27,7 +27,9 @@ class InfeasibleError(ValueError):
 class Problem:
     """n operators, D devices, S servers, R rails. floor: the part of each NIC that a shaped network
     keeps for the job against the cluster's background traffic. shares_messages: whether a search
-    counts tensors in one message where its placement will have them so."""
+    counts tensors in one message where its placement will have them so. given_rates: float64[S, S,
+    R], those of pairs of servers, where the sharing decides rates and another placement has decided
+    them already."""
 
     graph: OperatorGraph
     cluster: Cluster
@@ -36,6 +38,7 @@ class Problem:
     backend: Backend = "gloo"
     floor: float = DEFAULT_FLOOR
     shares_messages: bool = False
+    given_rates: FloatArray | None = None
 
     def __post_init__(self) -> None:
         missing = {d.type for d in self.cluster.devices} - set(self.graph.device_types)
@@ -76,6 +79,10 @@ class Problem:
     @property
     def decides_rates(self) -> bool:
         """Whether a solution includes a rate for each pair of servers."""
+        return self._has_decided_rates and self.given_rates is None
+
+    @property
+    def _has_decided_rates(self) -> bool:
         return self.policy.decides_rates and self.model != "msr"
 
     @cached_property
@@ -144,8 +151,14 @@ class Problem:
         usable = transfers.with_a_rail(self.usable_nic_rates)
         if self.model == "msr":
             return np.zeros((len(usable), len(usable), usable.shape[1]))
-        decided = self.decision(rates) if self.decides_rates else None
-        return self.policy.rates_in_force(usable, decided)
+        return self.policy.rates_in_force(usable, self.decided(rates))
+
+    def decided(self, rates: FloatArray | None) -> FloatArray | None:
+        """The decided rates float64[S, S, R], R at least 1: those of the solution, or the given
+        ones; None where the sharing decides none. Raises ValueError where they are missing."""
+        if not self._has_decided_rates:
+            return None
+        return self.decision(rates if self.given_rates is None else self.given_rates)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,14 @@ SOCKETS_PER_RAIL_BESIDE_OTHERS = 4
 
 
 def rank_specs(
-    plan: Plan, placement: Placement, placement_file: Path, graph_file: Path
+    plan: Plan,
+    placement: Placement,
+    placement_file: Path,
+    graph_file: Path,
+    bucket_files: Mapping[str, Path] | None = None,
 ) -> tuple[RankSpec, ...]:
-    """In rank order. graph_file: read by a replay; a placed job captures its model again."""
+    """In rank order. graph_file: read by a replay; a placed job captures its model again.
+    bucket_files: the placements of other buckets than the first, by their names."""
     servers = {server.name: server for server in plan.cluster.servers}
     devices = placement.devices_used
     master = servers[server_of(devices[0])].management
@@ -49,6 +54,7 @@ def rank_specs(
             master_tcp_port=RENDEZVOUS_TCP_PORT,
             rail_interfaces=rail_interfaces(plan, servers[server_of(device)], plan.rails),
             placement_file=str(placement_file),
+            bucket_files={name: str(file) for name, file in (bucket_files or {}).items()},
             backend=placement.backend,
             sockets_per_rail=_sockets_per_rail(placement),
             steps=job.steps,

@@ -11,10 +11,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from placewire.controller.decide.buckets import (
+    OTHERS_PART,
+    PlacedBucket,
+    bucket_names,
+    mean_seconds,
+    placed_buckets,
+    refuse_with_buckets,
+)
 from placewire.controller.decide.cached_file import (
     is_whole,
     made_by_one,
@@ -58,7 +66,8 @@ class PlacementDecision:
     shortest predicted step. one_rail: the best placement over a single rail, unshaped, for
     comparison.
 
-    variant: of the step, which the placement is of.
+    variant: of the step, which the placement is of. buckets: where batches have several shapes, all
+    of them, first the one that placement is of; else empty.
     """
 
     variant: Variant
@@ -66,6 +75,7 @@ class PlacementDecision:
     placement: Placement
     considered: tuple[Placement, ...]
     one_rail: Placement | None = None
+    buckets: tuple[PlacedBucket, ...] = ()
 
     @property
     def graph_file(self) -> Path:
@@ -81,7 +91,19 @@ class PlacementDecision:
 
     @property
     def predicted_step_seconds(self) -> float:
-        return self.placement.step_seconds
+        """Over all buckets, weighted by how often each is expected."""
+        return mean_seconds(self.buckets) if self.buckets else self.placement.step_seconds
+
+    @property
+    def longest_step_seconds(self) -> float:
+        """As predicted, of any bucket."""
+        others = [one.placement.step_seconds for one in self.buckets]
+        return max([self.placement.step_seconds, *others])
+
+    @property
+    def other_bucket_files(self) -> Mapping[str, Path]:
+        """By name the placements' files of the buckets after the first."""
+        return {one.name: one.placement_file for one in self.buckets[1:]}
 
     @property
     def compared(self) -> tuple[Placement, ...]:
@@ -112,6 +134,32 @@ async def decide(
         chosen = await _chosen(plan, job, plan_file, launcher, cache, say)
     if chosen.start is not None:
         limit *= 1 - _CHOICE_PART
+    taken = chosen.variant.job
+    names = await asyncio.to_thread(bucket_names, chosen.variant.graph_file)
+    if not isinstance(taken, PlacedJob) or len(names) < 2:  # A replay is of one graph.
+        return await _decided(plan, chosen, cluster, limit, cache, say)
+    refuse_with_buckets(taken, plan_file)
+    for_others = limit * OTHERS_PART
+    first = await _decided(plan, chosen, cluster, limit - for_others, cache, say)
+    own = PlacedBucket(names[0], 0.0, first.graph_file, first.placement_file, first.placement)
+    buckets = await placed_buckets(
+        plan, taken, own, names[1:], for_others, plan_file, launcher, cache, say
+    )
+    return replace(
+        first,
+        placement=buckets[0].placement,
+        placement_file=buckets[0].placement_file,
+        considered=tuple(
+            buckets[0].placement if one is first.placement else one for one in first.considered
+        ),
+        buckets=buckets,
+    )
+
+
+async def _decided(
+    plan: Plan, chosen: _Chosen, cluster: Cluster, limit: float, cache: Path, say: Say
+) -> PlacementDecision:
+    """For the first bucket, where there are several."""
     variant = chosen.variant
     scored = [variant.scored_file]
     if plan.network.sharing != "auto":

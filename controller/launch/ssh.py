@@ -9,7 +9,6 @@ import importlib.metadata
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 from placewire.controller.abandonable import abandonable, each_in_a_thread
@@ -32,6 +31,7 @@ from placewire.controller.launch.own_runs import (
     is_row,
 )
 from placewire.controller.launch.programs import TAIL_LINES, Ended, OnLine, follow
+from placewire.controller.launch.rank_files import rank_files
 from placewire.controller.launch.script_look import LONGEST_SECONDS, LOOK, problem_in, question
 from placewire.controller.launch.ssh_connecting import Login
 from placewire.controller.launch.ssh_connection import (
@@ -112,13 +112,11 @@ class SshLauncher:
                 raise problem
 
     async def start(self, spec: ProgramSpec) -> SshProgram:
-        files = _files_of(spec)
+        files = rank_files(spec)
 
         def words_and_files(folder: str) -> tuple[Sequence[str], Mapping[str, bytes]]:
-            paths = {field: f"{folder}/{name}" for field, (name, _) in files.items()}
-            there = spec.model_copy(update=paths).model_dump_json().encode()
-            contents = dict(files.values())
-            return [*self._program, f"{folder}/spec.json"], {**contents, "spec.json": there}
+            there = files.spec_in(folder).model_dump_json().encode()
+            return [*self._program, f"{folder}/spec.json"], {**files.contents, "spec.json": there}
 
         return await self._begin(self._servers[server_of(spec.device)], words_and_files, spec.rank)
 
@@ -332,13 +330,3 @@ async def _end_unwanted(on: SshServer, starting: asyncio.Task[Started]) -> None:
     with contextlib.suppress(LaunchFailed):  # it was not started, or its lease ends it
         with contextlib.closing(await starting) as started:
             await asyncio.to_thread(on.signal, started, "KILL")
-
-
-def _files_of(spec: ProgramSpec) -> dict[str, tuple[str, bytes]]:
-    """Returns the files that a specification names, by field: (name on the server, content)."""
-    found = {}
-    for field in ("placement_file", "graph_file"):
-        if (path := getattr(spec, field, None)) is not None:
-            endings = "".join(Path(path).suffixes[-2:])
-            found[field] = f"{field.removesuffix('_file')}{endings}", Path(path).read_bytes()
-    return found

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.controller.errors import PlacewireError
 from placewire.controller.records.nic_use import NicUse
+from placewire.controller.records.of_buckets import BucketRow, bucket_rows, weighted, weights
 from placewire.controller.records.of_steps import (
     ValidationRow,
     losses,
@@ -123,7 +124,8 @@ class RunReport(Frozen):
     file, which another search may have replaced since; None for a script and in a former release's
     report. A script that places itself has no operators and no prediction; rails says how it used
     its NICs. nic_use: None in a former release's report, and of a job that was too short. notes:
-    what else is to be known of this report, in sentences."""
+    what else is to be known of this report, in sentences. buckets: of a job whose batches have
+    several shapes; predicted, bound and measured step are then means over them."""
 
     version: Literal[1] = 1
     plan_name: str
@@ -144,6 +146,7 @@ class RunReport(Frozen):
     single_device_seconds: float | None = None
     links: tuple[LinkMeasurement, ...]
     rails: tuple[RailRow, ...] = ()
+    buckets: tuple[BucketRow, ...] = ()
     calibrated: tuple[CalibratedRow, ...] = ()
     first_step: int = 0
     resumed: CheckpointRow | None = None
@@ -208,14 +211,19 @@ def _kept(text: str) -> str:
 
 
 def traffic_rows(
-    placement: Placement, events: Sequence[RankEvent], steps: int
+    placement: Placement,
+    events: Sequence[RankEvent],
+    steps: int,
+    buckets: Sequence[tuple[Placement, float]] = (),
 ) -> tuple[TrafficRow, ...]:
-    """Returns a row for every (source, destination, rail) that has planned or sent bytes."""
+    """Returns a row for every (source, destination, rail) that has planned or sent bytes. buckets:
+    where there are several, the placement of each, and the part of the steps that it had."""
     devices = frozenset(placement.devices_used)
     planned: dict[tuple[str, str, str], float] = defaultdict(float)
-    for message in placement.messages:
-        for rail, share in (message.rails or {"": 1.0}).items():
-            planned[message.source, message.destination, rail] += message.bytes * share
+    for one, part in buckets or [(placement, 1.0)]:
+        for message in one.messages if part else ():
+            for rail, share in (message.rails or {"": 1.0}).items():
+                planned[message.source, message.destination, rail] += message.bytes * share * part
     sent: dict[tuple[str, str, str], float] = defaultdict(float)
     for event in events:
         if isinstance(event, Finished):
@@ -256,8 +264,11 @@ def of_placed(
     compared: Sequence[Placement],
     files: Mapping[str, Path],
     events: Sequence[RankEvent],
+    buckets: Mapping[str, Placement] | None = None,
+    shares: Mapping[str, float] | None = None,
 ) -> RunReport:
-    """Adds what was predicted for a placed job, and what its ranks reported."""
+    """Adds what was predicted for a placed job, and what its ranks reported. buckets, shares: the
+    placements of a job whose batches have several shapes, and how often each is expected."""
     good, notes = believed(events, placement.devices_used, report.stage_seconds.get("job"))
     resumed = next((_checkpoint(event) for event in events if isinstance(event, Resumed)), None)
     saved = [_checkpoint(event) for event in events if isinstance(event, Saved)]
@@ -266,6 +277,9 @@ def of_placed(
     times = step_times(good, steps) if good else ()
     ended = sum(isinstance(event, Finished) for event in events)
     whole = len(steps) > 0 and ended == len(placement.devices_used)
+    rows = bucket_rows(buckets or {}, shares or {}, events, steps, times)
+    mixed = [((buckets or {})[name], part) for name, part in weights(rows).items()]
+    of_buckets = {"buckets": rows, **_over_buckets(rows)} if rows else {}
     return report.model_copy(
         update={
             "engine": placement.engine,
@@ -286,13 +300,28 @@ def of_placed(
             "first_step": first_step,
             "resumed": resumed,
             "checkpoint": saved[-1] if saved else resumed,
-            "traffic": traffic_rows(placement, events, len(steps)) if whole else (),
+            "traffic": traffic_rows(placement, events, len(steps), mixed) if whole else (),
             "peak_memory_bytes": _peaks(placement.devices_used, events),
             "files": {name: str(file) for name, file in files.items()},
             "allocation_digest": allocation_digest(placement),
             "notes": (*report.notes, *notes),
+            **of_buckets,
         }
     )
+
+
+def _over_buckets(rows: Sequence[BucketRow]) -> dict[str, float | None]:
+    predicted, bound = weighted(rows, "predicted_step_seconds"), weighted(rows, "bound_seconds")
+    assert predicted is not None and bound is not None, "each bucket has them"
+    return {
+        "predicted_step_seconds": predicted,
+        "bound_seconds": bound,
+        "gap": max(0.0, 1.0 - bound / predicted) if predicted > 0 else 0.0,
+        "single_device_seconds": weighted(rows, "single_device_seconds"),
+        "measured_step_seconds": weighted(rows, "measured_step_seconds")
+        if any(row.steps for row in rows)
+        else None,
+    }
 
 
 def of_script(

@@ -107,6 +107,24 @@ def variants_table(placement: Placement) -> Table:
     return made
 
 
+def buckets_table(decision: PlacementDecision) -> Table:
+    made = table(
+        "Buckets: the shapes of batches, each with its placement of the same parameters",
+        words=("bucket",),
+        figures=("of the steps", "operators", "sends a step", "bound", "predicted step"),
+    )
+    for one in decision.buckets:
+        placement = one.placement
+        made.add_row(
+            one.name, f"{one.share:.0%}", str(len(placement.operators)),
+            format_bytes(sum(message.bytes for message in placement.messages)),
+            format_seconds(placement.bound_seconds), format_seconds(placement.step_seconds),
+        )  # fmt: skip
+    mean = decision.predicted_step_seconds
+    made.add_row("mean", "", "", "", "", format_seconds(mean), end_section=True)
+    return made
+
+
 def considered_table(decision: PlacementDecision) -> Table:
     made = table(
         "Sharings considered, each with its own placement",

@@ -45,6 +45,22 @@ def _judgement(row: RailRow) -> Text:
     return Text("as planned") if row.within_tolerance else Text("off", style="bold red")
 
 
+def buckets_table(report: RunReport) -> Table:
+    made = table(
+        "Buckets: the shapes that batches had",
+        words=("bucket",),
+        figures=("steps", "bound", "predicted step", "measured step"),
+    )
+    for row in report.buckets:
+        measured = row.measured_step_seconds
+        made.add_row(
+            row.name, str(row.steps), format_seconds(row.bound_seconds),
+            format_seconds(row.predicted_step_seconds),
+            "" if measured is None else format_seconds(measured),
+        )  # fmt: skip
+    return made
+
+
 def steps_table(report: RunReport) -> Table:
     made = table(f"{report.plan_name}: predicted and measured", words=("", "step", "what"))
     if report.bound_seconds is not None:
@@ -61,7 +77,7 @@ def steps_table(report: RunReport) -> Table:
         made.add_row(
             "measured",
             format_seconds(report.measured_step_seconds),
-            f"{_measured_on(steps)}, {report.prediction_error:+.1%} off",
+            f"{_measured_on(steps, report)}, {report.prediction_error:+.1%} off",
         )
     elif report.predicted_step_seconds is not None:
         unknown = "not known, see the notes" if report.steps_run else "no step was run"
@@ -71,8 +87,10 @@ def steps_table(report: RunReport) -> Table:
     return made
 
 
-def _measured_on(steps: int) -> str:
+def _measured_on(steps: int, report: RunReport) -> str:
     """steps: how many the run had; its first one warms up, and counts only where it is alone."""
     if steps == 1:
         return "1 step, the first, which warms up"
+    if report.buckets:
+        return f"mean of the buckets' medians over {steps} steps"
     return f"median of {steps - 1} step{'s' if steps > 2 else ''}"

@@ -11,12 +11,13 @@ from placewire.job.contract.specification import StepDone
 @dataclass(frozen=True)
 class Step:
     """seconds: of the slowest rank. loss: None where no rank computes one. metrics: those that are
-    finite, of all ranks."""
+    finite, of all ranks. bucket: of its batch, where batches have several shapes."""
 
     number: int
     seconds: float
     loss: float | None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    bucket: str | None = None
 
 
 class Steps:
@@ -36,7 +37,8 @@ class Steps:
         losses = [one.loss for one in of_step if one.loss is not None]
         metrics = {name: value for one in of_step for name, value in one.metrics.items()}
         seconds = max(one.seconds for one in of_step)
-        return Step(event.step, seconds, losses[0] if losses else None, metrics)
+        loss = losses[0] if losses else None
+        return Step(event.step, seconds, loss, metrics, event.bucket)
 
 
 def reported(loss: float | None, metrics: Mapping[str, float]) -> str:

@@ -102,6 +102,8 @@ class Show:
             self.console.print("  " + visible(line))
         if placement.variants:
             self.console.print(placements.variants_table(placement))
+        if decision.buckets:
+            self.console.print(placements.buckets_table(decision))
         if len(decision.compared) > 1:
             self.console.print(placements.considered_table(decision))
         self.console.print()
@@ -130,7 +132,8 @@ class Show:
         if isinstance(event, StepDone):
             if (step := self._steps.ended(event)) is not None:
                 told = reported(step.loss, step.metrics)
-                self.progress(f"step {step.number}: {step.seconds:.3f} s{told}")
+                bucket = "" if step.bucket is None else f" ({step.bucket})"
+                self.progress(f"step {step.number}{bucket}: {step.seconds:.3f} s{told}")
         elif isinstance(event, Started | Resumed):
             self.progress(
                 f"rank {event.rank} runs, pid {event.pid}"
@@ -207,6 +210,8 @@ class Show:
                 self.say(REMEDY)
         if report.traffic:
             self.console.print(reports.traffic_table(report))
+        if report.buckets:
+            self.console.print(reports.buckets_table(report))
         if report.predicted_step_seconds is not None:
             self.console.print(reports.steps_table(report))
 

@@ -57,8 +57,14 @@ async def run_job(
     specs: Sequence[ProgramSpec]
     if isinstance(decision, PlacementDecision):
         plan = plan.model_copy(update={"job": decision.variant.job})
-        specs = rank_specs(plan, decision.placement, decision.placement_file, decision.graph_file)
-        silence_seconds = max(silence_seconds, SLOWER_STEPS * decision.placement.step_seconds)
+        specs = rank_specs(
+            plan,
+            decision.placement,
+            decision.placement_file,
+            decision.graph_file,
+            decision.other_bucket_files,
+        )
+        silence_seconds = max(silence_seconds, SLOWER_STEPS * decision.longest_step_seconds)
     else:
         assert isinstance(plan.job, TorchrunJob)
         specs = script_specs(plan, plan.job)

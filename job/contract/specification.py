@@ -166,9 +166,11 @@ class RankSpec(ProgramSpec):
 
     Ranks are in the order of placement.devices_used. gloo's device k is rail k, and the tag of a
     part on rail k is k modulo the number of rails. model and graph_file: a placed job has a model,
-    a replay a graph file, a calibration neither. time_scale: multiplies operator times in a replay.
-    sockets_per_rail: connections of a pair of ranks, per rail and direction. urgent_first: whether
-    `job` sharing's send order is kept; without it messages leave as they are made.
+    a replay a graph file, a calibration neither. bucket_files: by the names of other buckets than
+    the first, which placement_file is of, their placements' files. time_scale: multiplies operator
+    times in a replay. sockets_per_rail: connections of a pair of ranks, per rail and direction.
+    urgent_first: whether `job` sharing's send order is kept; without it messages leave as they are
+    made.
     timeout_seconds: how long ranks wait for each other before the first step; to import torch from
     a slow file server takes minutes. loss_seconds: a rank that gives no sign of life for this long
     is lost. wait_seconds: how long a living rank may keep
@@ -177,6 +179,7 @@ class RankSpec(ProgramSpec):
 
     kind: Literal["placed", "replay", "calibrate"]
     placement_file: str
+    bucket_files: Mapping[str, str] = {}
     sockets_per_rail: Annotated[int, Field(ge=1, le=16)] = 1
     urgent_first: bool = True
     model: str | None = None
@@ -197,6 +200,11 @@ class RankSpec(ProgramSpec):
     timeout_seconds: float = 540.0
     loss_seconds: float = 20.0
     wait_seconds: float = 600.0
+
+    @property
+    def rails(self) -> tuple[str, ...]:
+        """In the order of gloo's devices."""
+        return tuple(rail.rail for rail in self.rail_interfaces)
 
 
 _SPEC: TypeAdapter[RankSpec | ScriptSpec] = TypeAdapter(
@@ -279,7 +287,8 @@ class Calibrated(Frozen):
 
 class StepDone(Frozen):
     """seconds: from the barrier before the step. loss, and metrics by their names: from the rank
-    that computes them, where they are finite."""
+    that computes them, where they are finite. bucket: of the step's batch, where the model has
+    buckets."""
 
     event: Literal["step"] = "step"
     rank: Count
@@ -287,6 +296,7 @@ class StepDone(Frozen):
     seconds: Seconds
     loss: float | None = None
     metrics: Annotated[Mapping[MetricName, float], Field(max_length=32)] = {}
+    bucket: MetricName | None = None
 
 
 class Validated(Frozen):

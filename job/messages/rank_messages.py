@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from placewire.job.errors import JobError
@@ -55,12 +55,15 @@ class RankMessages:
     receives: tuple[RankMessage, ...]
 
 
-def of_both(one: RankMessages, other: RankMessages) -> RankMessages:
-    """The messages of two steps, to connect all ranks that ever talk."""
-    sends = dict(one.sends)
-    for producer, some in other.sends.items():
-        sends[producer] = (*sends.get(producer, ()), *some)
-    return RankMessages(sends, (*one.receives, *other.receives))
+def of_all(steps: Iterable[RankMessages]) -> RankMessages:
+    """The messages of several steps, to connect all ranks that ever talk."""
+    sends: dict[str, tuple[RankMessage, ...]] = {}
+    receives: list[RankMessage] = []
+    for one in steps:
+        for producer, some in one.sends.items():
+            sends[producer] = (*sends.get(producer, ()), *some)
+        receives += one.receives
+    return RankMessages(sends, tuple(receives))
 
 
 def rank_messages(

@@ -116,8 +116,10 @@ def lower(
     device: str,
     messages: RankMessages,
     transport: Transport,
+    updates: Mapping[str, Update] | None = None,
 ) -> RankProgram:
-    """Raises JobError where the placement does not fit the captured step."""
+    """updates: by parameter, those of a program whose optimizer state this one shares. Raises
+    JobError where the placement does not fit the captured step."""
     if captured.operators.structure_hash != placement.structure_hash:
         raise JobError(
             f"this server's capture has structure {captured.operators.structure_hash[:12]}, the "
@@ -125,7 +127,8 @@ def lower(
             "make the model's sources and the versions of torch the same on every server, and "
             "solve again",
         )
-    return _Lowering(captured, placement.order[device], device, messages, transport).program()
+    order, known = placement.order[device], updates or {}
+    return _Lowering(captured, order, device, messages, transport, known).program()
 
 
 @dataclass
@@ -135,6 +138,7 @@ class _Lowering:
     device: str
     messages: RankMessages
     transport: Transport
+    known: Mapping[str, Update] = field(default_factory=dict)
     root: torch.nn.Module = field(default_factory=torch.nn.Module)
     graph: fx.Graph = field(default_factory=fx.Graph)
     values: dict[str, fx.Node] = field(default_factory=dict)
@@ -197,7 +201,7 @@ class _Lowering:
         operands = {source: self._operand(source, node.name) for source in node.all_input_nodes}
         if node.name in code.writers:
             self._complete_sends_of(self.captured.analysis.sharing[node.name])
-        execution = execution_of(self.captured, node)
+        execution = execution_of(self.captured, node, self.known)
         self.stepped.extend(execution.stepped)
         if execution.update is not None:
             self.updates[code.writers[node.name]] = execution.update

@@ -24,13 +24,13 @@ from placewire.job.contract.specification import (
     Traffic,
 )
 from placewire.job.errors import JobError
-from placewire.job.messages.rank_messages import RankMessages, of_both, rank_messages
+from placewire.job.messages.rank_messages import RankMessages, of_all, rank_messages
+from placewire.job.placed.buckets import Buckets
 from placewire.job.placed.checkpoint import Checkpoints
 from placewire.job.placed.clocked import ClockedStep
 from placewire.job.placed.device import use_device
 from placewire.job.placed.heap_reading import HeapReading
 from placewire.job.placed.initial_state import load_initial_state
-from placewire.job.placed.lower import lower
 from placewire.job.placed.recorder import Recorder
 from placewire.job.placed.replay import payload_for, replay_actions, replay_step
 from placewire.job.placed.resume import Beginning, begin
@@ -42,7 +42,7 @@ from placewire.job.transport.connecting import connect
 from placewire.job.transport.rendezvous import open_store, report_failure
 from placewire.job.transport.transport import Alone, Transport
 from placewire.optimizer.capture.allocations import weigh, workspace_bytes
-from placewire.optimizer.capture.memory import MemoryMeter, held_bytes
+from placewire.optimizer.capture.memory import MemoryMeter
 from placewire.optimizer.capture.metrics import LOSS
 from placewire.optimizer.capture.partial_values import capture_part
 from placewire.optimizer.capture.protocol import Tensors
@@ -67,10 +67,16 @@ class Program:
     recorder: Recorder
     checkpoints: Checkpoints | None = None
     notes: tuple[str, ...] = ()
+    # Of the step that was loaded last: its bucket, where the model has several, and whether that
+    # is the first.
+    bucket: Callable[[], str | None] = lambda: None
+    is_first_bucket: Callable[[], bool] = lambda: True
+    # Of other buckets, and of validations.
+    other_messages: tuple[RankMessages, ...] = ()
     # Gives parameters the values that they begin with, and says what it did.
     begin: Callable[[], str] = lambda: ""
     held_bytes: Callable[[], int] = lambda: 0
-    # Makes what reads the heap during a step; it gets the function that reads.
+    # Makes what reads the heap during a step of the first bucket; it gets the function that reads.
     heap_reading: Callable[[Callable[[], int]], HeapReading] | None = None
     device_type: str = "cpu"
     validation: Validation | None = None
@@ -91,8 +97,7 @@ def run_rank(spec: RankSpec, emit: Emit, on_lost: Lost) -> None:
             f"rank {spec.rank} of {spec.world_size} is to be {spec.device}; the placement uses "
             f"{', '.join(used)} in this order"
         )
-    rails = tuple(rail.rail for rail in spec.rail_interfaces)
-    messages = rank_messages(placement, spec.device, rails, spec.sockets_per_rail)
+    messages = rank_messages(placement, spec.device, spec.rails, spec.sockets_per_rail)
     if spec.world_size == 1:
         alone = Alone()
         program, beginning = _prepare(spec, placement, messages, alone, None, emit)
@@ -107,8 +112,7 @@ def run_rank(spec: RankSpec, emit: Emit, on_lost: Lost) -> None:
     except (ValueError, OSError) as error:
         report_failure(store, spec.rank, str(error))
         raise
-    if program.validation is not None:
-        transport.expect(of_both(messages, program.validation.messages))
+    transport.expect(of_all([messages, *program.other_messages]))
     connect(spec, placement, transport, store)
     transport.expect(messages)
     if program.checkpoints is not None:
@@ -177,16 +181,9 @@ def _placed(
     captured = part.step
     recorder = Recorder(spec, placement)
     watched = recorder.around(transport)
-    rank_program = lower(captured, placement, spec.device, messages, watched)
+    buckets = Buckets(spec, placement, captured, messages, transport, watched)
+    rank_program = buckets.first
     clocked = ClockedStep(rank_program, recorder, device_type)
-    batches, structure_hash = captured.batches, captured.operators.structure_hash
-
-    def load(step: int) -> Tensors:
-        rank_program.tell(step)
-        if not rank_program.inputs:
-            return ()
-        batch = batches(step)
-        return tuple(batch[position] for position in rank_program.inputs)
 
     def run(inputs: Tensors) -> Scalars:
         reported: Scalars
@@ -195,7 +192,7 @@ def _placed(
             found = workspace_bytes(captured, peaks).tolist()
             recorder.workspace_bytes = dict(zip(captured.operators.ids, found, strict=True))
             return reported
-        module = clocked.run if recorder.on else rank_program.module
+        module = clocked.run if recorder.on else buckets.program.module
         reported = module(*inputs)
         if device_type == "cuda":
             torch.cuda.synchronize()
@@ -209,22 +206,26 @@ def _placed(
 
     validation = None
     if spec.validation is not None:
-        validation = Validation(spec, placement, captured, messages, transport)
+        validation = Validation(spec, captured, buckets, transport)
 
     def begin() -> str:
         asked = spec.state
         return "" if asked is None else load_initial_state(asked, captured, state)
 
     notes = (part.note,) if part.note else ()
+    of_validation = () if validation is None else tuple(validation.messages.values())
     return Program(
-        structure_hash,
-        load,
+        captured.operators.structure_hash,
+        buckets.load,
         run,
         recorder,
         checkpoints,
         notes,
-        begin,
-        held_bytes=lambda: held_bytes(rank_program.module),
+        begin=begin,
+        bucket=lambda: buckets.bucket or None,
+        is_first_bucket=lambda: buckets.program is rank_program,
+        other_messages=(*buckets.messages.values(), *of_validation),
+        held_bytes=lambda: buckets.held_bytes,
         heap_reading=lambda in_use: HeapReading(rank_program, in_use),
         device_type=device_type,
         validation=validation,
@@ -268,7 +269,7 @@ def _run_steps(
             transport.begin_step()
             start = time.perf_counter()
             program.recorder.begin(step, start)
-            if reading is None or program.recorder.is_needed:
+            if reading is None or program.recorder.is_needed or not program.is_first_bucket():
                 reported = program.run(data)
             else:
                 reported, most = reading.run(*data)
@@ -279,7 +280,16 @@ def _run_steps(
             seconds = finish - start
             program.recorder.end(finish)
             loss, metrics = _numbers(reported)
-            emit(StepDone(rank=spec.rank, step=step, seconds=seconds, loss=loss, metrics=metrics))
+            emit(
+                StepDone(
+                    rank=spec.rank,
+                    step=step,
+                    seconds=seconds,
+                    loss=loss,
+                    metrics=metrics,
+                    bucket=program.bucket(),
+                )
+            )
             del data, reported
             if step == beginning.step and step + 1 < spec.steps:
                 if program.heap_reading is not None and meter.heap_in_use is not None:

@@ -23,11 +23,14 @@ from placewire.optimizer.placement import Message, Placement
 _HELD = ("parameter", "buffer")
 
 
-def validation_placement(captured: CapturedStep, placement: Placement) -> Placement:
-    """captured: the training step, with validation. placement: of the training step."""
+def validation_placement(
+    captured: CapturedStep, placement: Placement, reporter: str | None = None
+) -> Placement:
+    """captured: the training step, with validation. placement: of the training step. reporter: the
+    device that computes the loss; None: the one that does in training."""
     assert captured.validation is not None
     graph = captured.validation.operators
-    devices = _devices(captured, captured.validation, placement)
+    devices = _devices(captured, captured.validation, placement, reporter)
     order: dict[str, list[str]] = {device: [] for device in placement.order}
     for i in graph.topological_order.tolist():
         order[devices[graph.ids[i]]].append(graph.ids[i])
@@ -50,19 +53,28 @@ def fields_of(placement: Placement) -> dict[str, Any]:
 
 
 def _devices(
-    captured: CapturedStep, validation: CapturedStep, placement: Placement
+    captured: CapturedStep,
+    validation: CapturedStep,
+    placement: Placement,
+    reporter: str | None,
 ) -> dict[str, str]:
     """By operator. Metrics are where the loss is, so that one rank reports all."""
     graph, inputs = validation.operators, validation.code.inputs
     same = _of_the_forward_half(captured.operators, placement)
     at_position = {k: placement.operators[name] for name, k in captured.code.inputs.items()}
     otherwise = placement.operators[captured.loss]
+    loss = graph.index_of[validation.loss]
+    with_loss = {loss}
+    if (group := int(graph.colocation[loss])) >= 0:
+        with_loss.update(np.flatnonzero(graph.colocation == group).tolist())
     of_group: dict[int, str] = {}
     found: dict[str, str] = {}
     for i in graph.topological_order.tolist():
         name, group = graph.ids[i], int(graph.colocation[i])
         like = same.get((graph.modules[i], graph.types[i]))
-        if name in inputs:
+        if reporter is not None and i in with_loss:
+            device = reporter
+        elif name in inputs:
             device = at_position.get(inputs[name], otherwise)
         elif validation.nodes[name].op == "placeholder":
             device = placement.operators[name]

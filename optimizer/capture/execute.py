@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -54,13 +54,18 @@ class Execution:
         return graph.call_function(as_captured, (value, self.layout.size, self.layout.stride))
 
 
-def execution_of(captured: CapturedStep, node: fx.Node) -> Execution:
-    """For an operator that computes; with new optimizer state, and on the real parameter."""
+def execution_of(
+    captured: CapturedStep, node: fx.Node, updates: Mapping[str, Update] | None = None
+) -> Execution:
+    """For an operator that computes; on the real parameter. updates: by parameter, those that are
+    there already, with their optimizer state; others get a new one."""
     analysis, update = captured.analysis, None
     if node.op == "call_module":
         written = captured.code.writers[node.name]
-        choice = captured.code.choice_of(captured.optimizer, written)
-        update = parameter_update(choice, captured.values[written])
+        update = (updates or {}).get(written)
+        if update is None:
+            choice = captured.code.choice_of(captured.optimizer, written)
+            update = parameter_update(choice, captured.values[written])
     drawn = analysis.random.get(node.name)
     return Execution(
         seeder=None if drawn is None else Seeder(captured.seed, drawn, captured.device.type),

@@ -38,11 +38,15 @@ def on_device(step: TrainingStep, device: torch.device) -> TrainingStep:
                 setattr(part, name, there(tensor))
 
     def moved_batches(batches: Callable[[int], Tensors]) -> Callable[[int], Tensors]:
-        return lambda number: tuple(tensor.to(device) for tensor in batches(number))
+        return lambda number: moved_inputs(batches(number))
+
+    def moved_inputs(inputs: Tensors) -> Tensors:
+        return tuple(tensor.to(device) for tensor in inputs)
 
     return replace(
         step,
-        example_inputs=tuple(tensor.to(device) for tensor in step.example_inputs),
+        example_inputs=moved_inputs(step.example_inputs),
+        buckets={name: moved_inputs(inputs) for name, inputs in step.buckets.items()},
         batches=moved_batches(step.batches),
         validation=None if step.validation is None else moved_batches(step.validation),
     )

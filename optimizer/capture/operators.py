@@ -34,7 +34,10 @@ from placewire.optimizer.capture.refusals import source_of
 from placewire.optimizer.capture.rewrite import PlaceableGraph
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.graph.operator_graph import (
+    BUFFER,
+    PARAMETER,
     TUPLE_ITEM,
+    UPDATE,
     OperatorGraph,
     OperatorRow,
     TensorRow,
@@ -146,9 +149,9 @@ def operator_type(node: fx.Node, placeable: PlaceableGraph) -> str:
     if node.op == "placeholder":
         if node.name in placeable.inputs:
             return "input"
-        return "parameter" if node.name in placeable.parameters else "buffer"
+        return PARAMETER if node.name in placeable.parameters else BUFFER
     if node.op == "call_module":
-        return "update"
+        return UPDATE
     return TUPLE_ITEM if is_tuple_item(node) else target_name(node)
 
 

@@ -10,7 +10,12 @@ import torch
 from placewire.optimizer.capture.deferred import NotRepeatableError, Recording, is_fake, recorded
 from placewire.optimizer.capture.errors import CaptureError, one_line
 from placewire.optimizer.capture.protocol import DeviceType
-from placewire.optimizer.capture.step import CapturedStep, built_step, capture, captured_from
+from placewire.optimizer.capture.step import (
+    CapturedStep,
+    built_step,
+    capture,
+    captured_with_buckets,
+)
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.capture.variants import Autocast, Recompute
 from placewire.optimizer.collector import collector_paused
@@ -46,7 +51,7 @@ def capture_part(
     try:
         with collector_paused():
             step, recording = recorded(lambda: built_step(model_path, batch, seed, device_type))
-        captured = captured_from(
+        captured = captured_with_buckets(
             step, model_path, batch, optimizer, seed, accumulate, autocast, shards, recompute
         )
         given = [captured.batches(0)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -18,6 +18,7 @@ import torch
 
 from placewire.optimizer.capture.errors import CaptureError, one_line, user_location
 from placewire.optimizer.capture.variants import Autocast
+from placewire.optimizer.graph.checked_notes import BUCKET_NAME_WORDS, is_bucket_name
 
 Tensors = tuple[torch.Tensor, ...]
 DeviceType = Literal["cpu", "cuda"]
@@ -27,7 +28,7 @@ LossAndMetrics = torch.Tensor | tuple[torch.Tensor, Mapping[str, torch.Tensor]]
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """One training step with fixed shapes.
+    """One training step with fixed shapes, or with those of a few buckets.
 
     model           in training mode; where `loss` is None, `model(*inputs)` returns the scalar loss
                     or the loss and metrics
@@ -36,6 +37,8 @@ class TrainingStep:
                     without use of torch's global generator
     loss            if given, `loss(model(*inputs[:-1]), inputs[-1])` returns these
     validation      if given, number of a validation batch (from 0) -> its inputs, as of `batches`
+    buckets         by name, an example of each shape that batches may have, where that are several.
+                    One of them has the shapes of example_inputs: the bucket that counts most
 
     Metrics are scalars that are reported beside the loss, in a dictionary: the step returns
     `loss, {"accuracy": accuracy}`. No gradient goes through them.
@@ -46,6 +49,7 @@ class TrainingStep:
     batches: Callable[[int], Tensors]
     loss: torch.nn.Module | None = None
     validation: Callable[[int], Tensors] | None = None
+    buckets: Mapping[str, Tensors] = field(default_factory=dict)
 
 
 class ModelWithLoss(torch.nn.Module):
@@ -112,25 +116,29 @@ def load_training_step(model_path: str, batch: int, seed: int) -> TrainingStep:
                 f"{type(module).__name__}; of a function like functional.cross_entropy take the "
                 "module, torch.nn.CrossEntropyLoss()"
             )
+    step = _with_ordered_buckets(step, model_path)
     return replace(
         step,
-        batches=_checked(step.batches, "batches", step.example_inputs, model_path),
+        batches=_checked(step.batches, "batches", step, model_path),
         validation=None
         if step.validation is None
-        else _checked(step.validation, "validation", step.example_inputs, model_path),
+        else _checked(step.validation, "validation", step, model_path),
     )
 
 
 def _checked(
-    batches: Callable[[int], Tensors], name: str, example: Tensors, model_path: str
+    batches: Callable[[int], Tensors], name: str, step: TrainingStep, model_path: str
 ) -> Callable[[int], Tensors]:
-    return lambda number: _checked_batch(batches, number, example, model_path, name)
+    return lambda number: _checked_batch(batches, number, step, model_path, name)
 
 
 def _checked_batch(
-    batches: Callable[[int], Tensors], number: int, example: Tensors, model_path: str, name: str
+    batches: Callable[[int], Tensors],
+    number: int,
+    step: TrainingStep,
+    model_path: str,
+    name: str,
 ) -> Tensors:
-    """Operators have fixed shapes: another batch would end them in the middle, or be broadcast."""
     where = f"{model_path}: {name}({number})"
     try:
         batch = batches(number)
@@ -142,17 +150,63 @@ def _checked_batch(
         batch = tuple(batch)
     if not _is_tensors(batch):
         raise CaptureError(f"{where} must return a tuple of tensors, like example_inputs")
-    returned, expected = (
-        [f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" for x in inputs]
-        for inputs in (batch, example)
-    )
-    if returned != expected:
-        raise CaptureError(
-            f"{where} returned {', '.join(returned) or 'nothing'}, and example_inputs are "
-            f"{', '.join(expected)}: give every batch the same shapes and types; a DataLoader does "
-            "with drop_last=True, and texts do when they are padded to one length"
-        )
+    _require_shapes(step, batch, where)
     return batch
+
+
+def shapes_of(inputs: Tensors) -> tuple[str, ...]:
+    """Returns the type and shape of each, like `int64[8, 512]`."""
+    return tuple(f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" for x in inputs)
+
+
+def bucket_of(step: TrainingStep, inputs: Tensors) -> str | None:
+    """Returns the bucket with these shapes and types; None where no bucket has them."""
+    found = shapes_of(inputs)
+    return next((name for name, one in step.buckets.items() if shapes_of(one) == found), None)
+
+
+def _require_shapes(step: TrainingStep, batch: Tensors, where: str) -> None:
+    """Operators have fixed shapes: another batch would end them in the middle, or be broadcast."""
+    returned, expected = shapes_of(batch), shapes_of(step.example_inputs)
+    if returned == expected or bucket_of(step, batch) is not None:
+        return
+    words = ", ".join(returned) or "nothing"
+    if step.buckets:
+        known = "; ".join(
+            f"{name!r} has {', '.join(shapes_of(one))}" for name, one in step.buckets.items()
+        )
+        raise CaptureError(
+            f"{where} returned {words}, which are the shapes and types of no bucket: {known}. Pad "
+            "each batch up to one of these, or give its shape a bucket of its own"
+        )
+    raise CaptureError(
+        f"{where} returned {words}, and example_inputs are {', '.join(expected)}: give every batch "
+        "the same shapes and types; a DataLoader does with drop_last=True, and texts do when they "
+        "are padded to one length, or to a few, each a bucket (`buckets` of the TrainingStep)"
+    )
+
+
+def _with_ordered_buckets(step: TrainingStep, model_path: str) -> TrainingStep:
+    """Returns the step with the bucket of example_inputs as the first. Raises CaptureError."""
+    if not step.buckets:
+        return step
+    where, first = f"{model_path}: buckets", bucket_of(step, step.example_inputs)
+    seen: dict[tuple[str, ...], str] = {}
+    for name, inputs in step.buckets.items():
+        if not is_bucket_name(name):
+            raise CaptureError(f"{where}: {name!r} is no name; accepted: {BUCKET_NAME_WORDS}")
+        if not _is_tensors(inputs):
+            raise CaptureError(f"{where}[{name!r}] must be a tuple of tensors, an example batch")
+        if (other := seen.setdefault(shapes_of(inputs), name)) != name:
+            raise CaptureError(f"{where}: {other!r} and {name!r} have the same shapes and types")
+    if first is None:
+        raise CaptureError(
+            f"{where}: none has the shapes and types of example_inputs, "
+            f"{', '.join(shapes_of(step.example_inputs))}; example_inputs is the example of the "
+            "bucket that counts most"
+        )
+    others = {name: one for name, one in step.buckets.items() if name != first}
+    return replace(step, buckets={first: step.buckets[first], **others})
 
 
 def _is_tensors(inputs: object) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import fx
 
+from placewire.optimizer.capture.buckets import of_bucket, with_buckets
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.joint import joint_graph
 from placewire.optimizer.capture.layout import Layout
@@ -23,7 +24,9 @@ from placewire.optimizer.capture.protocol import (
     ModelWithLoss,
     Tensors,
     TrainingStep,
+    bucket_of,
     load_training_step,
+    shapes_of,
 )
 from placewire.optimizer.capture.recompute import dependent
 from placewire.optimizer.capture.recomputed_layers import note_layers
@@ -50,6 +53,9 @@ class CapturedStep:
     names       the names of parameters and buffers in a checkpoint
     validation  if there is one, what it computes of a micro-batch, of the same values; its batches
                 are by the number of the batch, like those above
+    shapes      of the inputs, by position
+    bucket      the name of the bucket that has these shapes, "" where the model has no buckets
+    buckets     the other buckets by name, whose steps are of the same values
     """
 
     optimizer: OptimizerChoice
@@ -59,7 +65,20 @@ class CapturedStep:
     analysis: Analysis
     batches: Callable[[int], Tensors]
     names: StateNames
+    shapes: tuple[str, ...]
+    bucket: str = ""
     validation: CapturedStep | None = None
+    buckets: Mapping[str, CapturedStep] = field(default_factory=dict)
+
+    @property
+    def each_bucket(self) -> Mapping[str, CapturedStep]:
+        """By name all buckets, this one first."""
+        return {self.bucket: self, **self.buckets}
+
+    def bucket_of(self, inputs: Tensors) -> str:
+        """Returns the name of the bucket with the shapes of these inputs, which `batches` gave."""
+        found = shapes_of(inputs)
+        return next(name for name, one in self.each_bucket.items() if one.shapes == found)
 
     @property
     def nodes(self) -> Mapping[str, fx.Node]:
@@ -85,20 +104,25 @@ class CapturedStep:
         return next(iter(self.code.parameters.values())).device
 
     def with_values(self, code: PlaceableGraph) -> CapturedStep:
-        """code: the step's own, with other values. Validation reads these, too."""
+        """code: the step's own, with other values. Validation and other buckets read these, too."""
         validation = self.validation
-        if validation is not None:
-            own = validation.code
-            validation = replace(
-                validation,
-                code=replace(
-                    own,
-                    parameters={i: code.parameters[i] for i in own.parameters},
-                    buffers={i: code.buffers[i] for i in own.buffers},
-                    constants={i: code.constants[i] for i in own.constants},
-                ),
+        return replace(
+            self,
+            code=code,
+            validation=None if validation is None else validation._reading(code),
+            buckets={name: one._reading(code) for name, one in self.buckets.items()},
+        )
+
+    def _reading(self, code: PlaceableGraph) -> CapturedStep:
+        own = self.code
+        return self.with_values(
+            replace(
+                own,
+                parameters={i: code.parameters[i] for i in own.parameters},
+                buffers={i: code.buffers[i] for i in own.buffers},
+                constants={i: code.constants[i] for i in own.constants},
             )
-        return replace(self, code=code, validation=validation)
+        )
 
     @property
     def values(self) -> Mapping[str, torch.Tensor]:
@@ -117,7 +141,7 @@ def capture(
     shards: int = 1,
     recompute: Recompute = "none",
 ) -> CapturedStep:
-    """Imports the model, builds it under the seed, and captures its step.
+    """Imports the model, builds it under the seed, and captures its step, with all buckets.
 
     accumulate: the batch is cut into this many equal micro-batches, whose gradients are added
     before the update; the loss is the mean of theirs. autocast: model and loss run under
@@ -129,9 +153,30 @@ def capture(
     (`operators.structure_hash`) and the same initial parameters. Raises CaptureError.
     """
     step = built_step(model_path, batch, seed, device_type)
-    return captured_from(
+    return captured_with_buckets(
         step, model_path, batch, optimizer, seed, accumulate, autocast, shards, recompute
     )
+
+
+def captured_with_buckets(
+    step: TrainingStep,
+    model_path: str,
+    batch: int,
+    optimizer: OptimizerChoice,
+    seed: int,
+    accumulate: int,
+    autocast: Autocast | None,
+    shards: int = 1,
+    recompute: Recompute = "none",
+) -> CapturedStep:
+    """Does what capture() does for a step that is built already, on real or on fake tensors."""
+    how = model_path, batch, optimizer, seed, accumulate, autocast, shards, recompute
+    first = captured_from(step, *how)
+    others = [name for name in step.buckets if name != first.bucket]
+    if not others:
+        return first
+    captured = {name: captured_from(of_bucket(step, name, model_path), *how) for name in others}
+    return with_buckets(first, captured, model_path)
 
 
 def built_step(model_path: str, batch: int, seed: int, device_type: DeviceType) -> TrainingStep:
@@ -157,11 +202,12 @@ def captured_from(
     shards: int = 1,
     recompute: Recompute = "none",
 ) -> CapturedStep:
-    """Does what capture() does for a step that is built already, on real or on fake tensors."""
+    """Captures the bucket of the step's example_inputs alone, where it has several."""
     module = step.model if step.loss is None else ModelWithLoss(step.model, step.loss)
     refuse_what_does_not_split(step.example_inputs, batch, accumulate, model_path)
-    count = len(step.example_inputs)
-    example = split_batch(step.example_inputs, accumulate)[:count]
+    count, inputs = len(step.example_inputs), split_batch(step.example_inputs, accumulate)
+    example = inputs[:count]
+    bucket = bucket_of(step, step.example_inputs) or ""
     joint = joint_graph(module, example, model_path, autocast)
     refuse_what_cannot_run(joint, model_path)
     whole = what_needs_the_whole_batch(joint)
@@ -193,6 +239,9 @@ def captured_from(
         "sources": source_digests(),
     }
     name = f"{model_path} batch {batch}"
+    if bucket:
+        notes |= {"bucket": bucket, "buckets": [*step.buckets]}
+        name += f" bucket {bucket}"
     root = "model." if step.loss is None else ""  # ModelWithLoss adds it otherwise
     captured = CapturedStep(
         optimizer=optimizer,
@@ -202,6 +251,8 @@ def captured_from(
         analysis=analysis,
         batches=lambda number: split_batch(step.batches(number), accumulate),
         names=state_names(step, code),
+        shapes=shapes_of(inputs),
+        bucket=bucket,
     )
     if evaluated is None or (validation := step.validation) is None:
         return captured

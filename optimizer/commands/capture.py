@@ -8,6 +8,7 @@ import sys
 from placewire.optimizer.commands.arguments import EXIT_CODES
 from placewire.optimizer.commands.model_arguments import (
     add_model_arguments,
+    bucket_of,
     each_admitted,
     parse_optimizer,
 )
@@ -48,7 +49,7 @@ def _captured(options: argparse.Namespace) -> OperatorGraph:
     )  # fmt: skip
     if captured.note:
         say(captured.note)
-    graph = captured.step.operators
+    graph = bucket_of(captured.step, options).operators
     save_graph(graph, options.out)
     counts = f"{graph.operator_count} operators, {graph.tensor_count} tensors"
     say(f"{options.out}: {counts}, structure {graph.structure_hash[:12]}")

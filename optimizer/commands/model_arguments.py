@@ -14,6 +14,7 @@ from placewire.optimizer.commands.arguments import output_file, positive, whole
 from placewire.optimizer.commands.outcome import say
 
 if TYPE_CHECKING:
+    from placewire.optimizer.capture.step import CapturedStep
     from placewire.optimizer.capture.updates import OptimizerChoice
     from placewire.optimizer.graph.operator_graph import OperatorGraph
 
@@ -68,6 +69,12 @@ def add_model_arguments(
         default="none",
         help="the layers that are computed again in the backward half, which takes less memory; "
         "default: none, but for those that the model itself has in torch.utils.checkpoint",
+    )
+    parser.add_argument(
+        "--bucket",
+        metavar="NAME",
+        help="of a model whose batches have several shapes, the one to take; default: the one of "
+        "its example_inputs",
     )
     parser.add_argument(
         "--autocast", choices=get_args(Autocast), help="run model and loss in torch.autocast"
@@ -141,6 +148,16 @@ def each_admitted(
                 "the step is not cut into micro-batches, which would change what is trained: "
                 f"{reason}. Give --accumulate numbers to have it cut all the same"
             )
+
+
+def bucket_of(captured: CapturedStep, options: argparse.Namespace) -> CapturedStep:
+    """The bucket that is asked for. Raises CaptureError where the model has none of this name."""
+    if options.bucket is None:
+        return captured
+    if (found := captured.each_bucket.get(options.bucket)) is None:
+        known = ", ".join(map(repr, captured.buckets)) or "none"
+        raise CaptureError(f"{options.model} has no bucket {options.bucket!r}; it has {known}")
+    return found
 
 
 def _marked(file: Path, mark: str) -> Path:

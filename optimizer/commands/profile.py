@@ -14,6 +14,7 @@ from placewire.optimizer.commands.arguments import EXIT_CODES, positive, seconds
 from placewire.optimizer.commands.model_arguments import (
     AUTO,
     add_model_arguments,
+    bucket_of,
     each_admitted,
     each_cut,
     parse_optimizer,
@@ -88,11 +89,12 @@ def _captured(options: argparse.Namespace) -> OperatorGraph:
 
     cut = cut_name(options.accumulate, options.shards, options.recompute)
     say(f"capture: {options.model}, batch {options.batch}, {cut}")
-    return capture_part(
+    captured = capture_part(
         options.model, options.batch, parse_optimizer(options.optimizer), options.seed,
         options.accumulate, options.autocast, shards=options.shards, recompute=options.recompute,
         wanted=(), others=False,
-    ).step.operators  # fmt: skip
+    ).step  # fmt: skip
+    return bucket_of(captured, options).operators
 
 
 def _with(options: argparse.Namespace, **changed: object) -> argparse.Namespace:
@@ -151,6 +153,13 @@ def parser(prog: str) -> argparse.ArgumentParser:
         dest="calibrate",
         action="store_false",
         help="keep the operators' medians, whose sum differs from the time of the whole step",
+    )
+    measured.add_argument(
+        "--steps",
+        type=positive,
+        metavar="N",
+        help="note which part of the batches of so many steps each bucket has, counted over at "
+        f"most {sampling.MOST_COUNTED_STEPS} of them",
     )
     measured.add_argument(
         "--small-batches",
@@ -269,12 +278,12 @@ def rough_graph(options: argparse.Namespace) -> OperatorGraph:
     from placewire.optimizer.capture.partial_values import capture_part
 
     say(f"capture: {options.model}, batch {options.batch}, without its values")
-    wanted = capture_part(
+    captured = capture_part(
         options.model, options.batch, parse_optimizer(options.optimizer), options.seed,
         options.accumulate, options.autocast,
         runs_on(options.device_type), options.shards, options.recompute, wanted=(), others=False,
-    ).step.operators  # fmt: skip
-    graph = roughly(small, wanted, options.batch)
+    ).step  # fmt: skip
+    graph = roughly(small, bucket_of(captured, options).operators, options.batch)
     notes = {**next(iter(small.values())).notes, **graph.notes}
     say(f"profile: {graph.seconds.sum() * 1e3:.1f} ms for all operators, estimated")
     return replace(graph, notes=notes)
@@ -283,10 +292,12 @@ def rough_graph(options: argparse.Namespace) -> OperatorGraph:
 def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
     prepare_allocator()
     choice = parse_optimizer(options.optimizer)
-    say(f"capture: {options.model}, batch {options.batch}")
+    bucket = f", bucket {options.bucket}" if options.bucket else ""
+    say(f"capture: {options.model}, batch {options.batch}{bucket}")
 
     import torch
 
+    from placewire.optimizer.capture.buckets import of_bucket, require_same_state, shares_of
     from placewire.optimizer.capture.step import built_step, captured_from
     from placewire.optimizer.capture.whole_batch import what_the_loss_needs
     from placewire.optimizer.profile.cache import ProfileKey, load_profile, save_profile
@@ -294,16 +305,24 @@ def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
     from placewire.optimizer.profile.processor import processor_model
 
     device_type = runs_on(options.device_type)
-    step = built_step(options.model, options.batch, options.seed, device_type)
-    captured = captured_from(
-        step, options.model, options.batch, choice, options.seed, options.accumulate,
-        options.autocast, options.shards, options.recompute,
+    built = built_step(options.model, options.batch, options.seed, device_type)
+    step = of_bucket(built, options.bucket, options.model)
+    how = (
+        options.model, options.batch, choice, options.seed, options.accumulate, options.autocast,
+        options.shards, options.recompute,
     )  # fmt: skip
+    captured = captured_from(step, *how)
+    if options.bucket is not None:  # What it trains must be told before anything is changed.
+        first = captured_from(of_bucket(built, None, options.model), *how)
+        require_same_state(first, captured, options.model)
     if captured.validation is not None:
         captured.validation.batches(0)  # A wrong one is told before anything is changed.
     graph = captured.operators
     whole = graph.notes["whole_batch"] or what_the_loss_needs(step, options.batch)
-    graph = replace(graph, notes={**graph.notes, "whole_batch": whole})
+    notes = {**graph.notes, "whole_batch": whole}
+    if options.steps is not None:
+        notes["bucket_shares"] = shares_of(built, options.steps, sampling.MOST_COUNTED_STEPS)
+    graph = replace(graph, notes=notes)
     say(f"capture: {graph.operator_count} operators, {graph.tensor_count} tensors")
     limits = sampling.Sampling(options.samples, options.seconds)
     key = ProfileKey(

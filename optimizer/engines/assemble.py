@@ -74,9 +74,9 @@ def _what_never_arrives(problem: Problem, timeline: Timeline, engine: str) -> st
 def _rate_rows(problem: Problem, solution: Solution) -> tuple[tuple[str, str, str, float], ...]:
     """The rates that the sharing sets for pairs; none under the model `msr`, which has no NICs."""
     cluster = problem.cluster
-    decided = None
-    if problem.decides_rates:
-        decided = problem.decision(solution.rates)[:, :, : len(cluster.rails)]
+    decided = problem.decided(solution.rates)
+    if decided is not None:
+        decided = decided[:, :, : len(cluster.rails)]
     rates = problem.policy.recorded_rates(problem.usable_nic_rates, decided)
     if rates is None or problem.model == "msr":
         return ()

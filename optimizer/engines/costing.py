@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,8 +33,8 @@ class Found:
 
     @property
     def key(self) -> tuple[float, float]:
-        """Smaller is better: feasible before fast."""
-        return (self.excess, self.cost)
+        """Smaller is better: what ends before what never does, then feasible before fast."""
+        return (self.excess if math.isfinite(self.cost) else math.inf, self.cost)
 
     @property
     def solution(self) -> Solution:
@@ -72,7 +73,10 @@ class Costing:
             servers, rails = self.tables.nic_rates.shape
             rates = np.zeros((servers, servers, rails))
         elif rates is None:
-            rates = np.ascontiguousarray(self.problem.rates_in_force(None))
+            given = self.problem.decided(None)
+            rates = np.ascontiguousarray(
+                self.problem.rates_in_force(None) if given is None else given
+            )
         return Scoring(by_rule, self.check_memory, self.reference, rates)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -12,6 +13,9 @@ _DEEPEST = 10
 _COUNTS = ("batch", "accumulate", "shards")
 _BYTES = ("program_bytes", "one_device_bytes")
 _RECOMPUTED = ("none", "half", "all")
+# How a bucket may be called: what others name is shown, and is an argument of a command.
+BUCKET_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./@-]{0,63}")
+BUCKET_NAME_WORDS = "a name of up to 64 letters, digits and characters _./@-"
 
 
 def require_notes(notes: Any, operators: Collection[str]) -> None:
@@ -33,6 +37,7 @@ def require_notes(notes: Any, operators: Collection[str]) -> None:
             raise _wrong(f"notes.{key}", count, f"a number from 0 to {MOST_BYTES}")
     if (recomputed := notes.get("recompute", "none")) not in _RECOMPUTED:
         raise _wrong("notes.recompute", recomputed, f"one of {', '.join(_RECOMPUTED)}")
+    _require_buckets(notes)
     _require_bytes("", notes)
     profiles = notes.get("profiles")
     if profiles is not None and not isinstance(profiles, dict):
@@ -52,6 +57,29 @@ def require_shallow(what: str, document: dict[str, Any]) -> None:
         if not level:
             return
     raise GraphError(f"{what} is nested more than {_DEEPEST} deep")
+
+
+def is_bucket_name(name: object) -> bool:
+    return isinstance(name, str) and BUCKET_NAME.fullmatch(name) is not None
+
+
+def _require_buckets(notes: dict[str, Any]) -> None:
+    """Where the model has buckets, all of them by name, and the part of the steps of each."""
+    if (name := notes.get("bucket")) is not None and not is_bucket_name(name):
+        raise _wrong("notes.bucket", name, BUCKET_NAME_WORDS)
+    names = notes.get("buckets", [])
+    if not isinstance(names, list) or not all(map(is_bucket_name, names)):
+        raise _wrong("notes.buckets", names, f"a list, each {BUCKET_NAME_WORDS}")
+    if len(set(names)) < len(names):
+        raise _wrong("notes.buckets", names, "each name once")
+    if (shares := notes.get("bucket_shares")) is None:
+        return
+    if not isinstance(shares, dict) or shares.keys() != set(names):
+        raise _wrong("notes.bucket_shares", shares, "a number for each of notes.buckets")
+    for name, share in shares.items():
+        is_number = isinstance(share, int | float) and not isinstance(share, bool)
+        if not (is_number and 0 <= share <= 1):
+            raise _wrong(f"notes.bucket_shares.{name}", share, "a number from 0 to 1")
 
 
 def _require(key: str, value: Any, operators: Collection[str]) -> None:

@@ -27,7 +27,7 @@ __all__ = ["GraphError", "OperatorGraph", "OperatorRow", "TensorRow", "build_gra
 # The type of an operator that takes one item out of a tuple. The item's storage was allocated by
 # the operator that makes the tuple, which the item reads as a tensor of 0 bytes.
 TUPLE_ITEM = "getitem"
-PARAMETER, UPDATE = "parameter", "update"
+PARAMETER, BUFFER, UPDATE = "parameter", "buffer", "update"
 ADDITION = "aten.add.Tensor"
 # Of an addition of fewer bytes, starting a kernel is a large part.
 _LARGE_BYTES = 1 << 20

@@ -13,6 +13,8 @@ MOST_SAMPLES = 45
 ENOUGH_SAMPLES = 9
 LEAST_SAMPLES = 3
 LIMIT_SECONDS = 60.0
+# Of so many steps the buckets' parts are counted.
+MOST_COUNTED_STEPS = 64
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,8 @@ class _Network:
         self.problem, self.device = problem, device
         self.tables = tables_of(problem)
         self.rates = problem.rates_in_force(rates)
-        self.minimums = problem.decision(rates) if problem.decides_rates else self.rates
+        decided = problem.decided(rates)
+        self.minimums = self.rates if decided is None else decided
         # Where a used pair has no rate, the loop for shared rates would report a deadlock; the
         # first-come loop finds that the step never ends.
         shares = problem.discipline not in (Discipline.NEVER_MEET, Discipline.FIRST_COME)

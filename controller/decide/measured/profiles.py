@@ -55,13 +55,15 @@ _NO_LAUNCH = (
 
 @dataclass(frozen=True)
 class _Asked:
-    """One device type to measure, and the servers that have it, in plan order."""
+    """One device type to measure, and the servers that have it, in plan order. bucket: of a model
+    whose batches have several shapes, one that is not the first."""
 
     job: PlacedJob
     plan_file: Path
     device_type: str
     servers: tuple[str, ...]
     quickly: bool = False
+    bucket: str | None = None
 
 
 async def profiled_graph(
@@ -73,12 +75,17 @@ async def profiled_graph(
     say: Say,
     *,
     quickly: bool = False,
+    bucket: str | None = None,
 ) -> Path:
-    """The graph's file. quickly: with few samples. A better profile serves where no quick one is
-    known, so that a comparison that was made once is found again. Raises PlanError where the model
-    cannot be captured or a device type cannot be measured, and PlacewireError, naming server and
-    device type, where measuring fails."""
-    asked = [replace(one, quickly=quickly) for one in _asked(plan, job, plan_file, launcher)]
+    """The graph's file, of the first bucket, or of that bucket: then its notes say which part of
+    the job's steps each bucket has. quickly: with few samples. A better profile serves where no
+    quick one is known, so that a comparison that was made once is found again. Raises PlanError
+    where the model cannot be captured or a device type cannot be measured, and PlacewireError,
+    naming server and device type, where measuring fails."""
+    asked = [
+        replace(one, quickly=quickly, bucket=bucket)
+        for one in _asked(plan, job, plan_file, launcher)
+    ]
     turns = {server.name: asyncio.Lock() for server in plan.cluster.servers}
     try:
         async with asyncio.TaskGroup() as group:
@@ -141,7 +148,8 @@ async def _of_type(
             async with turns[asked.servers[0]]:
                 changed = await _changed(asked, launcher, asked.servers[0], known)
             if not changed:
-                say(f"profile for {asked.device_type}: {asked.job.model}, from the cache")
+                bucket = "" if asked.bucket is None else f", bucket {asked.bucket}"
+                say(f"profile for {asked.device_type}: {asked.job.model}{bucket}, from the cache")
                 return known
             why = changed[0]
     if why:
@@ -187,8 +195,15 @@ def _question(asked: _Asked) -> Mapping[str, Any]:
         "env": dict(job.env),
         "python": job.python,
         "quickly": asked.quickly,
+        "bucket": _bucket_words(asked),
         "optimizer_code": optimizer_digest(),
     }
+
+
+def _bucket_words(asked: _Asked) -> list[str]:
+    if asked.bucket is None:
+        return []
+    return ["--bucket", asked.bucket, "--steps", str(asked.job.steps)]
 
 
 async def _changed(asked: _Asked, launcher: Launcher, server: str, file: Path) -> list[str]:
@@ -209,7 +224,8 @@ async def _measure(
 ) -> None:
     job = asked.job
     where = f"{server} ({asked.device_type})" if launcher.on_servers else "this machine"
-    say(f"profile on {where}: {job.model}, batch {job.batch}")
+    bucket = "" if asked.bucket is None else f", bucket {asked.bucket}"
+    say(f"profile on {where}: {job.model}, batch {job.batch}{bucket}")
     autocast = ["--autocast", job.autocast] if job.autocast else []
     words = [
         *PROFILE_PROGRAM, job.model, "--batch", str(job.batch),
@@ -217,7 +233,7 @@ async def _measure(
         "--recompute", job.recompute, *autocast,
         "--optimizer", json.dumps(job.optimizer_document), "--seed", str(job.seed),
         "--device-type", asked.device_type, "--threads", str(job.threads), "--exchange",
-        *(_QUICKLY if asked.quickly else ()),
+        *_bucket_words(asked), *(_QUICKLY if asked.quickly else ()),
     ]  # fmt: skip
     known = await asyncio.to_thread(_known_profiles, cache, asked)
     ended = await launcher.run(

@@ -20,10 +20,10 @@ def validated(batch, seed):
 """
 
 
-def printed(first_line: str) -> str:
-    """The indented block of the document that begins with this line."""
+def printed(first_line: str, number: int = 0) -> str:
+    """The indented block of the document that begins with this line; of several that one."""
     lines = (ROOT / "docs/model.md").read_text().splitlines()
-    begin = lines.index(f"    {first_line}")
+    begin = [k for k, line in enumerate(lines) if line == f"    {first_line}"][number]
     block = []
     for line in lines[begin:]:
         if line and not line.startswith("    "):
@@ -43,3 +43,13 @@ def test_the_printed_model_and_metrics_are_captured(
     step = capture("documented:validated", 8, OptimizerChoice(), 0)
     assert tuple(step.code.metrics) == ("accuracy",) and step.validation is not None
     assert tuple(step.validation.code.metrics) == ("accuracy",)
+
+
+def test_the_printed_model_of_several_lengths_is_captured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "several.py").write_text(printed("import torch", 1))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    step = capture("several:texts_of_several_lengths", 4, OptimizerChoice(), 0)
+    assert list(step.each_bucket) == ["512", "128"]
+    assert {step.bucket_of(step.batches(number)) for number in range(12)} == {"512", "128"}

@@ -77,6 +77,10 @@ def test_a_saved_graph_comes_back(tmp_path, name):
         (("notes", "program_bytes"), True, "notes.program_bytes is True"),
         (("notes", "one_device_bytes"), -1, "notes.one_device_bytes is -1"),
         (("notes", "recompute"), "some", "notes.recompute is 'some', expected one of none, half"),
+        (("notes", "bucket"), "--out", "notes.bucket is '--out', expected a name of up to 64"),
+        (("notes", "buckets"), ["a b"], "notes.buckets is ['a b'], expected a list, each a name"),
+        (("notes", "buckets"), ["a", "a"], "notes.buckets is ['a', 'a'], expected each name once"),
+        (("notes", "bucket_shares"), {"a": 1}, "notes.bucket_shares is {'a': 1}, expected a"),
         (("notes", "profiles"), 5, "notes.profiles is 5, expected an object"),
         (("notes", "profiles"), {"cpu": 5}, "notes.profiles.'cpu' is 5, expected an object"),
         (

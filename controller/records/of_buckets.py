@@ -1,0 +1,82 @@
+"""What was predicted and measured of each bucket of a job whose batches have several shapes. Pure.
+
+A figure for the job is the mean over its buckets, weighted by how many steps of the run each had;
+where no step was run, by how many were expected.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from placewire.frozen import Frozen
+from placewire.job.contract.specification import RankEvent, StepDone
+
+if TYPE_CHECKING:
+    from placewire.optimizer.placement import Placement
+
+
+class BucketRow(Frozen):
+    """share: the part of the job's steps that was expected to have a batch of this bucket. steps:
+    how many of the run's had. measured_step_seconds: the median of these, without the run's first
+    step where there are others; None where there is none whose time is to be believed."""
+
+    name: str
+    share: float
+    steps: int
+    predicted_step_seconds: float
+    bound_seconds: float
+    single_device_seconds: float | None
+    measured_step_seconds: float | None
+
+
+def bucket_rows(
+    placements: Mapping[str, Placement],
+    shares: Mapping[str, float],
+    events: Sequence[RankEvent],
+    steps: range,
+    times: Sequence[float],
+) -> tuple[BucketRow, ...]:
+    """placements: by bucket; none of a job without buckets. times: of each of these steps; empty
+    where no time is to be believed."""
+    told = {e.step: e.bucket for e in events if isinstance(e, StepDone) and e.bucket in placements}
+    count = Counter(told[step] for step in steps if step in told)
+    taken: dict[str | None, list[float]] = defaultdict(list)
+    for step, seconds in zip(steps, times, strict=False):
+        taken[told.get(step)].append(seconds)
+    # The run's first step warms up, and counts only where it is alone.
+    if times and len(some := taken[told.get(steps.start)]) > 1:
+        del some[0]
+    return tuple(
+        BucketRow(
+            name=name,
+            share=shares[name],
+            steps=count[name],
+            predicted_step_seconds=one.step_seconds,
+            bound_seconds=one.bound_seconds,
+            single_device_seconds=one.best_single_device_seconds,
+            measured_step_seconds=statistics.median(taken[name]) if taken[name] else None,
+        )
+        for name, one in placements.items()
+    )
+
+
+def weights(rows: Sequence[BucketRow]) -> Mapping[str, float]:
+    """The part of the steps that each bucket had, or is expected to have where no step was run."""
+    total = sum(row.steps for row in rows)
+    return {row.name: row.steps / total if total else row.share for row in rows}
+
+
+def weighted(rows: Sequence[BucketRow], field: str) -> float | None:
+    """The mean of a field over the buckets; None where it is not known of one that counts."""
+    found = 0.0
+    for name, weight in weights(rows).items():
+        if not weight:
+            continue
+        value = next(getattr(row, field) for row in rows if row.name == name)
+        if value is None:
+            return None
+        found += weight * value
+    return found

@@ -1,0 +1,243 @@
+"""Ranks whose batches are of several lengths train as eager PyTorch does, to the last bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from placewire.job.contract.checkpoint import CheckpointSpec
+from placewire.job.contract.specification import (
+    Resumed,
+    Saved,
+    StepDone,
+    TraceSpec,
+    Validated,
+    ValidationSpec,
+)
+from placewire.job.placed.plain_state import read_checkpoint
+from placewire.optimizer.capture.protocol import ModelWithLoss, load_training_step
+from placewire.optimizer.capture.step import CapturedStep, capture
+from placewire.optimizer.capture.updates import OptimizerChoice
+from placewire.optimizer.placement import Placement, save_placement
+from tests.job.ranks import Rank, run_ranks, start_ranks
+from tests.job.test_checkpoint import ADAMW
+from tests.models.lengths import TURNS
+from tests.optimizer.capture.eager import optimizer_of
+from tests.placements import cluster_of, placement_of, random_devices
+
+pytestmark = pytest.mark.slow
+
+MODEL = "tests.models.lengths:training_step"
+CHOICE = OptimizerChoice("adamw", 1e-2)
+BATCH, SEED, STEPS, BATCHES, EVERY = 4, 3, 9, 3, 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def as_on_ranks() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.backends.mha.set_fastpath_enabled(False)
+    yield
+    torch.backends.mha.set_fastpath_enabled(True)
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedStep:
+    return capture(MODEL, BATCH, CHOICE, SEED)
+
+
+def placements(captured: CapturedStep, devices: int, seed: int = 1) -> dict[str, Placement]:
+    """Random ones, which agree about parameters, buffers and what updates them."""
+    cluster = cluster_of(devices, ("a", "b"))
+    first = random_devices(captured.operators, cluster, seed)
+    found = {}
+    for k, (name, one) in enumerate(captured.each_bucket.items()):
+        graph = one.operators
+        own = first if not k else random_devices(graph, cluster, seed + k)
+        groups = {
+            int(graph.colocation[graph.index_of[i]]): first[i]
+            for i in one.values
+            if graph.colocation[graph.index_of[i]] >= 0
+        }
+        for identifier, group in zip(graph.ids, graph.colocation.tolist(), strict=True):
+            own[identifier] = groups.get(group, own[identifier])
+        own |= {identifier: first[identifier] for identifier in one.values}
+        found[name] = placement_of(graph, cluster, own, order_seed=seed + k)
+    return found
+
+
+def options(folder: Path, found: Mapping[str, Placement], **more: Any) -> dict[str, Any]:
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {name: str(folder / f"bucket{name}.json") for name in found if name != "12"}
+    for name, file in files.items():
+        save_placement(found[name], Path(file))
+    return {
+        "kind": "placed", "model": MODEL, "batch": BATCH, "seed": SEED, "steps": STEPS,
+        "optimizer": ADAMW, "bucket_files": files,
+        "validation": ValidationSpec(every=EVERY, batches=BATCHES),
+        "checkpoint": CheckpointSpec(folder=str(folder / "kept"), every=STEPS), **more,
+    }  # fmt: skip
+
+
+def run(folder: Path, found: Mapping[str, Placement], **more: Any) -> list[Rank]:
+    first = next(iter(found.values()))
+    return run_ranks(first, folder, ("a", "b"), **options(folder, found, **more))
+
+
+def losses(ranks: list[Rank]) -> list[float]:
+    """Of each step, by whichever rank computes it in the step's bucket."""
+    told = {e.step: e.loss for r in ranks for e in r.events if isinstance(e, StepDone) and e.loss}
+    return [told[step] for step in sorted(told)]
+
+
+def validated(ranks: list[Rank]) -> dict[int, tuple[float, float]]:
+    told = [e for rank in ranks for e in rank.events if isinstance(e, Validated)]
+    assert len({one.rank for one in told}) == 1
+    assert all(one.batches == BATCHES for one in told)
+    return {one.step: (float(one.loss or 0), one.metrics["accuracy"]) for one in told}
+
+
+def state(ranks: list[Rank]) -> dict[str, torch.Tensor]:
+    *_, saved = (e for rank in ranks for e in rank.events if isinstance(e, Saved))
+    return flat(read_checkpoint(Path(saved.path)))
+
+
+def flat(nested: Mapping[str, Any], before: str = "") -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+    for key, value in nested.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{before}{key}.")
+        elif isinstance(value, torch.Tensor):
+            found[f"{before}{key}"] = value
+    return found
+
+
+def require_equal(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    assert [name for name in one if not torch.equal(one[name], other[name])] == []
+
+
+def eager(
+    accumulate: int = 1,
+) -> tuple[list[float], dict[int, tuple[float, float]], torch.nn.Module]:
+    step = load_training_step(MODEL, BATCH, SEED)
+    assert step.loss is not None and step.validation is not None
+    whole = ModelWithLoss(step.model, step.loss)
+    optimizer = optimizer_of(CHOICE, whole)
+    trained, found = [], {}
+    for number in range(STEPS):
+        optimizer.zero_grad()
+        total: Any = 0
+        for part in zip(*(x.chunk(accumulate) for x in step.batches(number)), strict=True):
+            share = whole(*part)[0] / accumulate
+            share.backward()
+            total = total + share.detach()
+        trained.append(total.item())
+        optimizer.step()
+        if (number + 1) % EVERY == 0 or number + 1 == STEPS:
+            whole.eval()
+            with torch.no_grad():
+                told = [
+                    whole(*part)
+                    for batch in map(step.validation, range(BATCHES))
+                    for part in zip(*(x.chunk(accumulate) for x in batch), strict=True)
+                ]
+            whole.train()
+            means = (
+                sum(loss.item() for loss, _ in told) / len(told),
+                sum(metrics["accuracy"].item() for _, metrics in told) / len(told),
+            )
+            found[number + 1] = means
+    return trained, found, step.model
+
+
+def test_one_two_and_three_ranks_train_as_pytorch(tmp_path: Path, captured: CapturedStep) -> None:
+    expected, means, model = eager()
+    assert [*means] == [4, 8, 9]
+    one = run(tmp_path / "1", placements(captured, 1))
+    assert losses(one) == expected and validated(one) == means
+    saved = state(one)
+    for name, value in model.state_dict().items():
+        assert torch.equal(saved[f"model.{name}"], value), name
+    assert saved["model.seen"].item() == sum(TURNS[k % len(TURNS)] for k in range(STEPS))
+    for devices in (2, 3):
+        found = placements(captured, devices)
+        ranks = run(tmp_path / str(devices), found)
+        assert losses(ranks) == expected and validated(ranks) == means
+        require_equal(state(ranks), saved)
+        for rank in ranks:
+            told = [e.bucket for e in rank.events if isinstance(e, StepDone)]
+            assert told == [str(TURNS[k % len(TURNS)]) for k in range(STEPS)]
+            planned = {
+                name: sum(m.bytes for m in one.messages if m.source == rank.spec.device)
+                for name, one in found.items()
+            }
+            sent = sum(one.bytes for one in rank.finished.traffic)
+            assert sent == sum(planned[name] for name in map(str, told))
+
+
+def test_a_resumed_job_goes_on_as_one_that_was_never_interrupted(
+    tmp_path: Path, captured: CapturedStep
+) -> None:
+    expected, means, _ = eager()
+    kept = CheckpointSpec(folder=str(tmp_path / "kept"), every=5)
+    run(tmp_path / "first", placements(captured, 2), checkpoint=kept, steps=5)
+    ranks = run(tmp_path / "second", placements(captured, 3, seed=7), checkpoint=kept)
+    assert [e.step for rank in ranks for e in rank.events if isinstance(e, Resumed)] == [5]
+    assert losses(ranks) == expected[5:]
+    assert validated(ranks) == {step: means[step] for step in (8, 9)}
+
+
+def test_buckets_are_cut_into_micro_batches_with_replicas_of_weights(tmp_path: Path) -> None:
+    expected, means, model = eager(accumulate=2)
+    captured = capture(MODEL, BATCH, CHOICE, SEED, 2, shards=2)
+    assert captured.code.members
+    ranks = run(tmp_path, placements(captured, 2), accumulate=2, shards=2)
+    assert losses(ranks) == expected and validated(ranks) == means
+    saved = state(ranks)
+    for name, value in model.state_dict().items():
+        assert torch.equal(saved[f"model.{name}"], value), name
+
+
+def test_a_batch_of_no_bucket_ends_the_job_and_is_named(
+    tmp_path: Path, captured: CapturedStep
+) -> None:
+    found = placements(captured, 2)
+    asked = options(tmp_path, found, model="tests.models.lengths:of_another_length")
+    ranks = start_ranks(found["12"], tmp_path, ("a", "b"), **asked)
+    assert [rank.finish(120) for rank in ranks] == [1, 1]
+    for rank in ranks:
+        assert len(rank.step_seconds) == 2
+        assert "batches(2) returned int64[4, 7], int64[4, 7]" in rank.failed.what
+        assert "'5' has int64[4, 5], int64[4, 5]" in rank.failed.what
+
+
+@pytest.mark.parametrize("wrong", ["one is missing", "another owner", "trace"])
+def test_what_does_not_go_together_is_refused_before_the_first_step(
+    tmp_path: Path, captured: CapturedStep, wrong: str
+) -> None:
+    found = placements(captured, 2)
+    more: dict[str, Any] = {}
+    if wrong == "one is missing":
+        del found["5"]
+    elif wrong == "another owner":
+        other = placements(captured, 2, seed=9)
+        assert any(other["5"].operators[i] != found["12"].operators[i] for i in captured.values)
+        found["5"] = other["5"]
+    else:
+        more["trace"] = TraceSpec(folder=str(tmp_path), steps=1)
+    ranks = start_ranks(found["12"], tmp_path, ("a", "b"), **options(tmp_path, found, **more))
+    assert [rank.finish(120) for rank in ranks] == [1, 1]
+    said = {
+        "one is missing": "beside '12' tests.models.lengths:training_step has buckets '5', '8', "
+        "and there are placements for '8'",
+        "another owner": "the placement of bucket '5' has ",
+        "trace": "has buckets, and the steps of a trace are of one shape",
+    }
+    assert any(said[wrong] in rank.failed.what for rank in ranks)
+    assert not any(rank.step_seconds for rank in ranks)
