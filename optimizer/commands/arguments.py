@@ -105,3 +105,23 @@ def _whole(text: str, least: int) -> int:
     if not least <= value < 2**63:
         raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least {least}")
     return value
+
+
+def add_search_limits(parser: argparse.ArgumentParser, otherwise: str = "") -> None:
+    """otherwise: what the number of moves is for engines that make none."""
+    parser.add_argument(
+        "--gap", type=fraction, default=0.05, help="stop this near to the bound; default: 5%%"
+    )
+    parser.add_argument(
+        "--time-limit",
+        type=seconds,
+        default=60.0,
+        help="seconds for reading and the search, which has at least half; default: 60",
+    )
+    parser.add_argument("--seed", type=whole, default=0, help="seed of the search; default: 0")
+    moves = (
+        "a number of annealing moves instead of the time limit, so that the answer is repeatable"
+    )
+    parser.add_argument(
+        "--moves", type=whole, help="; ".join(one for one in (moves, otherwise) if one)
+    )

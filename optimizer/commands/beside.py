@@ -8,10 +8,8 @@ from pathlib import Path
 
 from placewire.optimizer.commands.arguments import (
     EXIT_CODES,
-    fraction,
+    add_search_limits,
     output_file,
-    seconds,
-    whole,
 )
 from placewire.optimizer.commands.outcome import DONE, ended, say, tell
 from placewire.optimizer.commands.outputs import refuse_overwriting
@@ -28,22 +26,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
     )
     made.add_argument("graph", type=Path, help="graph file with times, from profile --bucket")
     made.add_argument("first", type=Path, help="placement file of the first bucket, from solve")
-    made.add_argument(
-        "--gap", type=fraction, default=0.05, help="stop this near to the bound; default: 5%%"
-    )
-    made.add_argument(
-        "--time-limit",
-        type=seconds,
-        default=60.0,
-        help="seconds for reading and the search, which has at least half; default: 60",
-    )
-    made.add_argument("--seed", type=whole, default=0, help="seed of the search; default: 0")
-    made.add_argument(
-        "--moves",
-        type=whole,
-        help="a number of annealing moves instead of the time limit, so that the answer is "
-        "repeatable",
-    )
+    add_search_limits(made)
     made.add_argument(
         "--out",
         type=output_file,

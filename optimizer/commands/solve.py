@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, get_args
 
 from placewire.optimizer.commands.arguments import (
     EXIT_CODES,
-    fraction,
+    add_search_limits,
     output_file,
     part,
-    seconds,
-    whole,
 )
 from placewire.optimizer.commands.clusters import (
     add_cluster_arguments,
@@ -149,27 +147,12 @@ def _add_method_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_search_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--gap", type=fraction, default=0.05, help="stop this near to the bound; default: 5%%"
-    )
-    parser.add_argument(
-        "--time-limit",
-        type=seconds,
-        default=60.0,
-        help="seconds for reading and the search, which has at least half; default: 60",
-    )
+    add_search_limits(parser, "for the learned engines, of placements to train with")
     parser.add_argument(
         "--start",
         type=Path,
         metavar="PLACEMENT",
         help="a placement of this graph on these devices, with which engine auto may begin",
-    )
-    parser.add_argument("--seed", type=whole, default=0, help="seed of the search; default: 0")
-    parser.add_argument(
-        "--moves",
-        type=whole,
-        help="a number of annealing moves instead of the time limit, so that the answer is "
-        "repeatable; for the learned engines, of placements to train with",
     )
 
 

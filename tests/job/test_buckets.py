@@ -19,14 +19,13 @@ from placewire.job.contract.specification import (
     ValidationSpec,
 )
 from placewire.job.placed.plain_state import read_checkpoint
-from placewire.optimizer.capture.protocol import ModelWithLoss, load_training_step
 from placewire.optimizer.capture.step import CapturedStep, capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.placement import Placement, save_placement
+from tests.job.eager_validated import Means, trained_and_validated
 from tests.job.ranks import Rank, run_ranks, start_ranks
 from tests.job.test_checkpoint import ADAMW
 from tests.models.lengths import TURNS
-from tests.optimizer.capture.eager import optimizer_of
 from tests.placements import cluster_of, placement_of, random_devices
 
 pytestmark = pytest.mark.slow
@@ -95,7 +94,7 @@ def losses(ranks: list[Rank]) -> list[float]:
     return [told[step] for step in sorted(told)]
 
 
-def validated(ranks: list[Rank]) -> dict[int, tuple[float, float]]:
+def validated(ranks: list[Rank]) -> Means:
     told = [e for rank in ranks for e in rank.events if isinstance(e, Validated)]
     assert len({one.rank for one in told}) == 1
     assert all(one.batches == BATCHES for one in told)
@@ -122,38 +121,12 @@ def require_equal(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Ten
     assert [name for name in one if not torch.equal(one[name], other[name])] == []
 
 
-def eager(
-    accumulate: int = 1,
-) -> tuple[list[float], dict[int, tuple[float, float]], torch.nn.Module]:
-    step = load_training_step(MODEL, BATCH, SEED)
-    assert step.loss is not None and step.validation is not None
-    whole = ModelWithLoss(step.model, step.loss)
-    optimizer = optimizer_of(CHOICE, whole)
-    trained, found = [], {}
-    for number in range(STEPS):
-        optimizer.zero_grad()
-        total: Any = 0
-        for part in zip(*(x.chunk(accumulate) for x in step.batches(number)), strict=True):
-            share = whole(*part)[0] / accumulate
-            share.backward()
-            total = total + share.detach()
-        trained.append(total.item())
-        optimizer.step()
-        if (number + 1) % EVERY == 0 or number + 1 == STEPS:
-            whole.eval()
-            with torch.no_grad():
-                told = [
-                    whole(*part)
-                    for batch in map(step.validation, range(BATCHES))
-                    for part in zip(*(x.chunk(accumulate) for x in batch), strict=True)
-                ]
-            whole.train()
-            means = (
-                sum(loss.item() for loss, _ in told) / len(told),
-                sum(metrics["accuracy"].item() for _, metrics in told) / len(told),
-            )
-            found[number + 1] = means
-    return trained, found, step.model
+def eager(accumulate: int = 1) -> tuple[list[float], Means, torch.nn.Module]:
+    found = trained_and_validated(
+        MODEL, CHOICE, BATCH, SEED, steps=STEPS, every=EVERY, batches=BATCHES,
+        accumulate=accumulate,
+    )  # fmt: skip
+    return found.losses, found.means, found.model
 
 
 def test_one_two_and_three_ranks_train_as_pytorch(tmp_path: Path, captured: CapturedStep) -> None:

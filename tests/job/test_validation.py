@@ -22,6 +22,7 @@ from placewire.optimizer.capture.protocol import ModelWithLoss, load_training_st
 from placewire.optimizer.capture.step import CapturedStep, capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.placement import Placement
+from tests.job.eager_validated import Means, trained_and_validated
 from tests.job.lazy_network import Mailbox, MailboxTransport, run_step
 from tests.job.lazy_training import program_of, with_own_values
 from tests.job.ranks import Rank, run_ranks, start_ranks
@@ -32,7 +33,6 @@ MODEL = "tests.models.validated:training_step"
 CHOICE = OptimizerChoice("adamw", 1e-2)
 BATCH, SEED, STEPS, BATCHES = 4, 3, 5, 2
 EVERY = 2
-Means = dict[int, tuple[float, float]]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,32 +49,11 @@ def as_on_ranks() -> Iterator[None]:
 
 def eager(model: str, accumulate: int) -> tuple[list[float], Means]:
     """Returns the losses of the training, and by steps done validation's loss and accuracy."""
-    step = load_training_step(model, BATCH, SEED)
-    assert step.loss is not None and step.validation is not None
-    whole = ModelWithLoss(step.model, step.loss)
-    optimizer = optimizer_of(CHOICE, whole)
-    losses, validated = [], {}
-    for number in range(STEPS):
-        optimizer.zero_grad()
-        total: Any = 0
-        for part in zip(*(x.chunk(accumulate) for x in step.batches(number)), strict=True):
-            share = whole(*part)[0] / accumulate
-            share.backward()
-            total = total + share.detach()
-        losses.append(total.item())
-        optimizer.step()
-        if (number + 1) % EVERY == 0 or number + 1 == STEPS:
-            whole.eval()
-            found = []
-            with torch.no_grad():
-                for batch in map(step.validation, range(BATCHES)):
-                    for part in zip(*(x.chunk(accumulate) for x in batch), strict=True):
-                        loss, metrics = whole(*part)
-                        found.append((loss.item(), metrics["accuracy"].item()))
-            whole.train()
-            one, other = zip(*found, strict=True)
-            validated[number + 1] = sum(one) / len(one), sum(other) / len(other)
-    return losses, validated
+    found = trained_and_validated(
+        model, CHOICE, BATCH, SEED, steps=STEPS, every=EVERY, batches=BATCHES,
+        accumulate=accumulate,
+    )  # fmt: skip
+    return found.losses, found.means
 
 
 def options(accumulate: int = 1, **more: Any) -> dict[str, Any]:
