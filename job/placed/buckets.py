@@ -16,9 +16,9 @@ from placewire.job.errors import JobError
 from placewire.job.messages.rank_messages import RankMessages, rank_messages
 from placewire.job.placed.lower import RankProgram, lower
 from placewire.job.transport.transport import Transport
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.memory import held_bytes
 from placewire.optimizer.capture.protocol import Tensors
-from placewire.optimizer.capture.step import CapturedStep
 from placewire.optimizer.placement import Placement, load_placement
 
 

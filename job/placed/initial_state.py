@@ -16,8 +16,8 @@ from placewire.job.contract.specification import StateSpec
 from placewire.job.errors import JobError
 from placewire.job.placed.state import RankState
 from placewire.job.placed.tensor_file import TensorFile, TensorFileError
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.state import StateName, StateNames
-from placewire.optimizer.capture.step import CapturedStep
 
 _NAMED = 3
 _SAFETENSORS = "*.safetensors"

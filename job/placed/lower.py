@@ -17,9 +17,9 @@ from torch import fx
 from placewire.job.errors import JobError
 from placewire.job.messages.rank_messages import RankMessage, RankMessages
 from placewire.job.transport.transport import Transport
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.execute import execution_of
 from placewire.optimizer.capture.layout import Layout
-from placewire.optimizer.capture.step import CapturedStep
 from placewire.optimizer.capture.stepped import Stepped
 from placewire.optimizer.capture.updates import Update
 from placewire.optimizer.placement import Placement, Sent

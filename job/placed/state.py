@@ -24,8 +24,8 @@ from placewire.job.contract.checkpoint import Manifest
 from placewire.job.contract.specification import RankSpec
 from placewire.job.placed.lower import RankProgram
 from placewire.job.placed.tensor_file import described
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.state import SCALER, StateName, StatePart
-from placewire.optimizer.capture.step import CapturedStep
 from placewire.optimizer.capture.updates import Update
 from placewire.optimizer.graph.halves import forward_hash
 from placewire.optimizer.placement import Placement

@@ -20,8 +20,8 @@ from placewire.job.placed.lower import RankProgram, lower
 from placewire.job.placed.validation_memory import refuse_what_does_not_fit
 from placewire.job.placed.validation_placement import validation_placement
 from placewire.job.transport.transport import Transport
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.metrics import LOSS
-from placewire.optimizer.capture.step import CapturedStep
 
 # A rank that validates for long says so, lest it be taken for lost.
 _TELL_SECONDS = 10.0

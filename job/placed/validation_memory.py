@@ -6,8 +6,8 @@ It keeps no activations for a backward half, so that it hardly ever needs more t
 from __future__ import annotations
 
 from placewire.job.errors import JobError
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.nodes import storage_of
-from placewire.optimizer.capture.step import CapturedStep
 from placewire.optimizer.placement import Placement
 
 _MIB = 2**20

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from placewire.job.errors import JobError
-from placewire.optimizer.capture.step import CapturedStep
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.device_names import server_of
 from placewire.optimizer.graph.halves import forward_half
 from placewire.optimizer.graph.operator_graph import OperatorGraph

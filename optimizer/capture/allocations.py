@@ -26,7 +26,7 @@ from torch import fx
 from torch.profiler import ProfilerActivity, profile
 
 from placewire.optimizer.arrays import IntArray
-from placewire.optimizer.capture.step import CapturedStep
+from placewire.optimizer.capture.captured_step import CapturedStep
 
 _MARK = "operator:"
 

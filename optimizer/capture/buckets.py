@@ -10,15 +10,12 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.protocol import TrainingStep, bucket_of
-
-if TYPE_CHECKING:
-    from placewire.optimizer.capture.step import CapturedStep
 
 _NAMED = 3
 

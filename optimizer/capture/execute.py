@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.layout import Layout, as_captured
-from placewire.optimizer.capture.step import CapturedStep
 from placewire.optimizer.capture.stepped import Seeder, Stepped
 from placewire.optimizer.capture.updates import Update, parameter_update
 

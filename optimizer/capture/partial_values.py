@@ -7,15 +7,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.deferred import NotRepeatableError, Recording, is_fake, recorded
 from placewire.optimizer.capture.errors import CaptureError, one_line
 from placewire.optimizer.capture.protocol import DeviceType
-from placewire.optimizer.capture.step import (
-    CapturedStep,
-    built_step,
-    capture,
-    captured_with_buckets,
-)
+from placewire.optimizer.capture.step import built_step, capture, captured_with_buckets
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.capture.variants import Autocast, Recompute
 from placewire.optimizer.collector import collector_paused

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
-from torch import fx
 
 from placewire.optimizer.capture.buckets import of_bucket, with_buckets
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.joint import joint_graph
-from placewire.optimizer.capture.layout import Layout
-from placewire.optimizer.capture.metrics import LOSS
 from placewire.optimizer.capture.micro_batches import (
     refuse_what_does_not_split,
     split_batch,
 )
 from placewire.optimizer.capture.moving import on_device
-from placewire.optimizer.capture.operators import Analysis, analyse, operator_graph
+from placewire.optimizer.capture.operators import analyse, operator_graph
 from placewire.optimizer.capture.protocol import (
     DeviceType,
     ModelWithLoss,
-    Tensors,
     TrainingStep,
     bucket_of,
     load_training_step,
@@ -31,103 +27,14 @@ from placewire.optimizer.capture.protocol import (
 from placewire.optimizer.capture.recompute import dependent
 from placewire.optimizer.capture.recomputed_layers import note_layers
 from placewire.optimizer.capture.refusals import refuse_what_cannot_run
-from placewire.optimizer.capture.rewrite import PlaceableGraph, placeable
+from placewire.optimizer.capture.rewrite import placeable
 from placewire.optimizer.capture.sources import source_digests
-from placewire.optimizer.capture.state import StateNames, state_names
+from placewire.optimizer.capture.state import state_names
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.capture.validation import validation_graph
 from placewire.optimizer.capture.variants import Autocast, Recompute
 from placewire.optimizer.capture.whole_batch import what_needs_the_whole_batch
 from placewire.optimizer.collector import collector_paused
-from placewire.optimizer.graph.operator_graph import OperatorGraph
-
-
-@dataclass(frozen=True)
-class CapturedStep:
-    """A captured training step; operator ids are node names of `code.graph`.
-
-    operators   the step as an OperatorGraph, without seconds
-    code        the nodes, the real parameters and buffers before the first step, constants, loss
-    analysis    layouts, and which operators allocate, draw random numbers, share memory
-    batches     step number -> inputs, by position; those of all micro-batches, one after another
-    names       the names of parameters and buffers in a checkpoint
-    validation  if there is one, what it computes of a micro-batch, of the same values; its batches
-                are by the number of the batch, like those above
-    shapes      of the inputs, by position
-    bucket      the name of the bucket that has these shapes, "" where the model has no buckets
-    buckets     the other buckets by name, whose steps are of the same values
-    """
-
-    optimizer: OptimizerChoice
-    seed: int
-    operators: OperatorGraph
-    code: PlaceableGraph
-    analysis: Analysis
-    batches: Callable[[int], Tensors]
-    names: StateNames
-    shapes: tuple[str, ...]
-    bucket: str = ""
-    validation: CapturedStep | None = None
-    buckets: Mapping[str, CapturedStep] = field(default_factory=dict)
-
-    @property
-    def each_bucket(self) -> Mapping[str, CapturedStep]:
-        """By name all buckets, this one first."""
-        return {self.bucket: self, **self.buckets}
-
-    def bucket_of(self, inputs: Tensors) -> str:
-        """Returns the name of the bucket with the shapes of these inputs, which `batches` gave."""
-        found = shapes_of(inputs)
-        return next(name for name, one in self.each_bucket.items() if one.shapes == found)
-
-    @property
-    def nodes(self) -> Mapping[str, fx.Node]:
-        return self.analysis.by_name
-
-    @property
-    def layouts(self) -> Mapping[str, Layout]:
-        return self.analysis.layouts
-
-    @property
-    def loss(self) -> str:
-        """The operator whose tensor is the loss."""
-        return self.code.loss
-
-    @property
-    def reported(self) -> Mapping[str, str]:
-        """By name the operators whose scalars a step reports: `loss`, and metrics."""
-        return {LOSS: self.code.loss, **self.code.metrics}
-
-    @property
-    def device(self) -> torch.device:
-        """The device on which the step was captured, and on which it runs."""
-        return next(iter(self.code.parameters.values())).device
-
-    def with_values(self, code: PlaceableGraph) -> CapturedStep:
-        """code: the step's own, with other values. Validation and other buckets read these, too."""
-        validation = self.validation
-        return replace(
-            self,
-            code=code,
-            validation=None if validation is None else validation._reading(code),
-            buckets={name: one._reading(code) for name, one in self.buckets.items()},
-        )
-
-    def _reading(self, code: PlaceableGraph) -> CapturedStep:
-        own = self.code
-        return self.with_values(
-            replace(
-                own,
-                parameters={i: code.parameters[i] for i in own.parameters},
-                buffers={i: code.buffers[i] for i in own.buffers},
-                constants={i: code.constants[i] for i in own.constants},
-            )
-        )
-
-    @property
-    def values(self) -> Mapping[str, torch.Tensor]:
-        """Parameters and buffers by operator id."""
-        return {**self.code.parameters, **self.code.buffers}
 
 
 def capture(

@@ -14,7 +14,7 @@ from placewire.optimizer.commands.arguments import output_file, positive, whole
 from placewire.optimizer.commands.outcome import say
 
 if TYPE_CHECKING:
-    from placewire.optimizer.capture.step import CapturedStep
+    from placewire.optimizer.capture.captured_step import CapturedStep
     from placewire.optimizer.capture.updates import OptimizerChoice
     from placewire.optimizer.graph.operator_graph import OperatorGraph
 

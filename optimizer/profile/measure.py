@@ -21,8 +21,8 @@ import torch
 
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.capture.allocations import workspace_bytes
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.memory import MemoryMeter, held_bytes
-from placewire.optimizer.capture.step import CapturedStep
 from placewire.optimizer.profile.sampling import Sampling
 from placewire.optimizer.profile.straight import StraightStep
 

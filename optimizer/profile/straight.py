@@ -21,9 +21,9 @@ import torch
 from torch import fx
 
 from placewire.optimizer.capture.allocations import weigh
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.execute import execution_of, with_clock
 from placewire.optimizer.capture.protocol import Tensors
-from placewire.optimizer.capture.step import CapturedStep
 from placewire.optimizer.capture.stepped import Stepped
 
 # A clocked step takes longer to be put on the queue than one without clocks.

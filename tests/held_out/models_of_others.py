@@ -14,8 +14,9 @@ import torch
 
 from placewire.job.messages.rank_messages import rank_messages
 from placewire.job.placed.lower import lower
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.errors import CaptureError
-from placewire.optimizer.capture.step import CapturedStep, capture
+from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.capture.variants import Autocast
 from tests.held_out.shelf import MODELS, python_name

@@ -10,7 +10,7 @@ import torch
 from placewire.job.messages.rank_messages import rank_messages
 from placewire.job.placed.lower import RankProgram, lower
 from placewire.job.transport.transport import Alone
-from placewire.optimizer.capture.step import CapturedStep
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.placement import Placement
 from tests.job.lazy_network import Mailbox, MailboxTransport, run_step
 from tests.placements import cluster_of, placement_of, random_devices

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.layout import as_captured
-from placewire.optimizer.capture.step import CapturedStep
 from placewire.optimizer.capture.stepped import Seeder
 from placewire.optimizer.capture.updates import parameter_update
 

@@ -19,7 +19,8 @@ from placewire.job.contract.specification import (
     ValidationSpec,
 )
 from placewire.job.placed.plain_state import read_checkpoint
-from placewire.optimizer.capture.step import CapturedStep, capture
+from placewire.optimizer.capture.captured_step import CapturedStep
+from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.placement import Placement, save_placement
 from tests.job.eager_validated import Means, trained_and_validated

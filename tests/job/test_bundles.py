@@ -13,8 +13,9 @@ from placewire.job.errors import JobError
 from placewire.job.messages.rank_messages import RankMessage, rank_messages
 from placewire.job.placed.lower import Pack, Send, Unpack
 from placewire.job.placed.replay import ReceiveAction, SendAction, replay_actions
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.layout import Layout
-from placewire.optimizer.capture.step import CapturedStep, capture
+from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.graph.operator_graph import (
     OperatorGraph,

@@ -47,8 +47,9 @@ from placewire.job.placed.plain_state import read_checkpoint
 from placewire.job.placed.resume import begin, changes
 from placewire.job.placed.same_job import differences_between
 from placewire.job.placed.state import job_manifest, rank_state
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.protocol import load_training_step
-from placewire.optimizer.capture.step import CapturedStep, capture
+from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.capture.variants import Autocast, Recompute
 from placewire.optimizer.placement import Placement

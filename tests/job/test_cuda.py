@@ -16,7 +16,8 @@ from placewire.job.errors import JobError
 from placewire.job.messages.rank_messages import RankMessages
 from placewire.job.placed.device import use_device
 from placewire.job.placed.lower import lower
-from placewire.optimizer.capture.step import CapturedStep, capture
+from placewire.optimizer.capture.captured_step import CapturedStep
+from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.placement import Placement
 from tests.job.ranks import run_ranks, specs_on_loopback

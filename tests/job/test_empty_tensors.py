@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from placewire.optimizer.capture.step import CapturedStep, capture
+from placewire.optimizer.capture.captured_step import CapturedStep
+from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from tests.job.lazy_training import on_one_device, train
 from tests.placements import cluster_of, placement_of, random_devices

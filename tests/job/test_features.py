@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.learning_rate_schedule import LearningRateSchedule
-from placewire.optimizer.capture.step import CapturedStep, capture
+from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.profile.straight import StraightStep
 from tests.job.lazy_training import on_one_device, train, with_own_values

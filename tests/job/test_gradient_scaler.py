@@ -16,9 +16,10 @@ from placewire.job.placed.checkpoint import Checkpoints
 from placewire.job.placed.plain_state import read_checkpoint
 from placewire.job.placed.resume import changes
 from placewire.optimizer.capture import shards
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.gradient_scaler import GradientScaler
 from placewire.optimizer.capture.protocol import load_training_step
-from placewire.optimizer.capture.step import CapturedStep, capture
+from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from tests.job.lazy_training import joined, on_one_device, train
 from tests.job.ranks import run_ranks

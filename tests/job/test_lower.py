@@ -8,7 +8,8 @@ import torch
 from placewire.job.errors import JobError
 from placewire.job.placed.lower import RankProgram
 from placewire.job.transport.transport import Alone
-from placewire.optimizer.capture.step import CapturedStep, capture
+from placewire.optimizer.capture.captured_step import CapturedStep
+from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.profile.straight import StraightStep

@@ -15,8 +15,9 @@ from torch import fx
 
 from placewire.optimizer.capture import micro_batches, shards, small_weights
 from placewire.optimizer.capture import step as step_module
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.protocol import Tensors
-from placewire.optimizer.capture.step import CapturedStep, capture
+from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.placement import Placement
 from tests.job.lazy_training import joined, on_one_device, train

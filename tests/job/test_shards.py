@@ -16,7 +16,8 @@ from placewire.job.placed.saved_tensors import SavedTensors
 from placewire.job.placed.state import RankState
 from placewire.job.placed.tensor_file import TensorFile, TensorFileError, write_tensors
 from placewire.optimizer.capture import shards
-from placewire.optimizer.capture.step import CapturedStep, capture
+from placewire.optimizer.capture.captured_step import CapturedStep
+from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from tests.job.lazy_training import joined, train
 from tests.job.ranks import run_ranks

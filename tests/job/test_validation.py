@@ -18,8 +18,9 @@ from placewire.job.placed.validation_placement import (
     validation_placement,
 )
 from placewire.optimizer.capture import shards
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.protocol import ModelWithLoss, load_training_step
-from placewire.optimizer.capture.step import CapturedStep, capture
+from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.placement import Placement
 from tests.job.eager_validated import Means, trained_and_validated

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.protocol import ModelWithLoss, UnderAutocast, load_training_step
-from placewire.optimizer.capture.step import CapturedStep, capture
+from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.capture.variants import Autocast
 from placewire.optimizer.profile.straight import StraightStep

@@ -10,10 +10,11 @@ import torch
 
 from placewire.optimizer.capture import protocol
 from placewire.optimizer.capture.buckets import of_bucket, shares_of
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.partial_values import capture_part
 from placewire.optimizer.capture.protocol import TrainingStep, load_training_step
-from placewire.optimizer.capture.step import CapturedStep, capture, captured_from
+from placewire.optimizer.capture.step import capture, captured_from
 from placewire.optimizer.capture.updates import OptimizerChoice
 from tests.models import lengths
 

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from placewire.optimizer.capture import micro_batches
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.nodes import MICRO_BATCH, storage_of
 from placewire.optimizer.capture.protocol import TrainingStep
-from placewire.optimizer.capture.step import CapturedStep, capture, captured_from
+from placewire.optimizer.capture.step import capture, captured_from
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.capture.variants import Autocast
 from placewire.optimizer.graph.operator_graph import OperatorGraph

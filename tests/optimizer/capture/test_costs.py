@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from placewire.optimizer.capture.step import CapturedStep, capture
+from placewire.optimizer.capture.captured_step import CapturedStep
+from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.cli import main
 from placewire.optimizer.graph.graph_file import load_graph, save_graph

@@ -25,8 +25,9 @@ from placewire.examples.models import (
     transformer,
     vgg16,
 )
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.protocol import load_training_step
-from placewire.optimizer.capture.step import CapturedStep, capture
+from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.profile.straight import StraightStep
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from placewire.job.transport.transport import Alone
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.protocol import load_training_step
-from placewire.optimizer.capture.step import CapturedStep, capture
+from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.graph.halves import forward_hash
 from tests.job.lazy_training import on_one_device, program_of

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.errors import CaptureError
-from placewire.optimizer.capture.step import CapturedStep, capture
+from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.capture.variants import Autocast, Recompute
 from placewire.optimizer.profile.process_memory import peak_on_one_device

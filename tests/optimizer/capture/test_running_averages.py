@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from placewire.optimizer.capture import running_averages
-from placewire.optimizer.capture.step import CapturedStep, capture
+from placewire.optimizer.capture.captured_step import CapturedStep
+from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from tests.optimizer.capture.eager import assert_trains_as_eager, train_captured
 

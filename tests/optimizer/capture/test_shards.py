@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 from placewire.optimizer.capture import deferred, shards
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.memory import held_bytes
 from placewire.optimizer.capture.partial_values import capture_part
 from placewire.optimizer.capture.protocol import TrainingStep
-from placewire.optimizer.capture.step import CapturedStep, capture, captured_from
+from placewire.optimizer.capture.step import capture, captured_from
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.profile.straight import StraightStep
 

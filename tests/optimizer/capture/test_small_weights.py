@@ -9,11 +9,12 @@ import torch
 from torch import fx, nn
 
 from placewire.optimizer.capture import small_weights
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.nodes import MICRO_BATCH
 from placewire.optimizer.capture.partial_values import capture_part
 from placewire.optimizer.capture.protocol import TrainingStep
 from placewire.optimizer.capture.state import StatePart
-from placewire.optimizer.capture.step import CapturedStep, capture, captured_from
+from placewire.optimizer.capture.step import capture, captured_from
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.profile.straight import StraightStep
 

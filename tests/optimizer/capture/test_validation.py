@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.errors import CaptureError
-from placewire.optimizer.capture.step import CapturedStep, capture
+from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from tests.models import validated
 from tests.optimizer.capture.eager import train_captured

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.protocol import TrainingStep
-from placewire.optimizer.capture.step import CapturedStep, capture, captured_from
+from placewire.optimizer.capture.step import capture, captured_from
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.capture.variants import Autocast
 from placewire.optimizer.capture.whole_batch import what_the_loss_needs

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from placewire.optimizer.capture.step import CapturedStep, capture
+from placewire.optimizer.capture.captured_step import CapturedStep
+from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.check.check import check
 from placewire.optimizer.cluster import Cluster, Device, Nic, Server
