@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from placewire.job.contract.checkpoint import CheckpointSpec
 from placewire.job.contract.specification import (
     Resumed,
     Saved,
+    ScalerSpec,
     StepDone,
     TraceSpec,
     Validated,
@@ -20,6 +23,7 @@ from placewire.job.contract.specification import (
 )
 from placewire.job.placed.plain_state import read_checkpoint
 from placewire.optimizer.capture.captured_step import CapturedStep
+from placewire.optimizer.capture.gradient_scaler import GradientScaler
 from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.placement import Placement, save_placement
@@ -215,3 +219,19 @@ def test_what_does_not_go_together_is_refused_before_the_first_step(
     }
     assert any(said[wrong] in rank.failed.what for rank in ranks)
     assert not any(rank.step_seconds for rank in ranks)
+
+
+def test_a_loss_is_scaled_alike_in_every_bucket(tmp_path: Path) -> None:
+    """The scale, and the steps since it changed, belong to all buckets together."""
+    scaler = GradientScaler(2.0**24, growth_interval=2)
+    step = capture(MODEL, BATCH, replace(CHOICE, scaler=scaler), SEED, autocast="fp16")
+    spec = ADAMW.model_copy(update={"scaler": ScalerSpec(**asdict(scaler))})
+    told = dict[str, Any](optimizer=spec, autocast="fp16")
+    one = run(tmp_path / "1", placements(step, 1), **told)
+    scales = [e.metrics["scale"] for r in one for e in r.events if isinstance(e, StepDone)]
+    assert len(scales) == STEPS and scales[0] == 2.0**24 and min(scales) < scales[0]
+    assert any(later > before for before, later in pairwise(scales)), "no scale has grown"
+    for devices in (2, 3):
+        several = run(tmp_path / f"{devices}", placements(step, devices, devices), **told)
+        assert losses(several) == losses(one)
+        require_equal(state(several), state(one))
