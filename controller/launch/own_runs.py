@@ -10,7 +10,8 @@ that must agree, never by what a command line or a path looks like:
   rank's environment into a shell of their own has another session, and is left alone.
 - What a run's processes left behind as a daemon has a session of its own. It is ended with the run
   where it bears the run's mark, has no terminal, and whoever started it is gone: the shell of
-  somebody who copied an environment has a parent.
+  somebody who copied an environment has a parent. A container of podman's has its watcher, conmon,
+  as a parent: it is ended where no podman that bears the mark runs any more.
 
 Several plans may share a server, so a run is its plan's alone. A former release did not write the
 plan: such a run is found, and whose it is is not known.
@@ -37,6 +38,8 @@ _PLAN = re.compile("[a-z][a-z0-9-]{0,63}")
 _END_SECONDS = 3
 # A killed process ends when a processor is free for that; one that waits for a disk may not.
 _KILL_SECONDS = 10
+# Each without success takes 0.1 s: podman that was killed ends when a processor is free for that.
+_STRAY_TURNS = 30
 _BETWEEN = "--"
 _LONGEST_NUMBER = 18
 
@@ -130,15 +133,19 @@ def signalling(run: Run, leader: int, name: str) -> str:
 
 def ending_strays(run: Run) -> str:
     """Kills what the run left behind in sessions of its own; to be run when the run has ended. What
-    a killed process had started is found in the next turn."""
+    a killed process had started is found in the next turn, and a container once whoever started it
+    has come to its end."""
     return (
-        "k=0; while [ $k -lt 5 ]; do n=; for e in $("
-        f"grep -lasz '^{VARIABLE}={run.identifier}:' /proc/[0-9]*/environ); do "
-        "p=${e#/proc/}; p=${p%/environ}; set -- $(ps -o tty=,ppid= -p $p); "
+        f"k=0; while [ $k -lt {_STRAY_TURNS} ]; do n=; w=; c=; "
+        f"m=$(grep -lasz '^{VARIABLE}={run.identifier}:' /proc/[0-9]*/environ | tr -dc '0-9\\n'); "
+        'for p in $m; do grep -qsx podman "/proc/$p/comm" && c=1; done; '
+        # For no terminal ps has `?`, which the shell would take for files of one letter.
+        "for p in $m; do set -f; set -- $(ps -o tty=,ppid= -p $p); set +f; "
         """if [ "$p" != $$ ] && [ "$1" = '?' ] && """
-        """case "$2 $(ps -o comm= -p $2)" in "1 "*|*" systemd") true;; *) false;; esac; """
+        """case "$2 $(ps -o comm= -p $2)" in "1 "*|*" systemd") true;; """
+        '*" conmon") w=1; [ -z "$c" ];; *) false;; esac; '
         "then kill -s KILL $p 2>&- && n=1; fi; done; "
-        '[ -n "$n" ] || break; k=$((k+1)); done'
+        '[ -n "$n" ] || { [ -n "$w" ] && sleep 0.1; } || break; k=$((k+1)); done'
     )
 
 

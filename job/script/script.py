@@ -4,7 +4,8 @@ A process finds in its environment what torchrun's static rendezvous gives it (R
 so on; rank 0 opens the store at MASTER_ADDR), and which interfaces gloo and NCCL are to use. What a
 process prints is passed on behind its local rank; what the rails carry is reported meanwhile.
 When this program ends, it ends all that its processes started. When it is killed with SIGKILL, the
-kernel ends its own processes, but of what these started only what they themselves tied to them.
+kernel ends its own processes, but of what these started only what they themselves tied to them;
+over SSH, the shell that leads the run ends the rest.
 """
 
 from __future__ import annotations

@@ -55,13 +55,16 @@ class HereServer(SshServer):
     def __init__(self, temporary: Path, user: str | None = None) -> None:
         super().__init__("s1", "127.0.0.1", Login(user))
         self.temporary = temporary
+        # In the folder where programs begin: what a shell would put for the `?` that ps prints.
+        (temporary / "x").touch()
         self.environment = {**os.environ, "TMPDIR": str(temporary)}
         self.started: list[subprocess.Popen[bytes]] = []
 
     def run(self, script: str, given: bytes = b"", seconds: float = 60.0) -> tuple[int, str, str]:
         done = subprocess.run(
-            ["/bin/sh", "-c", script], input=given, capture_output=True, env=self.environment
-        )
+            ["/bin/sh", "-c", script], input=given, capture_output=True, env=self.environment,
+            cwd=self.temporary,
+        )  # fmt: skip
         return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode()
 
     def begin(self, program: Path, run: Run, python: Path, *words: str) -> str:
@@ -70,7 +73,7 @@ class HereServer(SshServer):
         folder = printed.removesuffix("\n")
         content = described([str(program), f"{folder}/spec.json", *words], {})
         (Path(folder) / "program.json").write_bytes(content)
-        around = Surroundings(str(python), None, {})
+        around = Surroundings(str(python), str(self.temporary), {})
         self.started.append(
             subprocess.Popen(
                 ["/bin/sh", "-c", program_script(around, run, folder)],
