@@ -19,7 +19,7 @@ def in_a_container(folder: Path, name: str) -> list[str]:
     if isinstance(runs := _runs(), str):
         pytest.skip(runs)
     root = folder / f"root of {name}"
-    make_root(root)
+    _make_root(root)
     seen = ["--volume", f"{folder}:{folder}:ro", "--env-host", "--network", "host"]
     return [*runs, "--init", "--name", name, *seen, "--rootfs", str(root), "python3"]
 
@@ -31,7 +31,7 @@ def containers(*options: str) -> list[str]:
     return done.stdout.split()
 
 
-def make_root(root: Path) -> None:
+def _make_root(root: Path) -> None:
     for name in ("proc", "dev", "sys", "tmp", "etc", "run", "usr"):
         (root / name).mkdir(parents=True)
     for name in ("bin", "sbin", "lib", "lib64"):
@@ -48,7 +48,7 @@ def _runs() -> tuple[str, ...] | str:
     common += ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"]
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "root"
-        make_root(root)
+        _make_root(root)
         said = ""
         for runtime in ([], ["--runtime", "runc"]):
             words = ("podman", *runtime, "run", *common)
