@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import fx
@@ -146,33 +147,24 @@ def unscaled(gradient: torch.Tensor, inverse_scale: torch.Tensor) -> torch.Tenso
     return own
 
 
-def new_scale(
-    scale: torch.Tensor,
-    growth_tracker: torch.Tensor,
-    found_inf: torch.Tensor,
-    growth_factor: float,
-    backoff_factor: float,
-    growth_interval: int,
-) -> torch.Tensor:
-    """Returns what GradScaler.update() makes of the scale."""
-    own = scale.clone()
-    torch._amp_update_scale_(
-        own, growth_tracker.clone(), found_inf, growth_factor, backoff_factor, growth_interval
-    )
-    return own
+def new_scale(*state: Any) -> torch.Tensor:
+    """Returns what GradScaler.update() makes of the scale. state: as of _updated()."""
+    return _updated(*state)[0]
 
 
-def new_growth_tracker(
-    scale: torch.Tensor,
-    growth_tracker: torch.Tensor,
-    found_inf: torch.Tensor,
-    growth_factor: float,
-    backoff_factor: float,
-    growth_interval: int,
-) -> torch.Tensor:
+def new_growth_tracker(*state: Any) -> torch.Tensor:
     """Returns what GradScaler.update() makes of the number of steps since the scale changed."""
-    own = growth_tracker.clone()
-    torch._amp_update_scale_(
-        scale.clone(), own, found_inf, growth_factor, backoff_factor, growth_interval
-    )
+    return _updated(*state)[1]
+
+
+def _updated(
+    scale: torch.Tensor,
+    growth_tracker: torch.Tensor,
+    found_inf: torch.Tensor,
+    growth_factor: float,
+    backoff_factor: float,
+    growth_interval: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    own = scale.clone(), growth_tracker.clone()
+    torch._amp_update_scale_(*own, found_inf, growth_factor, backoff_factor, growth_interval)
     return own
