@@ -104,5 +104,5 @@ def _require_same_owners(
             f"the placement of bucket {name!r} has {moved[0]!r} on "
             f"{other.operators.get(moved[0])}, and that of {captured.bucket!r} on "
             f"{first.operators.get(moved[0])}",
-            "solve it with `optimizer solve --beside` and the first bucket's placement",
+            "place it with `optimizer beside`, which takes the first bucket's placement",
         )

@@ -155,7 +155,7 @@ def bucket_of(captured: CapturedStep, options: argparse.Namespace) -> CapturedSt
     if options.bucket is None:
         return captured
     if (found := captured.each_bucket.get(options.bucket)) is None:
-        known = ", ".join(map(repr, captured.buckets)) or "none"
+        known = ", ".join(map(repr, filter(None, captured.each_bucket))) or "none"
         raise CaptureError(f"{options.model} has no bucket {options.bucket!r}; it has {known}")
     return found
 

@@ -50,7 +50,9 @@ def place_beside(
     if problem.decides_rates:
         problem = replace(problem, given_rates=first.rates)
     alike = _as_in_first(problem, first, pinned)
-    found = place(problem, "auto", settings, progress=progress, starts=[alike])
+    # A bound for what stays where it is would be none of the graph as it was given.
+    unproven = replace(settings, certify=0.0)
+    found = place(problem, "auto", unproven, progress=progress, starts=[alike])
     return _of_the_problem(given, found)
 
 
