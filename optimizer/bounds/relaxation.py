@@ -70,7 +70,7 @@ class Relaxation:
         backwards = np.ascontiguousarray(self.order[::-1])
         sides = (
             (self.order, *self.edges_by_target),
-            (backwards, *self._edges_by(self.source, self.target)),
+            (backwards, *self.edges_by_source),
         )
         if self.operators < _ON_TWO_CORES_FROM:
             forward, backward = starmap(starts, sides)
@@ -83,6 +83,11 @@ class Relaxation:
     def edges_by_target(self) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
         """(start int64[n + 1], source, near, far): edges into v are start[v]:start[v + 1]."""
         return self._edges_by(self.target, self.source)
+
+    @cached_property
+    def edges_by_source(self) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
+        """(start int64[n + 1], target, near, far): edges out of u are start[u]:start[u + 1]."""
+        return self._edges_by(self.source, self.target)
 
     def edge_rows(self) -> Iterator[tuple[int, int, float, float]]:
         """(source, target, near, far) of each edge."""

@@ -1,4 +1,4 @@
-"""The strong bound: CP-SAT on the contention-free relaxation, for as long as time is given."""
+"""The strong bound: cases, then CP-SAT, on the contention-free relaxation, while there is time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import numpy as np
 
 from placewire.optimizer.bounds import exact_rates
 from placewire.optimizer.bounds.bound import ROUNDING, Bound
+from placewire.optimizer.bounds.cases import Cases
 from placewire.optimizer.bounds.contradiction import Limits, limits_of, tightened
 from placewire.optimizer.bounds.exact_model import ExactModel, Machines
 from placewire.optimizer.bounds.load import all_alike, share_of_load
+from placewire.optimizer.bounds.message_time import messages_of
 from placewire.optimizer.bounds.partial_graph import Part, cut_out, machines_for, parts_of
 from placewire.optimizer.bounds.quick import lower_bound
 from placewire.optimizer.bounds.relaxation import Relaxation, relax
@@ -31,6 +33,9 @@ _LEAST_SECONDS = 0.2
 _TRIAL_AT, _TRIAL_TIME = 0.5, 0.35
 _PLAIN_TIME = 0.25
 _CLOSE = 1e-4
+# The part of the time for proofs by cases. They try a step first that is longer than the bound by
+# _CASES_STRIDE, and none any more that is longer by less than _CASES_CLOSE.
+_CASES_TIME, _CASES_STRIDE, _CASES_CLOSE = 0.4, 0.02, 1e-3
 
 OnBound = Callable[[Bound], None]
 
@@ -79,8 +84,9 @@ class _Search:
         relaxation = relax(problem)
         limits = limits_of(problem, share_of_load(problem.seconds))
         step = self.step if np.isfinite(self.step) else float(relaxation.work.sum())
-        if step <= 0.0:
+        if min(step, self.best.seconds) <= 0.0:
             return  # No operator takes time: there is nothing to divide into ticks.
+        self._refute_by_cases(relaxation, limits, step)
         parts = list(parts_of(relaxation, _WHOLE, _PART))
         for k, part in enumerate(parts):
             # Each part but the last gets half of the time left, as the first promises most.
@@ -109,6 +115,24 @@ class _Search:
             if self.best.seconds < trial * (1 - _CLOSE):
                 high = trial
         return False
+
+    def _refute_by_cases(self, relaxation: Relaxation, limits: Limits, step: float) -> None:
+        """Goes up from the bound in strides that double until a step is not refuted, and then
+        halves what lies between."""
+        until = time.monotonic() + _CASES_TIME * self.left
+        messages = messages_of(self.problem)
+        reason = "cases: which operators share a device with those of most work"
+        high, stride = step, _CASES_STRIDE
+        while time.monotonic() < until and stride > _CASES_CLOSE:
+            trial = self.best.seconds * (1 + stride)
+            if trial < high:
+                forced, _ = tightened(relaxation, limits, trial, _ROUNDS)
+                if forced is None or Cases(forced, messages, trial, until).refuted():
+                    self._improve(trial, reason)
+                    stride *= 2
+                    continue
+                high = trial
+            stride = (high / self.best.seconds - 1) / 2
 
     @property
     def left(self) -> float:

@@ -1,0 +1,166 @@
+"""Bounds by cases: each reason where it is the sharp one, and none above what some step reaches."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from placewire.optimizer.bounds import strong, strong_bound
+from placewire.optimizer.bounds.cases import Cases
+from placewire.optimizer.bounds.contradiction import limits_of, tightened
+from placewire.optimizer.bounds.load import share_of_load
+from placewire.optimizer.bounds.message_time import messages_of
+from placewire.optimizer.bounds.preemptive import fits
+from placewire.optimizer.bounds.relaxation import relax
+from placewire.optimizer.graph.operator_graph import GraphError
+from placewire.optimizer.problem import Problem
+from placewire.optimizer.simulation.bundles import Bundle, PlacedStep, with_bundles
+from placewire.optimizer.simulation.simulate import simulate
+from tests.optimizer.bounds.test_bounds_of_any_placement import admissible_rates, forks
+from tests.optimizer.cases import cluster, graph
+from tests.optimizer.problems import SHARINGS, able_devices, drawn, problems
+
+FAR_OFF = 1e9
+
+
+def refuted(problem: Problem, step: float) -> bool:
+    relaxation = relax(problem)
+    limits = limits_of(problem, share_of_load(problem.seconds))
+    forced, _ = tightened(relaxation, limits, step, 12)
+    until = time.monotonic() + FAR_OFF
+    return forced is None or Cases(forced, messages_of(problem), step, until).refuted()
+
+
+def test_what_leaves_a_device_and_comes_back_is_sent_twice():
+    # X and Y run between A and Z, which share a device: 1 + 2 + 2 + 1 s with both, and
+    # 1 + 0.8 + 2 + 0.8 + 1 s where one of them is elsewhere.
+    made = graph(
+        {"A": 1.0, "X": 2.0, "Y": 2.0, "Z": 1.0},
+        [("A", ["X", "Y"], 800_000), ("X", ["Z"], 800_000), ("Y", ["Z"], 800_000)],
+        colocation={"A": "k", "Z": "k"},
+    )
+    problem = Problem(made, cluster(3), "job")
+    assert refuted(problem, 5.59)
+    assert not refuted(problem, 5.61)
+
+
+@pytest.mark.parametrize("copying", [0.0, 1e-6, 1e-4])
+def test_a_tensor_that_leaves_a_device_takes_its_time(copying):
+    # Each A is read by a C, which shares a device with H and so has none with the As and Z, 4 s in
+    # all: a message of 0.5 s for each, or a copy of 100,000 bytes.
+    names = [str(k) for k in range(3)]
+    made = graph(
+        {**{f"A{k}": 1.0 for k in names}, "Z": 1.0, "H": 3.9, **{f"C{k}": 0.01 for k in names}},
+        [(f"A{k}", [f"C{k}"], 100_000) for k in names],
+        colocation={
+            **{f"A{k}": "a" for k in names}, "Z": "a", "H": "c", **{f"C{k}": "c" for k in names}
+        },
+    )  # fmt: skip
+    vars(made)["copy_seconds_per_byte"] = np.array([copying])
+    problem = Problem(made, cluster(2).model_copy(update={"message_seconds": 0.5}), "job")
+    each = min(0.5, copying * 100_000)
+    assert refuted(problem, 4.0 + 3 * each - 0.01)
+    assert not refuted(problem, 4.0 + 3 * each + 0.01)
+
+
+def test_all_work_fits_between_heads_and_tails_or_no_step_does():
+    # Two of three operators that share a device, and one that does not, on two devices.
+    head, tail = np.zeros(4), np.zeros(4)
+    work, apart, shared = np.ones(4), np.arange(4), np.array([0, 0, 0, 1])
+    assert fits(head, work, tail, apart, 2, 2.001)
+    assert not fits(head, work, tail, apart, 2, 1.999)
+    assert fits(head, work, tail, shared, 2, 3.001)
+    assert not fits(head, work, tail, shared, 2, 2.999)
+    # Three seconds of work come at second 1 at the earliest, and a fourth has all the time.
+    late = np.array([0.0, 1.0, 1.0, 1.0])
+    assert not fits(late, work, tail, apart, 2, 2.499)
+    assert fits(late, work, tail, apart, 2, 2.501)
+
+
+def test_a_search_without_time_refutes_nothing():
+    made = graph({"A": 1.0, "B": 1.0}, [("A", ["B"], 10**6)])
+    problem = Problem(made, cluster(2))
+    limits = limits_of(problem, share_of_load(problem.seconds))
+    forced, _ = tightened(relax(problem), limits, 2.5, 12)
+    assert forced is not None
+    assert not Cases(forced, messages_of(problem), 2.5, time.monotonic() - 1.0).refuted()
+
+
+@st.composite
+def bundles(draw: st.DrawFn, problem: Problem, device: np.ndarray) -> list[Bundle]:
+    """Some of the tensors that go from one device to another, in one message."""
+    made = problem.graph
+    on = device.tolist()
+    found = []
+    for a, b in itertools.permutations(range(len(problem.cluster.devices)), 2):
+        sent = [
+            e
+            for e in range(made.tensor_count)
+            if made.tensor_bytes[e] > 0
+            and on[made.tensor_producer[e]] == a
+            and any(on[c] == b for c in made.tensor_consumers(e).tolist())
+        ]
+        if len(sent) > 1 and draw(st.booleans()):
+            some = draw(st.lists(st.sampled_from(sent), min_size=2, unique=True))
+            found.append(Bundle(a, (b,), tuple(some)))
+    return found
+
+
+def shortest_step(problem: Problem, data: st.DataObject) -> float:
+    """The shortest of a few steps in seconds, with and without bundles; inf where none ends."""
+    shortest, count = np.inf, problem.graph.operator_count
+    for _ in range(3):
+        device = data.draw(able_devices(problem))
+        priority = np.array(data.draw(st.permutations(range(count))), dtype=float)
+        rates = data.draw(admissible_rates(problem))
+        plain = simulate(problem, device, priority, None, rates)
+        shortest = min(shortest, plain.step_seconds)
+        if np.isfinite(plain.step_seconds):
+            order = PlacedStep(problem.graph, device, plain.order)
+            # Bundles may wait for each other, or for what they bring.
+            with contextlib.suppress(GraphError):
+                step = with_bundles(order, data.draw(bundles(problem, device)))
+                again = replace(problem, graph=step.graph)
+                joined = simulate(again, step.device, None, step.order, rates)
+                shortest = min(shortest, joined.step_seconds)
+    return float(shortest)
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_no_step_that_is_reached_is_refuted(sharing):
+    @drawn(60)
+    @given(problems(largest=8, models=("contended",), extremes=True), st.data())
+    def holds(made, data):
+        problem = replace(made, sharing=sharing)
+        if data.draw(st.booleans()):
+            problem = replace(problem, graph=data.draw(forks()))
+        copying = data.draw(st.sampled_from([0.0, 1e-8, 1e-6]))
+        vars(problem.graph)["copy_seconds_per_byte"] = np.full(
+            len(problem.graph.device_types), copying
+        )
+        step = shortest_step(problem, data)
+        assume(np.isfinite(step) and step > 0.0)
+        for longer in (1e-9, 0.02, 0.2):
+            assert not refuted(problem, step * (1 + longer))
+
+    holds()
+
+
+def test_the_strong_bound_has_what_cases_prove(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strong, "parts_of", lambda *_: ())
+    made = graph(
+        {"A": 1.0, "X": 2.0, "Y": 2.0, "Z": 1.0},
+        [("A", ["X", "Y"], 800_000), ("X", ["Z"], 800_000), ("Y", ["Z"], 800_000)],
+        colocation={"A": "k", "Z": "k"},
+    )
+    problem = Problem(made, cluster(3), "job")
+    bound = strong_bound(problem, 5.7, 5.0)
+    assert bound.seconds == pytest.approx(5.6, rel=2e-3)
+    assert bound.reason.startswith("cases")
