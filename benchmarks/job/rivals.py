@@ -147,7 +147,9 @@ def _trained(network: Namespaces, nics: int, arguments: Sequence[str]) -> float:
         said = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in started]
     finally:
         for process in started:
-            process.kill()
+            process.terminate()  # torchrun then ends its workers, which SIGKILL would leave running
+        for process in started:
+            process.wait()
     if any(process.returncode for process in started):
         raise RuntimeError(f"{arguments}\n{said[0][-3000:]}\n{said[1][-1500:]}")
     steps = [list(map(float, re.findall(r"^step ([\d.]+)$", text, re.M))) for text in said]
