@@ -51,7 +51,7 @@ def _instants_seconds(facts: Facts) -> float:
 
 
 # The reason of a bound whose proof takes a search (`strong_bound`) begins with one of these.
-_SEARCHED_PROOFS = ("exact search", "contradiction")
+_SEARCHED_PROOFS = ("exact search", "contradiction", "cases")
 # Such a search counts time in ticks, and stops within this part of what it could prove.
 _PROOF_TOLERANCE = 2e-4
 
