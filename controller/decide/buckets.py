@@ -82,7 +82,11 @@ async def placed_buckets(
     found: list[PlacedBucket] = []
     shares: Mapping[str, float] = {}
     for name in others:
-        graph = await profiled_graph(plan, job, plan_file, launcher, cache, say, bucket=name)
+        try:
+            graph = await profiled_graph(plan, job, plan_file, launcher, cache, say, bucket=name)
+        except PlanError as error:
+            raise _of_bucket(name, plan, job, plan_file, error) from error
+        await asyncio.to_thread(_require_same_training, name, graph, plan, job, plan_file)
         shares = shares or await asyncio.to_thread(_shares, graph)
         if shares.keys() != {first.name, *others}:
             counted = ", ".join(map(repr, shares)) or "none"
@@ -100,6 +104,40 @@ async def placed_buckets(
             ) from error
         found.append(PlacedBucket(name, shares[name], graph, file, load_placement(file)))
     return replace(_with_talks_of(first, found, cache), share=shares[first.name]), *found
+
+
+def _of_bucket(
+    name: str, plan: Plan, job: PlacedJob, plan_file: Path, error: PlanError
+) -> PlanError:
+    """The error, said of that bucket; the first one's cut may be what it cannot have."""
+    cut = _decided_cut(plan, job)
+    hint = f"; the step is cut as suits the first bucket, and {cut} leave it whole" if cut else ""
+    mistakes = [(where, f"bucket {name!r}: {what}{hint}") for where, what in error.mistakes]
+    return PlanError(str(plan_file), mistakes)
+
+
+def _decided_cut(plan: Plan, job: PlacedJob) -> str:
+    """The keys that would undo what was decided, as a plan has them; empty where nothing was."""
+    asked = plan.job
+    assert isinstance(asked, PlacedJob), "only a captured step has buckets"
+    return " and ".join(
+        f"job.{key}: 1"
+        for key in ("accumulate", "shards")
+        if getattr(asked, key) == "auto" and getattr(job, key) != 1
+    )
+
+
+def _require_same_training(
+    name: str, graph_file: Path, plan: Plan, job: PlacedJob, plan_file: Path
+) -> None:
+    """Raises PlanError where the cut, which nobody asked for, would train this bucket otherwise."""
+    whole, cut = _notes(graph_file).get("whole_batch"), _decided_cut(plan, job)
+    if whole is not None and "accumulate" in cut:
+        what = (
+            f"micro-batches, as suit the first bucket, would train bucket {name!r} otherwise: "
+            f"{whole}; give 1, or a number if you want that"
+        )
+        raise PlanError(str(plan_file), [("job.accumulate", what)])
 
 
 def _shares(graph_file: Path) -> Mapping[str, float]:

@@ -110,8 +110,9 @@ def _outcome(report: RunReport) -> list[str]:
         return ["The script came to its end."] if report.rails else ["The network was shaped."]
     if report.measured_step_seconds is None or report.prediction_error is None:
         return [f"{report.steps_run} steps were trained; their time is not known."]
+    each = "on average" if report.buckets else "each"
     return [
-        f"{report.steps_run} steps of {format_seconds(report.measured_step_seconds)} each, "
+        f"{report.steps_run} steps of {format_seconds(report.measured_step_seconds)} {each}, "
         f"{report.prediction_error:+.1%} beside what was predicted."
     ]
 
@@ -129,9 +130,12 @@ def _network(report: RunReport) -> str:
 
 def _bars(report: RunReport) -> list[tuple[str, str, str, float]]:
     """(name, its step in words, what it is, percent of the longest) of each step that is known."""
+    median = "the median of all steps but the first"
+    if report.buckets:
+        median = "the mean of the buckets' medians, each weighted by its steps"
     known = [
         ("one device", report.single_device_seconds, "predicted"),
-        ("measured", report.measured_step_seconds, "the median of all steps but the first"),
+        ("measured", report.measured_step_seconds, median),
         ("predicted", report.predicted_step_seconds, "simulated, with every message"),
         ("bound", report.bound_seconds, "no placement can be faster"),
     ]

@@ -54,9 +54,13 @@ def where_data_is(placement: Placement, notes: Mapping[str, Any]) -> list[str]:
     read = "; ".join(f"{', '.join(names)} on {device}" for device, names in readers.items())
     tensors = (sent for message in placement.messages for sent in message.tensors)
     sent = sum(one.bytes for one in tensors if one.producer in notes["inputs"])
+    if notes.get("buckets"):
+        read = f"every rank reads the batch, whose shapes say its bucket; inputs are: {read}"
+    else:
+        read = f"the batch is read where its inputs are: {read}"
     return [
         f"the loss is computed on {placement.operators[notes['loss']]}",
-        f"the batch is read where its inputs are: {read}; {format_bytes(sent)} of it are sent on",
+        f"{read}; {format_bytes(sent)} of it are sent on",
     ]
 
 

@@ -72,12 +72,12 @@ class ParameterGroupSpec(Frozen):
 
 
 class ScalerSpec(Frozen):
-    """The fields of placewire.optimizer.capture.gradient_scaler.GradientScaler."""
+    """The fields and defaults of placewire.optimizer.capture.gradient_scaler.GradientScaler."""
 
-    init_scale: float
-    growth_factor: float
-    backoff_factor: float
-    growth_interval: int
+    init_scale: float = 2.0**16
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+    growth_interval: int = 2000
 
 
 class OptimizerSpec(Frozen):

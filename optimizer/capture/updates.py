@@ -329,7 +329,8 @@ class Foreign(Update):
         self.optimizer = kind.of(parameter, choice.lr)
         self.began = False
         self.held: list[torch.Tensor] = []
-        # What the state has as numbers, not as tensors, in the form in which a checkpoint has it.
+        # What the state has as numbers, not as tensors, in the form in which a checkpoint has it;
+        # until the next update takes them, since a checkpoint may be loaded into them.
         self.numbers: dict[str, torch.Tensor] = {}
 
     @property
@@ -346,8 +347,8 @@ class Foreign(Update):
             parameter.copy_(before)
         state = self.optimizer.state[parameter]
         for key, value in state.items():
-            if isinstance(value, int | float):
-                self.numbers.setdefault(key, torch.zeros((), dtype=torch.float64)).fill_(value)
+            if isinstance(value, int | float) and key not in self.numbers:
+                self.numbers[key] = torch.full((), value, dtype=torch.float64)
         return {**{k: v for k, v in state.items() if torch.is_tensor(v)}, **self.numbers}
 
     def forward(

@@ -28,9 +28,11 @@ def add_model_arguments(
     what: str = "module:function, for example placewire.examples.models.mlp:training_step",
     complete: bool = True,
     several: bool = True,
+    buckets: bool = True,
 ) -> None:
     """what: help for the argument `model`. complete: whether --batch and --out are required.
-    several: whether --accumulate and --shards take several numbers."""
+    several: whether --accumulate and --shards take several numbers. buckets: whether there is
+    --bucket."""
     numbers: dict[str, Any] = {"nargs": "+", "default": [1]} if several else {"default": 1}
     parser.add_argument("model", help=what)
     parser.add_argument("--batch", type=positive, required=complete, help="samples in one step")
@@ -70,12 +72,13 @@ def add_model_arguments(
         help="the layers that are computed again in the backward half, which takes less memory; "
         "default: none, but for those that the model itself has in torch.utils.checkpoint",
     )
-    parser.add_argument(
-        "--bucket",
-        metavar="NAME",
-        help="of a model whose batches have several shapes, the one to take; default: the one of "
-        "its example_inputs",
-    )
+    if buckets:
+        parser.add_argument(
+            "--bucket",
+            metavar="NAME",
+            help="of a model whose batches have several shapes, the one to take; default: the one "
+            "of its example_inputs",
+        )
     parser.add_argument(
         "--autocast", choices=get_args(Autocast), help="run model and loss in torch.autocast"
     )

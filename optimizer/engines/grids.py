@@ -67,6 +67,8 @@ def grid_shapes(pieces: Pieces) -> Iterator[list[Layout]]:
     seen = set[bytes]()
     off = _FEW_OFF_EQUAL if large else _OFF_EQUAL
     for columns in range(2, min(devices, pieces.count) + 1):
+        if large and devices % columns and devices // columns > 1:
+            continue
         for rows in _rows(devices, columns, pieces.micro_batches, few=large):
             grid = pieces.devices[: rows * columns].reshape(columns, rows).T
             shape = list[Layout]()
@@ -99,11 +101,7 @@ def _rows(devices: int, columns: int, micro_batches: int, *, few: bool) -> list[
     """How many rows of so many columns are tried: as many as there are devices for, and fewer,
     since on a slow network more devices only send more. few: only one row beside those."""
     most = devices // columns
-    if most > 1 and devices % columns and few:
-        return []
-    rows = {1, *(() if few else _powers_of_two(most))}
-    if devices % columns == 0:
-        rows.add(most)
+    rows = {1, most, *(() if few else _powers_of_two(most))}
     return sorted(count for count in rows if count <= micro_batches)
 
 

@@ -216,3 +216,7 @@ def test_plain_pytorch_goes_on_with_the_scaler_of_a_checkpoint(tmp_path: Path, n
     assert scaler.state_dict()["_growth_tracker"] == ours["scaler._growth_tracker"].item()
     for parameter, value in step.model.state_dict().items():
         assert torch.equal(value, ours[f"model.{parameter}"]), parameter
+
+
+def test_a_specified_scaler_has_the_defaults_of_one_that_is_captured() -> None:
+    assert ScalerSpec().model_dump() == asdict(GradientScaler())

@@ -155,3 +155,19 @@ def test_the_gradient_of_an_update_stays_as_it_is() -> None:
     update = parameter_update(ADAMW, parameter)
     update(parameter, gradient, found_inf=torch.zeros(()), scale=torch.tensor(8.0))
     assert torch.equal(gradient, torch.full((70,), 8.0))
+
+
+def test_a_loaded_number_outlives_a_step_that_is_skipped() -> None:
+    """A class may keep its count of steps as a number, which a checkpoint has, too."""
+    choice = OptimizerChoice("tests.models.optimizers:Signed", 1e-2, scaler=LARGE)
+    parameter = torch.zeros(4)
+    update = parameter_update(choice, parameter)
+    loaded = update.state(parameter, 500)
+    loaded["count"].fill_(500)
+    with torch.no_grad():
+        update(parameter, torch.full((4,), torch.inf), found_inf=torch.ones(()))
+        assert float(update.state(parameter, 501)["count"]) == 500
+        update(parameter, torch.ones(4), found_inf=torch.zeros(()))
+        assert float(update.state(parameter, 502)["count"]) == 501
+        update(parameter, torch.ones(4), found_inf=torch.zeros(()))
+        assert float(update.state(parameter, 503)["count"]) == 502

@@ -262,6 +262,17 @@ def test_more_servers_are_never_worse(
     assert best[2] <= best[1] * (1 + 1e-9) and best[1] <= best[0] * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("count", [5, 6, 7, 9, 11])
+def test_few_grids_have_as_many_rows_as_there_are_devices_for(count: int) -> None:
+    pieces = Pieces(Problem(accumulated(8, weights=9), servers(*["cpu"] * count), "job"))
+    shapes = set()
+    for layout in few_grid_layouts(pieces):
+        rows = {row.tobytes() for row in layout.home.T}
+        shapes.add((len({*layout.home[:, 0].tolist()}), len(rows)))
+    for columns in (2, 4):
+        assert {(columns, 1), (columns, count // columns)} <= shapes
+
+
 def test_the_few_grids_are_near_the_best_of_all() -> None:
     for graph in (layered(4, 8), layered(8, 8), accumulated(8)):
         pieces = Pieces(Problem(graph, servers(*["cpu"] * 4), sharing="job"))
