@@ -111,7 +111,7 @@ def _of_bucket(
 ) -> PlanError:
     """The error, said of that bucket; the first one's cut may be what it cannot have."""
     cut = _decided_cut(plan, job)
-    hint = f"; the step is cut as suits the first bucket, and {cut} leave it whole" if cut else ""
+    hint = f"; the step is cut as suits the first bucket: {cut} leaves it whole" if cut else ""
     mistakes = [(where, f"bucket {name!r}: {what}{hint}") for where, what in error.mistakes]
     return PlanError(str(plan_file), mistakes)
 

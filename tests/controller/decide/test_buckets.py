@@ -10,11 +10,17 @@ from typing import Any
 
 import pytest
 
-from placewire.controller.decide.buckets import PlacedBucket, _with_talks_of
+from placewire.controller.decide.buckets import (
+    PlacedBucket,
+    _of_bucket,
+    _require_same_training,
+    _with_talks_of,
+)
 from placewire.controller.decide.decide import PlacementDecision, decide
 from placewire.controller.decide.measured.profiles import STALENESS_PROGRAM
 from placewire.controller.errors import InfeasiblePlacement, PlanError
 from placewire.controller.launch.programs import Ended
+from placewire.controller.plan.job import PlacedJob
 from placewire.optimizer.graph.graph_file import graph_to_json
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
 from placewire.optimizer.placement import load_placement, save_placement
@@ -85,8 +91,9 @@ async def decided(
         server["devices"][0]["memory"] = memory
     document["job"] |= {"steps": 100, **job}
     document["solve"] = {"time_limit": "1s"}
+    launcher: Any = servers
     said: list[str] = []
-    return await decide(plan(document), Path("plan.yaml"), servers, cache, said.append)  # type: ignore[arg-type]
+    return await decide(plan(document), Path("plan.yaml"), launcher, cache, said.append)
 
 
 async def test_each_bucket_is_profiled_and_placed_beside_the_first(tmp_path: Path) -> None:
@@ -124,6 +131,31 @@ async def test_a_bucket_that_does_not_fit_beside_the_first_is_named(tmp_path: Pa
 async def test_a_trace_of_several_shapes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"job\.trace: the batches of .* have several shapes"):
         await decided(Bucketed(), tmp_path, trace={"folder": "/tmp/traces", "steps": 1})
+
+
+def test_a_cut_that_nobody_asked_for_must_train_every_bucket_as_it_is(tmp_path: Path) -> None:
+    graph, file = tmp_path / "graph.json", Path("plan.yaml")
+    document = plan_document(2)
+    document["job"] |= {"accumulate": "auto", "shards": "auto"}
+    made = plan(document)
+    assert isinstance(made.job, PlacedJob)
+    graph.write_text(json.dumps({"notes": {"whole_batch": "batch norm takes a mean"}}))
+    whole = made.job.model_copy(update={"accumulate": 1, "shards": 1})
+    _require_same_training("short", graph, made, whole, file)
+    halves = whole.model_copy(update={"accumulate": 2})
+    with pytest.raises(PlanError, match=r"would train bucket 'short' otherwise: batch norm") as no:
+        _require_same_training("short", graph, made, halves, file)
+    assert no.value.mistakes[0][0] == "job.accumulate"
+    asked = made.model_copy(update={"job": halves})
+    _require_same_training("short", graph, asked, halves, file)
+    error = PlanError("plan.yaml", [("job.model", "it cannot be cut")])
+    (said,) = _of_bucket("short", made, halves, file, error).mistakes
+    assert said[1].startswith(
+        "bucket 'short': it cannot be cut; the step is cut as suits the first"
+    )
+    assert "job.accumulate: 1 leaves it whole" in said[1]
+    (said,) = _of_bucket("short", asked, halves, file, error).mistakes
+    assert said == ("job.model", "bucket 'short': it cannot be cut")
 
 
 def test_the_network_has_a_place_for_what_only_another_bucket_sends(tmp_path: Path) -> None:
