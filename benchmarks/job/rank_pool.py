@@ -30,7 +30,7 @@ from placewire.job.contract.specification import (
     RankSpec,
     StepDone,
 )
-from placewire.job.placed import runtime
+from placewire.job.placed import buckets, runtime
 from placewire.job.placed.lower import RankProgram
 from placewire.optimizer.capture import partial_values as part
 from placewire.optimizer.capture.deferred import NotRepeatableError
@@ -185,7 +185,7 @@ def _serve(
     choice = OptimizerChoice.of(optimizer.model_dump())
     try:
         step, recording = part.recorded(lambda: load_training_step(model, batch, seed))  # type: ignore[attr-defined]
-        captured = part.captured_from(  # type: ignore[attr-defined]
+        captured = part.captured_with_buckets(  # type: ignore[attr-defined]
             step, model, batch, choice, seed, accumulate, None, shards
         )
     except (ValueError, NotRepeatableError) as error:
@@ -193,7 +193,7 @@ def _serve(
         return
     # Ranks capture again, as launched ones do, and are given this; the values they make themselves.
     part.recorded = lambda build: (step, recording)  # type: ignore
-    part.captured_from = lambda *arguments: captured  # type: ignore[attr-defined]
+    part.captured_with_buckets = lambda *arguments: captured  # type: ignore[attr-defined]
     connection.send((captured.operators, captured.code.names))
     while True:
         try:
@@ -252,7 +252,7 @@ def _fork(spec: RankSpec, folder: Path, mutation: Callable[[], None] | None) -> 
 def _run(spec: RankSpec, results: Path) -> None:
     """Runs a rank and writes its losses and tensors into the file `results`."""
     programs: list[RankProgram] = []
-    lower = runtime.lower  # type: ignore[attr-defined]
+    lower = buckets.lower  # type: ignore[attr-defined]
 
     def keep(*arguments: Any, **options: Any) -> RankProgram:
         programs.append(lower(*arguments, **options))
@@ -270,7 +270,7 @@ def _run(spec: RankSpec, results: Path) -> None:
         note(failed)
         os._exit(1)
 
-    runtime.lower = keep  # type: ignore[attr-defined]
+    buckets.lower = keep  # type: ignore[attr-defined]
     runtime.run_rank(spec, note, lost)
     torch.save({"losses": losses, "tensors": _held(programs[0], spec.steps)}, results)
 
