@@ -31,5 +31,5 @@ ON_BRIDGES = (
     NEXTHOPS, INTERFACES, DISCIPLINES,
 )  # fmt: skip
 ON_QUEUES = ("classifiers", FILTERS, DISCIPLINES, CLASSES, "queues", USERS)
-# Of what is on one bridge or NIC, so many are named one by one.
+# At most so many objects on one bridge or NIC are named one by one.
 MOST_NAMED = 50

@@ -1,4 +1,4 @@
-"""What of others the kernel removes by itself where addresses of ours leave an interface. Pure."""
+"""Says which objects of others the kernel removes where our addresses leave an interface. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from placewire.agent.reconcile.route_identity import identities, identity, is_of
 def goes_with_address(
     address: Address, foreign: Iterable[ForeignEntry], *, is_last: bool
 ) -> Iterator[ForeignEntry]:
-    """What the kernel removes together with this address: a route that has it as its source, and an
-    address of the same subnet that came later. With the last IPv4 address of an interface go all
-    routes and neighbours of IPv4 there."""
+    """Yields what the kernel removes together with this address: a route that has it as its source,
+    and an address of the same subnet that came later. With the last IPv4 address of an interface
+    go all routes and neighbours of IPv4 there."""
     network, source = IPv4Interface(address.address).network, address.address.split("/")[0]
     for entry in foreign:
         held = entry.key.removeprefix(f"{address.interface} ")
@@ -37,8 +37,9 @@ def goes_with_address(
 
 
 def goes_with_move(held: TakenOver, nic: NicFacts) -> Iterator[ForeignEntry]:
-    """What of others on the NIC the kernel removes where the addresses of `held` leave it: those of
-    the same subnet that came later, and with the last IPv4 address all routes and neighbours."""
+    """Yields the objects of others on the NIC that the kernel removes where the addresses of `held`
+    leave it: later addresses of the same subnet, and with the last IPv4 address all routes and
+    neighbours."""
     there = [address for address in nic.addresses if ":" not in address]
     moved = [a for a in there if a in {address.split()[0] for address in held.addresses}]
     for at, address in enumerate(there):

@@ -135,15 +135,15 @@ def _removals_refused(would_go: dict[Place, list[ForeignEntry]]) -> Iterator[Ref
 
 
 def _command(entry: ForeignEntry) -> str:
-    """What removes it, where the driver does not say."""
+    """Returns the command that removes the entry, or says what can, where the driver does not."""
     by_kind = {PORTS: "ovs-vsctl del-port PORT", SHAPERS: f"ovs-vsctl clear port {entry.key} qos"}
     return entry.remedy or by_kind.get(entry.collection, "with the program that made it")
 
 
 class _Staying:
-    """What stays because something of others is on it: these places, and with each bridge all its
-    addresses. unopened: NICs that ovs-vswitchd is to open anew, which makes their queues anew, too;
-    on those that stay as they are nothing is written again."""
+    """Knows the places that stay because something of others is on them, and with each bridge all
+    its addresses. unopened: NICs that ovs-vswitchd is to open anew, which makes their queues anew,
+    too; on those that stay as they are nothing is written again."""
 
     def __init__(self, places: Collection[Place], unopened: Collection[str]) -> None:
         self._bridges = {place.name for place in places if place.kind == "bridge"}

@@ -1,4 +1,4 @@
-"""What of others would go with what steps remove of ours. Pure."""
+"""Finds the objects of others that would go with what steps remove of ours. Pure."""
 
 from __future__ import annotations
 

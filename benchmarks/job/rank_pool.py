@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -31,10 +32,11 @@ from placewire.job.contract.specification import (
     StepDone,
 )
 from placewire.job.placed import buckets, runtime
-from placewire.job.placed.lower import RankProgram
+from placewire.job.placed.lower import RankProgram, lower
 from placewire.optimizer.capture import partial_values as part
-from placewire.optimizer.capture.deferred import NotRepeatableError
+from placewire.optimizer.capture.deferred import NotRepeatableError, recorded
 from placewire.optimizer.capture.protocol import load_training_step
+from placewire.optimizer.capture.step import captured_with_buckets
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.placement import Placement, save_placement
@@ -184,16 +186,14 @@ def _serve(
         mutation()
     choice = OptimizerChoice.of(optimizer.model_dump())
     try:
-        step, recording = part.recorded(lambda: load_training_step(model, batch, seed))  # type: ignore[attr-defined]
-        captured = part.captured_with_buckets(  # type: ignore[attr-defined]
-            step, model, batch, choice, seed, accumulate, None, shards
-        )
+        step, recording = recorded(lambda: load_training_step(model, batch, seed))
+        captured = captured_with_buckets(step, model, batch, choice, seed, accumulate, None, shards)
     except (ValueError, NotRepeatableError) as error:
         connection.send(str(error))
         return
     # Ranks capture again, as launched ones do, and are given this; the values they make themselves.
-    part.recorded = lambda build: (step, recording)  # type: ignore
-    part.captured_with_buckets = lambda *arguments: captured  # type: ignore[attr-defined]
+    patch.object(part, "recorded", lambda build: (step, recording)).start()
+    patch.object(part, "captured_with_buckets", lambda *arguments: captured).start()
     connection.send((captured.operators, captured.code.names))
     while True:
         try:
@@ -252,7 +252,6 @@ def _fork(spec: RankSpec, folder: Path, mutation: Callable[[], None] | None) -> 
 def _run(spec: RankSpec, results: Path) -> None:
     """Runs a rank and writes its losses and tensors into the file `results`."""
     programs: list[RankProgram] = []
-    lower = buckets.lower  # type: ignore[attr-defined]
 
     def keep(*arguments: Any, **options: Any) -> RankProgram:
         programs.append(lower(*arguments, **options))
@@ -270,8 +269,8 @@ def _run(spec: RankSpec, results: Path) -> None:
         note(failed)
         os._exit(1)
 
-    buckets.lower = keep  # type: ignore[attr-defined]
-    runtime.run_rank(spec, note, lost)
+    with patch.object(buckets, "lower", keep):
+        runtime.run_rank(spec, note, lost)
     torch.save({"losses": losses, "tensors": _held(programs[0], spec.steps)}, results)
 
 

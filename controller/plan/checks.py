@@ -25,13 +25,8 @@ from placewire.optimizer.cluster_plan.values import MEASURED, shown
 from placewire.optimizer.names import is_cpu
 
 if TYPE_CHECKING:
-    from placewire.controller.plan.job import (
-        Job,
-        PlacedJob,
-        PlanOptimizer,
-        PlanParameterGroup,
-        TorchrunJob,
-    )
+    from placewire.controller.plan.job import Job, PlacedJob, TorchrunJob
+    from placewire.controller.plan.job_optimizer import PlanOptimizer, PlanParameterGroup
     from placewire.controller.plan.plan import Plan, SshLaunch
     from placewire.optimizer.cluster_plan.section import PlanNic
 

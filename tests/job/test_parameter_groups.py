@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
 
-from placewire.controller.plan.job import PlanOptimizer
+from placewire.controller.plan.job_optimizer import PlanOptimizer
 from placewire.job.contract.specification import OptimizerSpec, ParameterGroupSpec
 from placewire.job.placed.plain_state import read_checkpoint
 from placewire.optimizer.capture.errors import CaptureError
