@@ -22,7 +22,7 @@ from placewire.agent.drivers.neighbours import find_neighbours
 from placewire.agent.drivers.server import Server
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.measure.measuring import Iperf3Measuring
-from placewire.agent.metrics.metrics_server import MetricsServer
+from placewire.agent.metrics.serving import serve_metrics
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.lease import RETRY_SECONDS
 from placewire.agent.reconcile.protected import protected_names
@@ -91,8 +91,7 @@ async def _serve(
     measuring: Iperf3Measuring,
 ) -> None:
     watching = Watching(config, keeper)
-    metrics = MetricsServer(config, collector(config, server, keeper))
-    await metrics.start()
+    metrics = await serve_metrics(config, collector(config, server, keeper))
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -16,6 +16,7 @@ from placewire.agent.drivers.open_vswitch_version import open_vswitch_version
 from placewire.agent.drivers.outgoing_interfaces import leaving_by
 from placewire.agent.drivers.queue_counters import read_queue_counters
 from placewire.agent.drivers.server import Server
+from placewire.agent.interface_counters import read_counters
 from placewire.agent.keep.keeper import Keeper
 from placewire.agent.metrics.metrics import Known, exposition
 from placewire.agent.reconcile.refusals_switch import version_numbers
@@ -75,8 +76,8 @@ def collector(config: AgentConfig, server: Server, keeper: Keeper) -> Callable[[
     def collect() -> str:
         desired = keeper.desired
         nics = [shaper.nic for shaper in desired.shapers] if desired else []
-        counters = read_queue_counters(nics)
-        return exposition(Known(info, keeper.lease, desired, keeper.drift, counters))
+        queues, counters = read_queue_counters(nics), read_counters(tuple(nics))
+        return exposition(Known(info, keeper.lease, desired, keeper.drift, queues, counters))
 
     return collect
 

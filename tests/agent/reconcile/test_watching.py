@@ -17,9 +17,9 @@ from placewire.agent.contract.messages import Commit, ReadBack, Stage
 from placewire.agent.reconcile.next_look import PERIOD_SECONDS
 from tests.agent.agent_process import end, start_agent
 from tests.agent.controller_double import ControllerDouble, write_certificates
-from tests.agent.metrics.prometheus import parse
 from tests.agent.server_under_test import ServerUnderTest, start_database, start_vswitchd, wait_for
 from tests.agent.states import desired_state
+from tests.prometheus import parse
 
 pytestmark = pytest.mark.network
 
@@ -133,7 +133,9 @@ def test_what_others_change_is_put_back(
     after = server.snapshot()
     assert {key for key in before if before[key] != after[key]} <= {"filters"}
     assert set(audited(server, "heal")) >= {"pw-nic0 to 10.7.0.2", "18001 from 10.7.1.1/32"}
-    assert parse(metrics(server))["placewire_heals_total", frozenset()] == found["drift"]["heals"]
+    series = parse(metrics(server))
+    heals = series["placewire_heals_total", frozenset({("server", server.config.server)})]
+    assert heals == found["drift"]["heals"]
     server.inside(send_datagrams, "10.7.1.3")
     wait_for(lambda: sent_bytes(server)["nic1 to s3"] > 5 * 1000, "what was sent")
     assert len(sent_bytes(server)) == 8 and not sent_bytes(server)["nic1 to s2"]

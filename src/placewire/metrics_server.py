@@ -1,4 +1,4 @@
-"""Answers `GET /metrics` on a Unix socket and, where the configuration says so, on the loopback.
+"""Answers `GET /metrics` on a Unix socket, and on a port of the loopback.
 
 Metrics are made for one request at a time. A request that is too slow or too large is hung up on.
 """
@@ -7,61 +7,50 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from placewire.agent.contract.config import AgentConfig
-from placewire.agent.metrics.metrics import CONTENT_TYPE
-from placewire.agent.reconcile.effects import EffectError
+from placewire.exposition import CONTENT_TYPE
 
 log = logging.getLogger(__name__)
 
 REQUEST_SECONDS = 5.0
 REQUEST_BYTES = 8192
 MOST_CONNECTIONS = 16
-# The agent's group may read.
-SOCKET_MODE = 0o660
 LOOPBACK = "127.0.0.1"
 
 
-class MetricsServer:
-    """collect: makes the text, in a thread; may raise EffectError."""
+class NotKnownNow(Exception):
+    """Says why the metrics cannot be made at this moment."""
 
-    def __init__(self, config: AgentConfig, collect: Callable[[], str]) -> None:
-        self._path = Path(config.metrics_socket or f"{config.state_dir}/metrics.sock")
-        self._tcp_port = config.metrics_tcp_port
+
+class MetricsServer:
+    """collect: makes the text; may raise NotKnownNow."""
+
+    def __init__(self, collect: Callable[[], Awaitable[str]]) -> None:
         self._collect = collect
         self._collecting = asyncio.Lock()
         self._open = 0
-        self._made = False
+        self._socket: Path | None = None
         self._servers: list[asyncio.Server] = []
 
-    async def start(self) -> None:
-        """Where it cannot listen, only logs why: an agent without metrics is still an agent."""
-        try:
-            # Replaces a socket that a killed agent left, and no other file.
-            server = await asyncio.start_unix_server(self._serve, self._path, limit=REQUEST_BYTES)
-            self._servers.append(server)
-            self._made = True
-            self._path.chmod(SOCKET_MODE)
-        except OSError as error:
-            log.error("metrics cannot be served at %s: %s", self._path, error)
-        if self._tcp_port is None:
-            return
-        try:
-            server = await asyncio.start_server(
-                self._serve, LOOPBACK, self._tcp_port, limit=REQUEST_BYTES
-            )
-            self._servers.append(server)
-        except OSError as error:
-            place = f"{LOOPBACK} port {self._tcp_port}"
-            log.error("metrics cannot be served at %s: %s", place, error)
+    async def open_socket(self, path: Path, mode: int) -> None:
+        """Replaces a socket that a killed process left, and no other file. Raises OSError."""
+        server = await asyncio.start_unix_server(self._serve, path, limit=REQUEST_BYTES)
+        self._servers.append(server)
+        self._socket = path
+        path.chmod(mode)
+
+    async def open_port(self, tcp_port: int) -> None:
+        """Every user of this machine may ask there. Raises OSError."""
+        server = await asyncio.start_server(self._serve, LOOPBACK, tcp_port, limit=REQUEST_BYTES)
+        self._servers.append(server)
 
     async def close(self) -> None:
         for server in self._servers:
             server.close()
-        if self._made:
-            self._path.unlink(missing_ok=True)
+        if self._socket is not None:
+            self._socket.unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1
@@ -84,8 +73,8 @@ class MetricsServer:
             return _response("404 Not Found", "metrics are at /metrics\n")
         try:
             async with self._collecting:
-                return _response("200 OK", await asyncio.to_thread(self._collect))
-        except EffectError as error:
+                return _response("200 OK", await self._collect())
+        except NotKnownNow as error:
             return _response("503 Service Unavailable", f"{error}\n")
 
 
