@@ -13,6 +13,8 @@
 # make test-models   about fifty models of transformers and torch.nn, each on one, two and three ranks against
 #              plain PyTorch, and scripts of Trainer and Accelerate with their collectives cut (it installs
 #              transformers and accelerate; a quarter of an hour)
+# make test-monitoring   a real Prometheus loads the alerts of deploy/, scrapes a lab's agents and a run, and
+#              answers the dashboard's questions (root; it fetches Debian's package, 19 MB, and installs nothing)
 # make check   format, lint, types, import rules and the fast tests, in about a minute
 # make bench-engine   the engine's figures: docs/benchmarks/engine.md is written anew (over an hour)
 # make bench-methods  every method on the same graphs: docs/benchmarks/methods.md (two hours; a run that
@@ -21,7 +23,7 @@
 # make bench-job      the placed job's figures: docs/benchmarks/job.md (root: it makes labs)
 # make soak        a lab of four servers under random operations and faults for three hours (root)
 # make reference      docs/reference is written anew, from the code
-.PHONY: setup setup-kernel setup-provision demo test test-models test-thorough test-kernel test-kernel-short test-provision check bench bench-agent bench-engine bench-job bench-methods soak lock reference
+.PHONY: setup setup-kernel setup-provision demo test test-models test-monitoring test-thorough test-kernel test-kernel-short test-provision check bench bench-agent bench-engine bench-job bench-methods soak lock reference
 BIN := .venv/bin
 # Where the environment forbids it, each process would compile our modules anew, tests too.
 unexport PYTHONDONTWRITEBYTECODE
@@ -43,6 +45,10 @@ test-thorough: setup
 test-models: setup
 	$(BIN)/python -m pip install --quiet --requirement tests/held_out/requirements.lock
 	$(BIN)/pytest -q tests/held_out/models_of_others.py tests/held_out/scripts_of_others.py
+
+test-monitoring: setup
+	deploy/prometheus/unpack.sh
+	$(BIN)/pytest -q tests/monitoring/with_prometheus.py
 
 setup-kernel: setup
 	deploy/kernel-machine/setup.sh

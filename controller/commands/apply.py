@@ -15,6 +15,7 @@ from placewire.controller.commands.arguments import (
     add_plan,
     require_writable,
     state_dir_of,
+    tcp_port,
 )
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import confirmed, print_json
@@ -42,6 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--report", type=Path, metavar="FILE", help="also write the report as a page (HTML)"
     )
     parser.add_argument(
+        "--metrics-port",
+        type=tcp_port,
+        metavar="PORT",
+        help="serve the run's metrics at this port of the loopback, too (docs/how-to/watch.md)",
+    )
+    parser.add_argument(
         "--detach",
         action="store_true",
         help="go on in the background, with --yes; `controller attach` shows what it prints",
@@ -64,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     async def work(plan: Plan, tools: Tools) -> int:
         from placewire.controller.apply import apply
+        from placewire.controller.metrics.serving import metrics_served
         from placewire.controller.story.tools import ApplyRequest
 
         def keep(report: RunReport) -> None:
@@ -80,12 +88,14 @@ def run(arguments: argparse.Namespace) -> int:
             previewed,
             measured=not arguments.no_measurement,
         )
+        port, say = arguments.metrics_port, tools.show.say
         with tools.journal.change_lock.exclusive():
-            try:
-                report = await apply(request, tools, keep)
-            finally:
-                if kept and arguments.report is not None:
-                    _write_page(kept[-1], arguments.report)
+            async with metrics_served(tools.run, arguments.state_dir, port, say):
+                try:
+                    report = await apply(request, tools, keep)
+                finally:
+                    if kept and arguments.report is not None:
+                        _write_page(kept[-1], arguments.report)
         if arguments.json:
             print_json(report.model_dump(mode="json"))
         return 0

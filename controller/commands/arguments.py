@@ -41,6 +41,13 @@ def add_place(parser: argparse.ArgumentParser, option: str, default: str, what: 
     parser.add_argument(option, default=default, metavar="HOST:PORT", help=text)
 
 
+def tcp_port(text: str) -> int:
+    """Raises argparse.ArgumentTypeError where it is none."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) < 65_536):
+        raise argparse.ArgumentTypeError(f"{text!r}: give a port from 1 to 65535")
+    return int(text)
+
+
 def require_writable(out: Path | None, *, reads: Path | None = None, option: str = "--out") -> None:
     """Checks the file of an option before long work is done for it. reads: the file that the
     command reads, which it must not replace. Raises UsageError."""

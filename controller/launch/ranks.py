@@ -64,6 +64,7 @@ async def run_ranks(
     *,
     on_line: OnRankLine = lambda rank, text, is_error: None,
     on_late: Callable[[str], None] = lambda text: None,
+    on_gone: Callable[[int], None] = lambda rank: None,
     silence_seconds: float = SILENCE_SECONDS,
     start_seconds: float = START_SECONDS,
     held_seconds: Callable[[], float] | None = None,
@@ -71,7 +72,8 @@ async def run_ranks(
     """Returns all events of all ranks, in the order in which they came, once every rank finished.
 
     on_line: gets each line that a rank printed beside its events: (rank, line, whether on standard
-    error). on_late: gets a sentence every minute in which some ranks have not begun. start_seconds:
+    error). on_late: gets a sentence every minute in which some ranks have not begun. on_gone: gets
+    each rank that ends by itself and had not finished. start_seconds:
     how long after its start a rank may report nothing; silence_seconds: how long all of them may
     say nothing once they have begun. held_seconds: how long from now ranks may run on if this
     process should be gone; they get it with their start, and every two seconds.
@@ -80,7 +82,7 @@ async def run_ranks(
     left when this function returns, raises or is cancelled; on_late gets a sentence about ranks
     that were killed and do not end, and the JobFailed says so, too.
     """
-    job = _Job(on_event, on_line)
+    job = _Job(on_event, on_line, on_gone)
     telling: asyncio.Task[None] | None = None
     failure: JobFailed | None = None
     try:
@@ -102,9 +104,15 @@ async def run_ranks(
 
 
 class _Job:
-    def __init__(self, on_event: Callable[[RankEvent], None], on_line: OnRankLine) -> None:
+    def __init__(
+        self,
+        on_event: Callable[[RankEvent], None],
+        on_line: OnRankLine,
+        on_gone: Callable[[int], None],
+    ) -> None:
         self.events: list[RankEvent] = []
-        self._on_event, self._on_line = on_event, on_line
+        self._on_event, self._on_line, self._on_gone = on_event, on_line, on_gone
+        self._ending = False
         self._ranks: list[Followed] = []
         self._heard = time.monotonic()
         # Of all ranks together one line is handled at a time, and the event loop has its turn
@@ -160,6 +168,7 @@ class _Job:
             raise job_failed(*culprit(failed, {r.process.rank: r for r in self._ranks}))
 
     async def end(self, on_late: Callable[[str], None], failure: JobFailed | None) -> None:
+        self._ending = True
         for stop, seconds in (("terminate", TERMINATE_SECONDS), ("kill", _KILL_SECONDS)):
             running = [rank for rank in self._ranks if rank.status is None]
             if not running:
@@ -190,6 +199,8 @@ class _Job:
                 break
             read = rank.lines
             await _wait(rank.readers, _DRAIN_SECONDS)
+        if not (self._ending or rank.finished):
+            self._on_gone(rank.process.rank)
         return status
 
     async def _read_output(self, rank: Followed) -> None:

@@ -24,6 +24,7 @@ async def delivered(
     with tools.stage("measure"):
         links = await change.while_held(measure_until_sure(tools, plan, promised))
     require_delivered(links)
+    tools.run.links = links
     return links
 
 

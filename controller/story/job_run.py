@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 
 from placewire.controller.change.change import NetworkChange
@@ -12,6 +13,7 @@ from placewire.controller.decide.decide import PlacementDecision
 from placewire.controller.decide.measured.calibration import calibrate, wants_calibration
 from placewire.controller.decide.traffic import TrafficDecision
 from placewire.controller.launch.ranks import SILENCE_SECONDS, run_ranks
+from placewire.controller.metrics.run_facts import facts_of
 from placewire.controller.plan.job import TorchrunJob
 from placewire.controller.records.report import CalibratedRow
 from placewire.controller.records.run_log import run_log
@@ -75,9 +77,12 @@ async def run_job(
         if isinstance(event, StepDone):
             nics.step_ended(event.step)
         events.append(event)
+        tools.run.event(event)
         tools.show.event(event)
 
     with run_log(tools.logs, plan.name) as log:
+        facts = facts_of(log.path.stem, plan, decision, time.time())
+        tools.run.begin(facts, nics.sent_bytes)
 
         def on_line(rank: int, text: str, is_error: bool) -> None:
             log.write(rank, text)
@@ -92,10 +97,12 @@ async def run_job(
                 on_event,
                 on_line=on_line,
                 on_late=tools.show.say,
+                on_gone=tools.run.rank_gone,
                 silence_seconds=silence_seconds,
                 held_seconds=lambda: change.held_seconds,
             )
         finally:
+            tools.run.end_job()
             watching.cancel()
             # Whatever became of watching, it changes nothing of how the job ended.
             await asyncio.gather(watching, return_exceptions=True)

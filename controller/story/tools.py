@@ -10,6 +10,7 @@ from pathlib import Path
 from placewire.controller.agents.agents import Agents
 from placewire.controller.agents.boot_clock import boot_seconds
 from placewire.controller.launch.launcher import Launcher
+from placewire.controller.metrics.run_state import RunState
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.journal import Journal
 from placewire.controller.show.story import Show
@@ -31,7 +32,8 @@ class ApplyRequest:
 
 @dataclass(frozen=True)
 class Tools:
-    """seconds: how long each stage took. notes: what whoever reads the run's report should know."""
+    """seconds: how long each stage took. notes: what whoever reads the run's report should know.
+    run: what its metrics show."""
 
     agents: Agents
     journal: Journal
@@ -41,6 +43,7 @@ class Tools:
     show: Show
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    run: RunState = field(default_factory=RunState)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

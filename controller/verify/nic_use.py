@@ -34,6 +34,8 @@ class NicWatch:
         self._most_samples = max(_LEAST_SAMPLES, min(MOST_SAMPLES, _MOST_COUNTS // (2 * nics)))
         self._began = time.monotonic()
         self._samples: list[tuple[float, _Sample]] = []
+        self._first: dict[tuple[str, str], int] = {}
+        self._latest: dict[tuple[str, str], int] = {}
         self._step_ends: dict[int, float] = {}
 
     async def watch(self) -> None:
@@ -62,9 +64,17 @@ class NicWatch:
             for one in answer.counters
         }
         self._samples.append((seconds, sample))
+        for place, (sent, _) in sample.items():
+            self._first.setdefault(place, sent)
+            self._latest[place] = sent
         if len(self._samples) > self._most_samples:
             del self._samples[1::2]
             self._pause_seconds *= 2
+
+    def sent_bytes(self) -> Mapping[tuple[str, str], int]:
+        """What each NIC, by (server, NIC), has sent from the first sample to the last that it has
+        a part in."""
+        return {place: max(0, self._latest[place] - first) for place, first in self._first.items()}
 
     def step_ended(self, step: int) -> None:
         """Called as each rank tells of it; the last one's time counts."""

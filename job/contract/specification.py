@@ -288,7 +288,8 @@ class Calibrated(Frozen):
 class StepDone(Frozen):
     """seconds: from the barrier before the step. loss, and metrics by their names: from the rank
     that computes them, where they are finite. bucket: of the step's batch, where the model has
-    buckets."""
+    buckets. memory_bytes: step_memory_bytes (Finished) as far as is known, told every few
+    seconds."""
 
     event: Literal["step"] = "step"
     rank: Count
@@ -297,6 +298,7 @@ class StepDone(Frozen):
     loss: float | None = None
     metrics: Annotated[Mapping[MetricName, float], Field(max_length=32)] = {}
     bucket: MetricName | None = None
+    memory_bytes: Count | None = None
 
 
 class Validated(Frozen):

@@ -1,0 +1,51 @@
+"""A run's metrics are served while its command goes on, and a port that is taken is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from placewire.controller.errors import UsageError
+from placewire.controller.metrics.run_state import RunState
+from placewire.controller.metrics.serving import SOCKET, metrics_served
+from tests.controller.metrics.test_run_metrics import FACTS
+from tests.free_port import free_port
+from tests.test_metrics_server import GET, ask
+
+
+async def test_they_are_served_to_this_user_and_gone_afterwards(tmp_path: Path) -> None:
+    state, said, port = RunState(), list[str](), free_port()
+    async with metrics_served(state, tmp_path, port, said.append):
+        assert stat.S_IMODE((tmp_path / SOCKET).stat().st_mode) == 0o600
+        before = await ask(tmp_path / SOCKET, GET)
+        state.begin(FACTS, dict)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(GET)
+        during = await reader.read()
+        writer.close()
+    assert before.endswith(b"\r\n\r\n") and b"placewire_run_info{" in during
+    assert not (tmp_path / SOCKET).exists() and not said
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+
+
+async def test_a_port_that_is_taken_is_refused(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=f"--metrics-port {port}") as refused:
+            async with metrics_served(RunState(), tmp_path, port, lambda text: None):
+                raise AssertionError("it began all the same")
+    assert refused.value.where == f"127.0.0.1 port {port}"
+
+
+async def test_a_run_goes_on_where_its_socket_cannot_be_made(tmp_path: Path) -> None:
+    said: list[str] = []
+    async with metrics_served(RunState(), tmp_path / "no", None, said.append):
+        pass
+    assert len(said) == 1 and SOCKET in said[0]
