@@ -6,11 +6,14 @@ import argparse
 from collections.abc import Mapping
 
 import placewire.agent.main
+import placewire.agent.metrics.metrics
 import placewire.controller.cli
+import placewire.controller.metrics.run_metrics
 import placewire.optimizer.cli
 from placewire.agent.contract.config import AgentConfig
 from placewire.controller.errors import EXIT_CODES
 from placewire.controller.plan.plan import Plan
+from placewire.exposition import Metric
 from placewire.optimizer.commands.arguments import CODES
 from reference.commands import command_lines
 from reference.models import Entry, Section, sections
@@ -43,6 +46,7 @@ def pages() -> Mapping[str, str]:
         ),
         "agent.md": _command_page("agent", placewire.agent.main.parser()),
         "exit-codes.md": _codes_page(),
+        "metrics.md": _metrics_page(),
     }
 
 
@@ -114,6 +118,28 @@ def _codes_page() -> str:
         lines += [f"| {code} | {words} |" for code, words in codes.items()]
         lines.append("")
     return _joined(lines)
+
+
+def _metrics_page() -> str:
+    lines = [
+        "# Metrics", "", _MADE, "",
+        paragraph(
+            "[Watch a cluster](../how-to/watch.md) says who serves them, how Prometheus gets them, "
+            "and what they are good for. Units are base units; rates are bytes a second. A metric "
+            "without a value is absent."
+        ), "",
+    ]  # fmt: skip
+    for title, metrics in (
+        ("Of each server's agent", placewire.agent.metrics.metrics.METRICS),
+        ("Of a run, by `controller apply`", placewire.controller.metrics.run_metrics.METRICS),
+    ):
+        lines += [f"## {title}", "", *map(_metric, metrics), ""]
+    return _joined(lines)
+
+
+def _metric(metric: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return item(f"`{metric.name}`: a {metric.kind}; {labels}", metric.meaning)
 
 
 def _joined(lines: list[str]) -> str:
