@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from placewire.agent.contract.measurement import LinkMeasurement
-from placewire.controller.metrics.run_facts import Pair, RunFacts, StepFacts
+from placewire.controller.metrics.run_facts import NO_BUCKET, Pair, RunFacts, StepFacts
 from placewire.job.contract.specification import (
     Failed,
     Finished,
@@ -126,7 +126,8 @@ class RunState:
         seconds = max(self._under_way.pop(event.step))
         decided = self._steps_as_decided
         # What a rank calls its bucket is the model's word.
-        bucket = event.bucket if event.bucket in decided else next(iter(decided))
+        bucket = event.bucket or NO_BUCKET
+        bucket = bucket if bucket in decided else next(iter(decided))
         if self.steps_of:
             self.latest.append((seconds, decided[bucket].predicted_seconds))
         self.steps_of[bucket] += 1

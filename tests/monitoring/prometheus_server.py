@@ -23,7 +23,7 @@ from tests.monitoring.deployed import ALERTS, CONFIGURATION
 
 FOLDER = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "placewire" / "prometheus"
 START_SECONDS = 120.0
-SCRAPE_SECONDS = 1
+SCRAPE_SECONDS = 2
 
 
 def program(name: str) -> str:

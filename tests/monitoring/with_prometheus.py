@@ -6,6 +6,7 @@ the dashboard asks.
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import threading
@@ -19,8 +20,10 @@ import yaml
 from placewire.controller.lab import find_lab
 from placewire.controller.metrics.serving import SOCKET
 from tests.end_to_end.cluster import SERVERS, TestCluster
-from tests.monitoring.deployed import ALERTS, CONFIGURATION, alerts, of_dashboard
+from tests.monitoring import run_in_memory as memory
+from tests.monitoring.deployed import ALERTS, CONFIGURATION, alerts, of_dashboard, panels
 from tests.monitoring.prometheus_server import Prometheus, program, prometheus
+from tests.monitoring.run_in_memory import run_in_memory
 
 CASES = Path(__file__).with_name("alerts_test.yaml")
 PATIENCE_SECONDS = 300.0
@@ -71,6 +74,57 @@ def test_each_alert_has_a_case_in_which_it_fires_and_one_in_which_not(
     assert done.returncode == 1 and rule["alert"] in done.stdout + done.stderr
 
 
+def test_all_that_the_dashboard_asks_is_answered_with_the_values_that_are_served(
+    tmp_path: Path,
+) -> None:
+    nic = memory.NIC_BYTES_PER_SECOND
+    expected = {
+        "Step against prediction": memory.STEP_SECONDS / memory.PREDICTED_SECONDS,
+        "Step time and prediction": memory.STEP_SECONDS,
+        "Step time by rank": memory.STEP_SECONDS,
+        "Samples a second": 8 / memory.TICK_SECONDS,
+        "Loss": 2.5,
+        "Memory against limit": 400,
+        "Ranks that run": 2,
+        "Pairs: promised and measured": memory.QUEUE_BYTES_PER_SECOND,
+        "Pairs: delivered before the job": 0.9,
+        "Pairs: planned": 100 / memory.TICK_SECONDS,
+        "NICs: utilisation": nic / (50_000_000 / 8),
+        "NICs: sent against plan": nic,
+        "Agents that answer": 1,
+        "Not as decided": 1,
+        "Could not put back": 0,
+        "Servers in force": 1,
+        "Leases: time left": memory.LEASE_SECONDS,
+        "Oldest drift": memory.DRIFT_SECONDS,
+    }
+    with run_in_memory(tmp_path) as sockets, prometheus(tmp_path, sockets) as server:
+        left = {_without_variables(one.text) for one in of_dashboard()}
+
+        def wrong() -> list[tuple[str, float, float]]:
+            """A rate is right once there are samples in all of its window."""
+            first = {one["title"]: one["targets"][0]["expr"] for one in panels()}
+            found = {title: _value(server, first[title]) for title in expected}
+            return [(title, found[title], value) for title, value in expected.items()
+                    if found[title] != pytest.approx(value, rel=0.1)]  # fmt: skip
+
+        def answered() -> bool:
+            left.difference_update([one for one in left if server.query(one)])
+            return not left
+
+        _wait(answered, lambda: f"an answer to {sorted(left)}")
+        _wait(lambda: not wrong(), lambda: f"the values served (panel, found, served): {wrong()}")
+
+
+def _value(server: Prometheus, expression: str) -> float:
+    """Of the first series by its labels; NaN where there is none now, as after a scrape that this
+    machine was too busy for."""
+    found = server.query(_without_variables(expression))
+    if not found:
+        return math.nan
+    return float(min(found, key=lambda one: sorted(one["metric"].items()))["value"][1])
+
+
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[TestCluster]:
     cluster = TestCluster(f"mon{os.getpid():07}", tmp_path)
@@ -81,7 +135,9 @@ def lab(tmp_path: Path) -> Iterator[TestCluster]:
         cluster.down()
 
 
-def test_all_that_the_dashboard_asks_is_answered_of_a_run(lab: TestCluster, tmp_path: Path) -> None:
+def test_all_that_the_dashboard_asks_is_answered_of_a_run_in_a_lab(
+    lab: TestCluster, tmp_path: Path
+) -> None:
     found = find_lab(lab.name)
     assert found is not None
     document = lab.document()
@@ -96,8 +152,9 @@ def test_all_that_the_dashboard_asks_is_answered_of_a_run(lab: TestCluster, tmp_
     with prometheus(tmp_path, sockets) as server:
         run = lab.start("apply", str(lab.plan(document)), "--yes")
         printed: list[str] = []
-        assert run.stdout is not None
-        reading = threading.Thread(target=lambda: printed.extend(map(bytes.decode, run.stdout)))
+        output = run.stdout
+        assert output is not None
+        reading = threading.Thread(target=lambda: printed.extend(map(bytes.decode, output)))
         reading.start()
         try:
             _every_expression_is_answered(server, lambda: run.poll() is None, printed)
@@ -112,10 +169,10 @@ def test_all_that_the_dashboard_asks_is_answered_of_a_run(lab: TestCluster, tmp_
             run.wait()
             reading.join()
         assert "was killed by SIGKILL" in "".join(printed), "".join(printed)[-2000:]
-        _wait(lambda: not server.query("placewire_run_info"), "the run's series to go")
+        _wait(lambda: not server.query("placewire_run_info"), lambda: "the run's series to go")
         assert not server.query('{__name__=~"placewire_run_.+"}')
         assert len(server.query("placewire_agent_info")) == len(SERVERS)
-        _wait(lambda: "PlacewireRunEndedEarly" in server.firing(), "the alert of its early end")
+        _wait(lambda: "PlacewireRunEndedEarly" in server.firing(), lambda: "an early end's alert")
 
 
 def _every_expression_is_answered(
@@ -141,8 +198,8 @@ def _without_variables(expression: str) -> str:
     return expression
 
 
-def _wait(until: Callable[[], bool], what: str) -> None:
+def _wait(until: Callable[[], bool], what: Callable[[], str]) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not until():
-        assert time.monotonic() < deadline, what
+        assert time.monotonic() < deadline, f"waited for {what()}"
         time.sleep(1)
