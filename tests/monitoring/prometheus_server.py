@@ -108,6 +108,10 @@ def _relayed(paths: list[Path]) -> Iterator[dict[Path, int]]:
         await ending.wait()
         for server in servers:
             server.close()
+        answering = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in answering:
+            task.cancel()
+        await asyncio.gather(*answering, return_exceptions=True)
 
     thread = threading.Thread(target=loop.run_until_complete, args=(relay(),))
     thread.start()

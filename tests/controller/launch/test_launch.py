@@ -67,6 +67,7 @@ class Stage:
         self.launcher = LabLauncher(lab, program=(str(self.file),), workdir=folder)
         self.seen: list[RankEvent] = []
         self.printed: list[tuple[int, str, bool]] = []
+        self.gone: list[int] = []
 
     async def run(self, count: int = 2, silence_seconds: float = 60) -> list[RankEvent]:
         return await run_ranks(
@@ -74,6 +75,7 @@ class Stage:
             specs(count),
             self.seen.append,
             on_line=lambda *line: self.printed.append(line),
+            on_gone=self.gone.append,
             silence_seconds=silence_seconds,
         )
 
@@ -98,7 +100,7 @@ async def test_events_come_back_in_order_beside_what_the_model_prints(
     stage = Stage(lab, tmp_path, source)
     events = await stage.run()
     said = [(rank, *line) for rank in (0, 1) for line in (("hello", False), ("what", True))]
-    assert sorted(stage.printed) == said
+    assert sorted(stage.printed) == said and not stage.gone
     assert events == stage.seen
     for rank in (0, 1):
         own = [event for event in events if event.rank == rank]
@@ -150,6 +152,7 @@ time.sleep(600)
     assert "rank 1 was killed by SIGKILL" in failure.value.what
     assert "working" in failure.value.what
     assert stage.left() == []
+    assert 1 in stage.gone and 2 not in stage.gone, "2 was ended with the job"
 
 
 async def test_a_failure_says_why_and_what_to_do(lab: Lab, tmp_path: Path) -> None:
@@ -192,6 +195,7 @@ step(0); time.sleep(60)
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
         await work
+    assert not stage.gone
     async with asyncio.timeout(30):
         while stage.left():  # What a rank started is killed with it, and dies a moment later.
             await asyncio.sleep(0.02)

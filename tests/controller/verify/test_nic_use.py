@@ -76,6 +76,17 @@ async def test_every_nic_is_sampled_once_a_second_with_the_steps(asleep: list[fl
     assert use.step_end_seconds == (10.0, 20.0, 30.0)
 
 
+async def test_what_nics_sent_counts_from_the_first_sample_on(asleep: list[float]) -> None:
+    watch = NicWatch(cast(Agents, counting(asleep)), plan(plan_document(2)))
+    assert watch.sent_bytes() == {}
+    # s2 is silent at the end: what it had sent before stays.
+    watch = await watched(asleep, 5_000.0, counting(asleep, silent=(4_000.0, 9_000.0)))
+    sent = watch.sent_bytes()
+    assert sent.keys() == {(s, nic) for s in ("s1", "s2") for nic in ("nic0", "nic1")}
+    assert sent["s1", "nic0"] == pytest.approx(5_000_000, rel=0.02)
+    assert sent["s2", "nic0"] == pytest.approx(4_000_000, rel=0.02)
+
+
 async def test_a_silent_server_has_no_part_in_a_sample(asleep: list[float]) -> None:
     use = (await watched(asleep, 8.0, counting(asleep, silent=(3.0, 5.0)))).use()
     assert use is not None
