@@ -21,6 +21,11 @@ REMEDY = (
     "look at NCCL_DEBUG=INFO; what a script sets itself (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME) "
     "wins"
 )
+NOTHING_SENT = (
+    "no server sent anything to another one: the script ended before it trained (it may have said "
+    "why above), or it makes no process group of all ranks (torch.distributed.init_process_group), "
+    "so that each server trained by itself"
+)
 
 
 def rail_rows(plan: Plan, events: Sequence[RankEvent]) -> tuple[RailRow, ...]:

@@ -71,6 +71,21 @@ def test_other_versions_and_clocks_that_differ() -> None:
     assert [one.what for one in told["s2"]] == ["is version 0.9, the controller 1.0"]
 
 
+def test_what_servers_share_is_shown_once() -> None:
+    shared = Finding(severity="warning", what="is off", where="clock", why="why", remedy="mend it")
+    own = shared.model_copy(update={"where": "NIC nic0"})
+    console = Console(width=100, record=True, file=None)
+    with console.capture() as shown:
+        console.print(findings_table({"s1": (shared, own), "s2": (), "s3": (shared,)}))
+    rows = [
+        [cell.strip() for cell in line.split("│")[1:4]]
+        for line in shown.get().splitlines()
+        if line.startswith("│")
+    ]
+    assert rows[:2] == [["s1", "warning", "clock"], ["s3", "", ""]]
+    assert [row[0] for row in rows[2:] if row[0]] == ["s1"], "of the second finding"
+
+
 def test_the_worst_of_a_server_is_shown_first_and_nothing_is_cut() -> None:
     note = Finding(severity="note", what="w" * 150, where="[here]", why="why", remedy="")
     console = Console(width=100, record=True, file=None)
