@@ -21,7 +21,12 @@ from placewire.controller.show.console import console
 from placewire.controller.show.outcomes import progress_line
 from placewire.controller.show.status import show_job, show_servers
 from placewire.controller.show.steps import Steps, reported
-from placewire.controller.verify.rail_use import NOTHING_SENT, REMEDY, complaints
+from placewire.controller.verify.rail_use import (
+    NEXT_TO_NOTHING,
+    REMEDY,
+    complaints,
+    trained_together,
+)
 from placewire.job.contract.specification import (
     Carried,
     Failed,
@@ -49,6 +54,7 @@ _STAGES = {
     "enrol": "enrolling agents that need a certificate, each with a token",
     "remove": "removing what was installed",
 }
+_LONGEST_LINE = 90
 _CARRIED_EVERY_SECONDS = 60.0
 # What connections send by themselves, to be kept open; a script that trains sends more.
 _IDLE_BYTES = 64 << 10
@@ -75,7 +81,9 @@ class Show:
 
     def progress(self, text: str) -> None:
         """Prints one line, which is cut."""
-        self._print(Text("  " + visible(text)[:90]))
+        shown = visible(text)
+        cut = shown if len(shown) <= _LONGEST_LINE else f"{shown[: _LONGEST_LINE - 1]}…"
+        self._print(Text(f"  {cut}"))
 
     def _print(self, text: Text) -> None:
         elapsed = time.monotonic() - self._began
@@ -183,8 +191,8 @@ class Show:
             )
 
     def printed(self, rank: int, text: str) -> None:
-        """Prints what a rank printed beside its events."""
-        self.progress(rank_mark(rank) + text)
+        """Prints what a rank printed beside its events, whole: a line of metrics is long."""
+        self._print(Text("  " + visible(rank_mark(rank) + text)))
 
     def report(self, report: RunReport) -> None:
         self._tables(report)
@@ -220,8 +228,8 @@ class Show:
                 self.say(line, style="bold red")
             if unequal:
                 self.say(REMEDY)
-            if not any(row.sent_bytes for row in report.rails):
-                self.say(NOTHING_SENT)
+            if report.failure is None and not trained_together(report.rails):
+                self.say(NEXT_TO_NOTHING, style="yellow")
         if report.traffic:
             self.console.print(reports.traffic_table(report))
         if report.buckets:

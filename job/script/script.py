@@ -172,9 +172,7 @@ def _start(spec: ScriptSpec, local: int) -> subprocess.Popen[bytes]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _relayed(
-    process: subprocess.Popen[bytes], rank: int, events: Events
-) -> list[threading.Thread]:
+def _relayed(process: subprocess.Popen[bytes], rank: int, events: Events) -> list[threading.Thread]:
     """Starts threads that pass on what the process prints, or drop it where nobody listens."""
     # No line of the script's may pass for an event, which begins with a brace.
     mark = f"[{rank}] ".encode()

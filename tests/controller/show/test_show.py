@@ -36,8 +36,12 @@ ERROR = (
 
 
 def _link(
-    source: str, destination: str, *, measured: float = 23_456_789_012.0,
-    at_most: float = 380_912_345_678.0, error: str | None = None,
+    source: str,
+    destination: str,
+    *,
+    measured: float = 23_456_789_012.0,
+    at_most: float = 380_912_345_678.0,
+    error: str | None = None,
 ) -> LinkMeasurement:
     return LinkMeasurement(
         source=source, destination=destination, rail="a", nic=NIC, queue_id=61439,
@@ -281,6 +285,20 @@ def test_a_failed_job_says_how_many_steps_it_ran_where_their_times_are_not_used(
         links=(), network="restored", stage_seconds={}, files={}, first_step=4, steps=3,
     ))  # fmt: skip
     assert "the job ended after 7 steps" in show.console.file.getvalue()
+
+
+def test_what_a_script_prints_is_shown_whole_and_other_lines_say_that_they_are_cut() -> None:
+    show = Show()
+    out = show.console.file = io.StringIO()
+    show.console.width = 80
+    metrics = " ".join(f"'metric_{k}': '{k}.5'," for k in range(20)) + " the end"
+    show.printed(3, f"[3] {metrics}")
+    assert " ".join(out.getvalue().split()).endswith(f"rank 3 | [3] {metrics}")
+    show.console.width = 200
+    show.progress("a" * 90)
+    show.progress("b" * 91)
+    whole, cut = out.getvalue().splitlines()[-2:]
+    assert whole.endswith(" " + "a" * 90) and cut.endswith(" " + "b" * 89 + "…")
 
 
 def test_a_script_that_sends_nothing_any_more_is_told_of_while_it_runs() -> None:
