@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,17 @@ def test_inventories_are_taken_as_they_stand(tmp_path: Path) -> None:
         own.write_text(text)
         assert look_through([derived, own], servers) == {}
         assert set(host_variables([own])) == set(servers), text
+
+
+def test_plans_that_documents_show_whole_are_accepted(tmp_path: Path) -> None:
+    shown = [
+        block for d in DOCUMENTS for block in re.findall(r"(?:^ {4,}\S.*\n)+", d.read_text(), re.M)
+    ]
+    whole = [text for one in shown if (text := textwrap.dedent(one)).startswith("version: 1\n")]
+    assert whole, "how to run a script has one"
+    for text in whole:
+        (tmp_path / "plan.yaml").write_text(text)
+        load_plan(tmp_path / "plan.yaml", runs_job=True)
 
 
 @each_document

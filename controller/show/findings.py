@@ -1,4 +1,4 @@
-"""Shows what stands in the way of a plan, server by server, the worst first."""
+"""Shows what stands in the way of a plan, the worst first; what many servers share stands once."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 def findings_table(found: Mapping[str, Sequence[Finding]]) -> Table:
     made = table("Findings", words=("server", "", "where", "what, why, and what to do"))
     made.show_lines = True
+    where_found: dict[Finding, list[str]] = {}
     for server, some in found.items():
-        for one in sorted(some, key=lambda each: list(_STYLES).index(each.severity)):
-            text = Text(one.what)
-            text.append(f"\n{one.why}", style="dim")
-            if one.remedy:
-                text.append(f"\n> {one.remedy}")
-            severity = Text(one.severity, style=_STYLES[one.severity])
-            made.add_row(Text(server), severity, Text(one.where), text)
+        for one in some:
+            where_found.setdefault(one, []).append(server)
+    for one in sorted(where_found, key=lambda each: list(_STYLES).index(each.severity)):
+        text = Text(one.what)
+        text.append(f"\n{one.why}", style="dim")
+        if one.remedy:
+            text.append(f"\n> {one.remedy}")
+        severity = Text(one.severity, style=_STYLES[one.severity])
+        made.add_row(Text("\n".join(where_found[one])), severity, Text(one.where), text)
     return made

@@ -45,7 +45,8 @@ def runs_table(runs: Sequence[Run]) -> Table:
         measured, error = report.measured_step_seconds, report.prediction_error
         made.add_row(
             _when(run.unix_seconds), run.plan_name, report.sharing,
-            str(len(report.devices)), str(report.steps_run),
+            # Of a script nothing is placed, and no step is known.
+            str(len(report.devices) or ""), "" if report.rails else str(report.steps_run),
             "" if predicted is None else format_seconds(predicted),
             "" if measured is None else format_seconds(measured),
             "" if error is None else f"{error:+.1%}",

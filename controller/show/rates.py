@@ -21,14 +21,16 @@ def links_table(links: Sequence[LinkMeasurement]) -> Table:
     )
     for m in links:
         off = m.measured_bits_per_second / m.promised_bits_per_second - 1
+        is_floor = m.at_most_bits_per_second > m.promised_bits_per_second
         broken = Text("failed" if m.error else "broken", style="red")
         kept = m.within_tolerance and not m.error
         made.add_row(
             m.source, m.destination, m.nic, str(m.queue_id),
             f"{m.wire_bits_per_second / 1e6:.2f}",
-            f"{m.promised_bits_per_second / 1e6:.2f}",
+            f"{'≥ ' if is_floor else ''}{m.promised_bits_per_second / 1e6:.2f}",
             f"{m.measured_bits_per_second / 1e6:.2f}",
-            f"{off:+.1%}",
+            # More than a floor is what the queue borrowed, and no error.
+            "" if is_floor and kept and off > 0 else f"{off:+.1%}",
             Text("kept", style="green") if kept else broken,
         )  # fmt: skip
     return made

@@ -21,7 +21,12 @@ from placewire.controller.show.console import console
 from placewire.controller.show.outcomes import progress_line
 from placewire.controller.show.status import show_job, show_servers
 from placewire.controller.show.steps import Steps, reported
-from placewire.controller.verify.rail_use import REMEDY, complaints
+from placewire.controller.verify.rail_use import (
+    NEXT_TO_NOTHING,
+    REMEDY,
+    complaints,
+    trained_together,
+)
 from placewire.job.contract.specification import (
     Carried,
     Failed,
@@ -49,7 +54,10 @@ _STAGES = {
     "enrol": "enrolling agents that need a certificate, each with a token",
     "remove": "removing what was installed",
 }
+_LONGEST_LINE = 90
 _CARRIED_EVERY_SECONDS = 60.0
+# What connections send by themselves, to be kept open; a script that trains sends more.
+_IDLE_BYTES = 64 << 10
 
 
 class Show:
@@ -61,7 +69,7 @@ class Show:
         self._every_change = every_change
         self._began = time.monotonic()
         self._steps = Steps(ranks=1)
-        self._told_carried: dict[int, float] = {}
+        self._told_carried: dict[int, Carried] = {}
         self._provisioning: Progress | None = None
 
     def stage(self, name: str) -> None:
@@ -73,7 +81,9 @@ class Show:
 
     def progress(self, text: str) -> None:
         """Prints one line, which is cut."""
-        self._print(Text("  " + visible(text)[:90]))
+        shown = visible(text)
+        cut = shown if len(shown) <= _LONGEST_LINE else f"{shown[: _LONGEST_LINE - 1]}…"
+        self._print(Text(f"  {cut}"))
 
     def _print(self, text: Text) -> None:
         elapsed = time.monotonic() - self._began
@@ -165,14 +175,24 @@ class Show:
 
     def _carried(self, event: Carried) -> None:
         """Prints once in _CARRIED_EVERY_SECONDS; the report has the totals."""
-        if event.seconds - self._told_carried.get(event.rank, 0.0) >= _CARRIED_EVERY_SECONDS:
-            self._told_carried[event.rank] = event.seconds
-            sent = ", ".join(f"{format_bytes(b)} on {r}" for r, b in event.sent_bytes.items())
-            self.progress(f"rank {event.rank}'s server has sent {sent}")
+        last = self._told_carried.get(event.rank) or Carried(
+            rank=event.rank, seconds=0.0, sent_bytes={}
+        )
+        if event.seconds - last.seconds < _CARRIED_EVERY_SECONDS:
+            return
+        self._told_carried[event.rank] = event
+        sent = ", ".join(f"{format_bytes(b)} on {r}" for r, b in event.sent_bytes.items())
+        self.progress(f"rank {event.rank}'s server has sent {sent}")
+        if sum(event.sent_bytes.values()) - sum(last.sent_bytes.values()) < _IDLE_BYTES:
+            self.say(
+                f"rank {event.rank}'s server has sent next to nothing for "
+                f"{event.seconds - last.seconds:.0f} s: its script computes for long, or waits; "
+                "`controller logs PLAN` has what it printed, and Ctrl-C ends it"
+            )
 
     def printed(self, rank: int, text: str) -> None:
-        """Prints what a rank printed beside its events."""
-        self.progress(rank_mark(rank) + text)
+        """Prints what a rank printed beside its events, whole: a line of metrics is long."""
+        self._print(Text("  " + visible(rank_mark(rank) + text)))
 
     def report(self, report: RunReport) -> None:
         self._tables(report)
@@ -187,7 +207,7 @@ class Show:
 
     def failed(self, report: RunReport) -> None:
         """Shows the report of a run that failed, perhaps after its job had come to its end."""
-        if report.traffic or report.rails:
+        if report.traffic or any(row.sent_bytes for row in report.rails):
             self._tables(report)
         if report.operators or report.steps_run:
             self.say(f"the job ended after {report.first_step + report.steps_run} steps")
@@ -208,6 +228,8 @@ class Show:
                 self.say(line, style="bold red")
             if unequal:
                 self.say(REMEDY)
+            if report.failure is None and not trained_together(report.rails):
+                self.say(NEXT_TO_NOTHING, style="yellow")
         if report.traffic:
             self.console.print(reports.traffic_table(report))
         if report.buckets:

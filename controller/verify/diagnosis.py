@@ -5,7 +5,7 @@ Each agent finds what stands in the way on its own server (`agent doctor`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from placewire.agent.contract.diagnosis import Diagnosis, Finding
 from placewire.agent.contract.messages import Hello
@@ -18,6 +18,9 @@ from placewire.optimizer.quantities import format_bits_per_second
 
 # Certificates and logs are compared by time, and all transfers of a measurement begin together.
 _CLOCKS_APART_SECONDS = 1.0
+# `controller lab up` starts each switch with a large send buffer, looks that the switch has it, and
+# puts the machine's setting back, which agents then read.
+_SEEN_TO_BY_LABS = "net.core.wmem_default"
 
 
 def plan_findings(plan: Plan, hellos: Mapping[str, Hello]) -> dict[str, list[Finding]]:
@@ -31,6 +34,11 @@ def plan_findings(plan: Plan, hellos: Mapping[str, Hello]) -> dict[str, list[Fin
         for server in plan.cluster.servers
         if server.name in hellos
     }
+
+
+def of_a_lab(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Leaves out what does not hold of a lab's servers, though agents find it on their machine."""
+    return tuple(one for one in findings if one.where != _SEEN_TO_BY_LABS)
 
 
 def _server_findings(server: PlanServer, hello: Hello) -> Iterator[Finding]:

@@ -21,6 +21,14 @@ REMEDY = (
     "look at NCCL_DEBUG=INFO; what a script sets itself (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME) "
     "wins"
 )
+NEXT_TO_NOTHING = (
+    "no server sent more than a few KiB to another one: the script ended before it trained (it may "
+    "have said why above), or it made no process group of all ranks, so that each process trained "
+    'by itself. On CPUs, Accelerate wants ACCELERATE_USE_CPU: "true" in job.env or '
+    "Accelerator(cpu=True), Trainer of transformers --use_cpu, Lightning num_nodes"
+)
+# A process group sends more even with a model of two parameters (35 KiB were measured).
+_FEW_BYTES = 24 << 10
 
 
 def rail_rows(plan: Plan, events: Sequence[RankEvent]) -> tuple[RailRow, ...]:
@@ -49,6 +57,14 @@ def rail_rows(plan: Plan, events: Sequence[RankEvent]) -> tuple[RailRow, ...]:
                 )
             )
     return tuple(rows)
+
+
+def trained_together(rows: Sequence[RailRow]) -> bool:
+    """Whether servers sent each other more than what looks for neighbours and routes sends."""
+    sent: dict[str, int] = {}
+    for row in rows:
+        sent[row.server] = sent.get(row.server, 0) + row.sent_bytes
+    return len(sent) < 2 or max(sent.values()) > _FEW_BYTES
 
 
 def complaints(rows: Sequence[RailRow]) -> list[str]:

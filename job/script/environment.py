@@ -23,12 +23,17 @@ _LONGEST_SECONDS = 60.0
 _LOOK = "import importlib.util as u, sys; sys.exit(u.find_spec('placewire_every_nic') is None)"
 
 
+def script_rank(spec: ScriptSpec, local: int) -> int:
+    """RANK of a process, which it knows itself by; local: which of this server's it is."""
+    return spec.rank * spec.processes + local
+
+
 def script_environment(spec: ScriptSpec, local: int, given: dict[str, str]) -> dict[str, str]:
     """Returns the environment of a process. given: this program's environment with the plan's
     `env`, which overrides what is chosen here for gloo, NCCL and threads; but sockets are used,
     whatever it says, because RDMA would pass by the queues of promised rates."""
     world, names = spec.world_size * spec.processes, [o.interface for o in spec.rail_interfaces]
-    rank = str(spec.rank * spec.processes + local)
+    rank = str(script_rank(spec, local))
     chosen = {
         "OMP_NUM_THREADS": str(spec.threads),
         "GLOO_SOCKET_IFNAME": ",".join(names[rail] for rail in spec.rail_pattern),

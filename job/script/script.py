@@ -2,7 +2,7 @@
 
 A process finds in its environment what torchrun's static rendezvous gives it (RANK, LOCAL_RANK and
 so on; rank 0 opens the store at MASTER_ADDR), and which interfaces gloo and NCCL are to use. What a
-process prints is passed on behind its local rank; what the rails carry is reported meanwhile.
+process prints is passed on behind its RANK; what the rails carry is reported meanwhile.
 When this program ends, it ends all that its processes started. When it is killed with SIGKILL, the
 kernel ends its own processes, but of what these started only what they themselves tied to them;
 over SSH, the shell that leads the run ends the rest.
@@ -40,6 +40,7 @@ from placewire.job.script.environment import (
     cuts_collectives,
     passed_on,
     script_environment,
+    script_rank,
 )
 from placewire.job.script.stalled_rails import StalledRails
 from placewire.job.supervision.events import Events
@@ -64,13 +65,14 @@ def run_script(spec: ScriptSpec, events: Events) -> int:
     adopt_orphans()
     began = time.monotonic()
     taken = " ".join(spec.rail_interfaces[rail].rail for rail in spec.rail_pattern)
-    notes = [f"{spec.processes} processes; gloo's collectives take rails {taken} in turn"]
+    several = f"{spec.processes} processes" if spec.processes > 1 else "1 process"
+    notes = [f"{several}; gloo's collectives take rails {taken} in turn"]
     if len(spec.rail_parts) > 1 and "GLOO_SOCKET_IFNAME" not in os.environ:
         if cuts_collectives(spec):
             rails_parts = zip(spec.rail_interfaces, spec.rail_parts, strict=True)
             parts = ", ".join(f"{one.rail} {part:.0%}" for one, part in rails_parts)
             least = f"{spec.cut_from_bytes / 1024:.0f} KiB"
-            notes = [f"{spec.processes} processes; collectives from {least} on are cut: {parts}"]
+            notes = [f"{several}; collectives from {least} on are cut: {parts}"]
         else:
             notes.append(
                 f"none is cut: {shlex.join(spec.python)} does not import from PYTHONPATH what is "
@@ -88,7 +90,7 @@ def run_script(spec: ScriptSpec, events: Events) -> int:
     try:
         for local in range(spec.processes):
             started.append(_start(spec, local))
-            readers += _relayed(started[-1], local, events)
+            readers += _relayed(started[-1], script_rank(spec, local), events)
         failure = _watch(
             spec,
             started,
@@ -170,11 +172,10 @@ def _start(spec: ScriptSpec, local: int) -> subprocess.Popen[bytes]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _relayed(
-    process: subprocess.Popen[bytes], local: int, events: Events
-) -> list[threading.Thread]:
+def _relayed(process: subprocess.Popen[bytes], rank: int, events: Events) -> list[threading.Thread]:
     """Starts threads that pass on what the process prints, or drop it where nobody listens."""
-    mark = f"[{local}] ".encode()
+    # No line of the script's may pass for an event, which begins with a brace.
+    mark = f"[{rank}] ".encode()
 
     def complain(line: bytes) -> None:
         with suppress(OSError):
@@ -226,10 +227,8 @@ def _failed(spec: ScriptSpec, local: int, status: int) -> Failed:
     ending = f"ended with {status}"
     if status < 0:
         ending = f"was killed by {signal_name(-status)}"
-    own = spec.rank * spec.processes + local
-    return Failed(
-        rank=spec.rank, what=f"process {local} of {spec.script} (its rank {own}) {ending}"
-    )
+    who = f"{spec.script} with RANK {script_rank(spec, local)}"
+    return Failed(rank=spec.rank, what=f"{who} {ending}")
 
 
 def _end(started: list[subprocess.Popen[bytes]]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from placewire.optimizer.cluster_plan.values import MOST_SERVERS, shown
+from placewire.optimizer.cluster_plan.values import MOST_SERVERS, Check, shown
 
 # (YAML path, what was found and what is accepted); the path is "" for the whole file.
 Mistake = tuple[str, str]
@@ -152,7 +152,7 @@ def _explain(error: Any, document: object, model: type[BaseModel]) -> Mistake:
     if kind == "extra_forbidden":
         return path, f"unknown key; accepted here: {_keys(_models_at(model, error['loc'][:-1]))}"
     if kind == "missing":
-        return path, "missing; it must be given"
+        return path, f"missing; it must be given: {_meaning(model, error['loc'])}"
     if kind == "value_error":
         return path, str(context.get("error", error["msg"]))
     if kind == "literal_error":
@@ -209,6 +209,19 @@ def _models_at(model: type[BaseModel], parts: tuple[int | str, ...]) -> list[typ
         fields = [f for m in here for n, f in m.model_fields.items() if part in (n, f.alias)]
         here = _models_within(fields[0].annotation) if fields else []
     return here
+
+
+def _meaning(model: type[BaseModel], parts: tuple[int | str, ...]) -> str:
+    """What a key says, and which values it takes where a check knows it."""
+    fields = [
+        field
+        for holder in _models_at(model, parts[:-1])
+        for name, field in holder.model_fields.items()
+        if parts[-1] in (name, field.alias)
+    ]
+    checks = [getattr(one, "func", None) for one in fields[0].metadata]
+    accepted = [f"; accepted: {one.accepted}" for one in checks if isinstance(one, Check)]
+    return f"{fields[0].description}{''.join(accepted[-1:])}"
 
 
 def _models_within(annotation: Any) -> list[type[BaseModel]]:

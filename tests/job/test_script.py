@@ -21,6 +21,7 @@ from placewire.job.contract.specification import (
     Finished,
     RailInterface,
     ScriptSpec,
+    Started,
     parse_rank_event,
 )
 from placewire.job.script.environment import ON_PATH, script_environment
@@ -184,11 +185,35 @@ def test_a_command_may_stand_before_the_script(tmp_path: Path) -> None:
     assert status == 0 and sorted(printed) == ["[0] here", "[1] here"]
 
 
+def test_the_ranks_of_a_server_s_processes_are_those_that_the_script_knows(tmp_path: Path) -> None:
+    """A server's program has a rank as well, which is another where servers have many processes."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, sys\nrank = os.environ['RANK']\nprint('I am', rank)\nsys.exit(rank == '3')\n"
+    )
+    of = spec(script, rank=1, world_size=2, processes=2)
+    status, events, printed = finish(start(of, tmp_path))
+    assert status == 1 and sorted(printed) == ["[2] I am 2", "[3] I am 3"]
+    (failed,) = [one for one in events if isinstance(one, Failed)]
+    assert failed.rank == 1 and failed.what == f"{script} with RANK 3 ended with 1"
+
+
+@pytest.mark.parametrize(("processes", "told"), [(1, "1 process; "), (2, "2 processes; ")])
+def test_the_start_says_how_many_processes_there_are(
+    tmp_path: Path, processes: int, told: str
+) -> None:
+    (tmp_path / "script.py").write_text("")
+    of = spec(tmp_path / "script.py", processes=processes)
+    _, events, _ = finish(start(of, tmp_path))
+    (started,) = [one for one in events if isinstance(one, Started)]
+    assert started.notes[0].startswith(told)
+
+
 def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
     status, events, _ = finish(start(spec(tmp_path / "s.py", python=["/none"]), tmp_path))
     assert status == 1
     (failed,) = [one for one in events if isinstance(one, Failed)]
-    assert "process 0 of" in failed.what
+    assert failed.what.startswith(f"{tmp_path / 's.py'} with RANK 0 ended with ")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +234,7 @@ def test_a_process_that_fails_ends_the_others_and_is_named(
     code, events, _ = finish(start(spec(script, processes=2), tmp_path))
     assert code == 1
     (failed,) = [event for event in events if isinstance(event, Failed)]
-    assert "process 1 of" in failed.what and said in failed.what
+    assert "failing.py with RANK 1 " in failed.what and said in failed.what
 
 
 def test_nothing_that_a_process_started_outlives_the_program(tmp_path: Path) -> None:

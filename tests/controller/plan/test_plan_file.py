@@ -85,6 +85,13 @@ MISTAKES = {
     "unknown key": (_set("network", "sharring", to=1), "network.sharring", "sharing, floor"),
     "unknown nic key": (_set(*NIC, "speed", to=1), "cluster.servers[1].nics[0].speed", "rate"),
     "missing": (_drop(*NIC, "rail"), "cluster.servers[1].nics[0].rail", "missing"),
+    "missing, with what it takes": (
+        _drop("cluster", "setup_latency"),
+        "cluster.setup_latency",
+        "missing; it must be given: how long a message takes before its first byte travels (p0 of "
+        "the thesis, 3.5); `measured`: as `controller apply` measured it on this cluster; "
+        "accepted: 0s to 60s, or measured",
+    ),
     "no unit": (_set(*NIC, "rate", to="50"), "cluster.servers[1].nics[0].rate", "Mbit"),
     "bad unit": (_set(*NIC, "rate", to="50MiB"), "cluster.servers[1].nics[0].rate", "'MiB'"),
     "number": (_set(*NIC, "rate", to=50), "cluster.servers[1].nics[0].rate", "like 50Mbit"),

@@ -23,7 +23,7 @@ from placewire.controller.show.placements import (
 from placewire.controller.show.reports import steps_table
 from placewire.controller.show.steps import Step, Steps
 from placewire.controller.show.story import Show
-from placewire.job.contract.specification import Finished, StepDone
+from placewire.job.contract.specification import Carried, Finished, StepDone
 from placewire.optimizer.placement import Placement, Sent, Variant
 from tests.controller.plans import placement, plan
 
@@ -36,12 +36,17 @@ ERROR = (
 
 
 def _link(
-    source: str, destination: str, *, measured: float = 23_456_789_012.0, error: str | None = None
+    source: str,
+    destination: str,
+    *,
+    measured: float = 23_456_789_012.0,
+    at_most: float = 380_912_345_678.0,
+    error: str | None = None,
 ) -> LinkMeasurement:
     return LinkMeasurement(
         source=source, destination=destination, rail="a", nic=NIC, queue_id=61439,
         promised_bits_per_second=380_912_345_678.0,
-        at_most_bits_per_second=380_912_345_678.0, wire_bits_per_second=399_123_456_789.0,
+        at_most_bits_per_second=at_most, wire_bits_per_second=399_123_456_789.0,
         measured_bits_per_second=measured, within_tolerance=error is None and measured > 3e11,
         error=error,
     )  # fmt: skip
@@ -67,6 +72,19 @@ def test_no_column_is_lost_at_long_names_and_fast_nics() -> None:
     for column, whole in ((1, SERVERS[0]), (2, SERVERS[1]), (3, NIC)):
         cells = [line.split("│")[column].strip() for line in table if line.startswith("│")]
         assert "".join(cells).startswith(whole), "folded, and every character of it there"
+
+
+def test_more_than_a_floor_is_no_error() -> None:
+    more, less = 390_000_000_000.0, 360_000_000_000.0
+    text = _printed(
+        _link("s1", "s2", measured=more, at_most=4e11),
+        _link("s1", "s3", measured=less, at_most=4e11),
+        _link("s2", "s1", measured=more),
+    )
+    rows = [line.split("│") for line in text.splitlines() if line.startswith("│")]
+    assert [[row[k].strip() for k in (6, 8)] for row in rows] == [
+        ["≥ 380912.35", ""], ["≥ 380912.35", "-5.5%"], ["380912.35", "+2.4%"]
+    ]  # fmt: skip
 
 
 def test_drift_is_told_with_what_became_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,6 +285,31 @@ def test_a_failed_job_says_how_many_steps_it_ran_where_their_times_are_not_used(
         links=(), network="restored", stage_seconds={}, files={}, first_step=4, steps=3,
     ))  # fmt: skip
     assert "the job ended after 7 steps" in show.console.file.getvalue()
+
+
+def test_what_a_script_prints_is_shown_whole_and_other_lines_say_that_they_are_cut() -> None:
+    show = Show()
+    out = show.console.file = io.StringIO()
+    show.console.width = 80
+    metrics = " ".join(f"'metric_{k}': '{k}.5'," for k in range(20)) + " the end"
+    show.printed(3, f"[3] {metrics}")
+    assert " ".join(out.getvalue().split()).endswith(f"rank 3 | [3] {metrics}")
+    show.console.width = 200
+    show.progress("a" * 90)
+    show.progress("b" * 91)
+    whole, cut = out.getvalue().splitlines()[-2:]
+    assert whole.endswith(" " + "a" * 90) and cut.endswith(" " + "b" * 89 + "…")
+
+
+def test_a_script_that_sends_nothing_any_more_is_told_of_while_it_runs() -> None:
+    show = Show()
+    out = show.console.file = io.StringIO()
+    sent = {70.0: 9 << 20, 130.0: 50 << 20, 190.0: (50 << 20) + 900, 200.0: (50 << 20) + 900}
+    found = []
+    for seconds, some in sent.items():
+        show.event(Carried(rank=1, seconds=seconds, sent_bytes={"a": some, "b": 0}))
+        found.append(out.getvalue().count("rank 1's server has sent next to nothing for 60 s"))
+    assert found == [0, 0, 1, 1], "once a minute, and not while it trains"
 
 
 def test_a_script_has_no_steps_that_it_ended_after() -> None:

@@ -11,7 +11,12 @@ from placewire.agent.contract.diagnosis import Diagnosis, Finding
 from placewire.agent.contract.messages import Hello
 from placewire.agent.contract.state import LeaseState, NicFacts
 from placewire.controller.show.findings import findings_table
-from placewire.controller.verify.diagnosis import absent, plan_findings, versions_and_clocks
+from placewire.controller.verify.diagnosis import (
+    absent,
+    of_a_lab,
+    plan_findings,
+    versions_and_clocks,
+)
 from tests.controller.plans import plan, plan_document
 
 PLAN = plan(plan_document(2, rate="10Gbit"))
@@ -69,6 +74,29 @@ def test_other_versions_and_clocks_that_differ() -> None:
     told = versions_and_clocks({"s1": same, "s2": other}, "1.0", {"s1": -2.5, "s2": 0.5})
     assert [(one.where, one.what) for one in told["s1"]] == [("clock", "is 2.5 s behind ours")]
     assert [one.what for one in told["s2"]] == ["is version 0.9, the controller 1.0"]
+
+
+def test_a_setting_that_labs_raise_for_their_switches_is_no_finding_there() -> None:
+    """The agents read the machine's, which is put back once the switches have their sockets."""
+    buffer = Finding(
+        severity="warning", what="is 212992", where="net.core.wmem_default", why="", remedy=""
+    )
+    assert of_a_lab((buffer, absent("s1"))) == (absent("s1"),)
+
+
+def test_what_servers_share_is_shown_once() -> None:
+    shared = Finding(severity="warning", what="is off", where="clock", why="why", remedy="mend it")
+    own = shared.model_copy(update={"where": "NIC nic0"})
+    console = Console(width=100, record=True, file=None)
+    with console.capture() as shown:
+        console.print(findings_table({"s1": (shared, own), "s2": (), "s3": (shared,)}))
+    rows = [
+        [cell.strip() for cell in line.split("│")[1:4]]
+        for line in shown.get().splitlines()
+        if line.startswith("│")
+    ]
+    assert rows[:2] == [["s1", "warning", "clock"], ["s3", "", ""]]
+    assert [row[0] for row in rows[2:] if row[0]] == ["s1"], "of the second finding"
 
 
 def test_the_worst_of_a_server_is_shown_first_and_nothing_is_cut() -> None:

@@ -22,20 +22,24 @@ def script() -> Plan:
     return plan(document)
 
 
+def printed(script: Plan, events: list[Carried]) -> str:
+    report = RunReport(
+        plan_name="small", plan_digest="d", generations={}, changes={"s1": 1}, sharing="job",
+        links=(), rails=rail_rows(script, events), network="restored", stage_seconds={}, files={},
+    )  # fmt: skip
+    show = Show()
+    out = show.console.file = io.StringIO()
+    show.report(report)
+    return out.getvalue()
+
+
 def shown(script: Plan, *sent: tuple[int, int]) -> list[str]:
     """The last column of the table, a word for each NIC."""
     events = [
         Carried(rank=rank, seconds=1.0, sent_bytes={"a": a, "b": b})
         for rank, (a, b) in enumerate(sent)
     ]
-    report = RunReport(
-        plan_name="small", plan_digest="d", generations={}, changes={"s1": 1}, sharing="job",
-        links=(), rails=rail_rows(script, events), network="restored", stage_seconds={}, files={},
-    )  # fmt: skip
-    show = Show()
-    show.console.file = io.StringIO()
-    show.report(report)
-    lines = show.console.file.getvalue().splitlines()
+    lines = printed(script, events).splitlines()
     return [line.split("│")[-2].strip() for line in lines if line.startswith("│")]
 
 
@@ -50,3 +54,17 @@ def test_enough_bytes_are_judged(script: Plan) -> None:
     assert shown(script, (half, half), (2 * half, 0)) == ["as planned"] * 2 + ["off"] * 2
     rows = rail_rows(script, [Carried(rank=0, seconds=1.0, sent_bytes={"a": 5, "b": 0})])
     assert complaints(rows) == [], "a run too short to tell is no complaint"
+
+
+def test_a_script_whose_servers_trained_alone_is_told_why_that_may_be(script: Plan) -> None:
+    def told(*sent: int) -> bool:
+        events = [
+            Carried(rank=rank, seconds=1.0, sent_bytes={"a": some, "b": 0})
+            for rank, some in enumerate(sent)
+        ]
+        return "each process trained by itself" in " ".join(printed(script, events).split())
+
+    assert told(0, 0)
+    assert told(13_000, 19_000), "as it was with Accelerate, which made no process group"
+    assert not told(240_000, 250_000), "as it was with DistributedDataParallel of one small layer"
+    assert not told(0), "there is nobody to send to"
