@@ -10,6 +10,7 @@ from placewire.controller.commands.arguments import add_plan
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import confirmed, print_json
 from placewire.controller.errors import UsageError
+from placewire.controller.show.few_names import counts_in_words
 
 if TYPE_CHECKING:
     from placewire.controller.plan.plan import Plan
@@ -76,7 +77,7 @@ def _told(
 ) -> str:
     """counts: of changes, by server that had the plan. others: servers with another plan.
     otherwise: by server, what is not as before."""
-    each = ", ".join(f"{server} {count}" for server, count in counts.items())
+    each = counts_in_words(counts)
     but = "; ".join(f"{server}: {what}" for server, what in otherwise.items())
     but = f"; not as before: {but}" if but else ""
     if not others and not but:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from placewire.controller.commands.arguments import add_full, add_no_measurement, add_plan
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import confirmed, print_json
+from placewire.controller.show.few_names import counts_in_words
 from placewire.optimizer.commands.arguments import positive
 
 if TYPE_CHECKING:
@@ -45,9 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
             print_json({"changes": dict(counts)})
         else:
             tools.show.say(
-                "kept: " + ", ".join(f"{server} {count}" for server, count in counts.items())
-                + " changes; `controller verify` measures it at any time"
-            )  # fmt: skip
+                f"kept: {counts_in_words(counts)} changes; `controller verify` measures it at any "
+                "time"
+            )
         return 0
 
     return in_session(arguments, work, every_change=arguments.full)

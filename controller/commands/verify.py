@@ -17,6 +17,7 @@ from placewire.controller.errors import (
     UsageError,
     VerificationFailed,
 )
+from placewire.controller.show.few_names import counts_in_words
 
 if TYPE_CHECKING:
     from placewire.agent.contract.measurement import LinkMeasurement
@@ -142,8 +143,7 @@ def _require_as_decided(
         raise AgentUnreachable(silent)
     counts = {server: len(one.deviations) + len(one.problems) for server, one in results.items()}
     if wrong := {server: count for server, count in counts.items() if count}:
-        told = ", ".join(f"{server} {count}" for server, count in wrong.items())
-        what = f"what is read back differs from what was decided: {told}"
+        what = f"what is read back differs from what was decided: {counts_in_words(wrong)}"
         raise VerificationFailed(what, where=", ".join(wrong), remedy=_NOTHING_CHANGED)
 
 

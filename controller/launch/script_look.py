@@ -14,6 +14,9 @@ from typing import Any
 from placewire.job.contract.interpreter import interpreter_of, runs_modules
 
 LONGEST_SECONDS = 60
+# Of what a script finds in its environment, that without which it does not find its peers, or not
+# over the NICs of the plan.
+TOLD = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
 # Defines look(script, is_module, words, environment), for a program on the script's server. It
 # answers with what `problem_in` reads. torchrun is a part of torch: who lacks that could not run
 # the script. No module is imported, not even a package to look into: that would run its code, and
@@ -57,14 +60,15 @@ def runs(module):
         spec = found(module + ".__main__")
     return spec is not None
 script = runs(sys.argv[1]) if sys.argv[2:] == ["module"] else os.path.isfile(sys.argv[1])
-answers = script, found("torch") is not None
-print(json.dumps(dict(zip(("script", "torch"), answers))))
+untold = [name for name in {TOLD} if name not in os.environ]
+answers = script, found("torch") is not None, untold
+print(json.dumps(dict(zip(("script", "torch", "untold"), answers))))
 '''
 def look(script, is_module, words, environment):
     try:
         asked = subprocess.Popen(
             [*words, "-c", INSIDE, script, *["module"][:is_module]],
-            env={{**os.environ, **environment}},
+            env={{**os.environ, **environment, **dict.fromkeys({TOLD}, "0")}},
             text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             errors="replace", start_new_session=True,
         )
@@ -110,6 +114,12 @@ def problem_in(answer: Any, script: str, words: Sequence[str]) -> tuple[str, str
             "look at job.python: an interpreter, or a command that ends with one, which the job's "
             "user can run without privileges",
         )
+    if untold := _untold(answer.get("untold")):
+        return (
+            f"{shown!r} does not pass on {', '.join(untold)}: the script would not find its peers",
+            "have the command pass on its whole environment, as `--env-host` does of podman, or "
+            "name each variable, as `--setenv=RANK` does of systemd-nspawn",
+        )
     if not answer.get("script") and runs_modules(words):
         return (
             f"module {script!r} is not found there by {shown!r}, or cannot be run as a program",
@@ -128,3 +138,7 @@ def problem_in(answer: Any, script: str, words: Sequence[str]) -> tuple[str, str
             "install torch for it, or name another interpreter in job.python",
         )
     return None
+
+
+def _untold(said: Any) -> list[str]:
+    return [name for name in TOLD if name in said] if isinstance(said, list) else []

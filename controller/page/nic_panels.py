@@ -12,7 +12,7 @@ from placewire.optimizer.quantities import format_bits_per_second
 
 # What is sent goes up from the middle, what is received down.
 WIDTH, HEIGHT = 320, 100
-_MOST_STEP_MARKS = 40
+MOST_STEP_MARKS = 40
 # A NIC that never carries more than this part of its rate is idle: others ask for addresses on it.
 _IDLE_PART = 1e-3
 
@@ -51,28 +51,28 @@ def nic_panels(use: NicUse) -> NicPanels:
     """A rate between two samples is drawn at the later one. Counters that went back, as a NIC's do
     that was made anew, give none."""
     times = use.seconds[1:]
-    rates = [
-        (row, _rates(use.seconds, row.sent_bytes), _rates(use.seconds, row.received_bytes))
+    carried = [
+        (row, rates(use.seconds, row.sent_bytes), rates(use.seconds, row.received_bytes))
         for row in use.nics
     ]
-    seen = [rate for _, *both in rates for some in both for rate in some if rate is not None]
+    seen = [rate for _, *both in carried for some in both for rate in some if rate is not None]
     highest = max([*seen, *(row.rate_bits_per_second for row in use.nics)], default=0.0)
     end = max([*use.seconds, *use.step_end_seconds], default=0.0)
     x, up = Scale(0.0, end, WIDTH), Scale(0.0, highest, HEIGHT / 2, upwards=True)
     down = Scale(0.0, highest, HEIGHT / 2, begin=HEIGHT / 2)
     rails = {rail: number for number, rail in enumerate(dict.fromkeys(n.rail for n in use.nics))}
     panels: dict[str, list[NicLines]] = {}
-    for row, sent, received in rates:
+    for row, sent, received in carried:
         panels.setdefault(row.server, []).append(
             NicLines(
                 nic=row.nic,
                 colour=rails[row.rail],
                 sent=lines(times, sent, x, up),
                 received=lines(times, received, x, down),
-                busiest=_busiest(row, sent, received),
+                busiest=busiest(row, sent, received),
             )
         )
-    every = max(1, math.ceil(len(use.step_end_seconds) / _MOST_STEP_MARKS))
+    every = max(1, math.ceil(len(use.step_end_seconds) / MOST_STEP_MARKS))
     return NicPanels(
         panels=tuple(ServerPanel(server, tuple(nics)) for server, nics in panels.items()),
         rails=tuple(rails.items()),
@@ -88,7 +88,7 @@ def nic_panels(use: NicUse) -> NicPanels:
     )
 
 
-def _rates(seconds: Sequence[float], counted: Sequence[int | None]) -> tuple[float | None, ...]:
+def rates(seconds: Sequence[float], counted: Sequence[int | None]) -> tuple[float | None, ...]:
     """Bits per second between each two neighbouring samples; None where one is missing."""
     found: list[float | None] = []
     for k in range(1, len(seconds)):
@@ -100,7 +100,7 @@ def _rates(seconds: Sequence[float], counted: Sequence[int | None]) -> tuple[flo
     return tuple(found)
 
 
-def _busiest(row: NicUseRow, sent: Sequence[float | None], received: Sequence[float | None]) -> str:
+def busiest(row: NicUseRow, sent: Sequence[float | None], received: Sequence[float | None]) -> str:
     known = [rate for rate in (*sent, *received) if rate is not None]
     if not known:
         return "not known"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -11,8 +10,11 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from placewire.controller.page import nic_panels, step_chart, step_picture
-from placewire.controller.page.rate_map import rate_matrices
+from placewire.controller.page import nic_panels, nic_strips, step_chart, step_picture
+from placewire.controller.page.byte_map import byte_map
+from placewire.controller.page.changes import changes_of_servers
+from placewire.controller.page.matrix import MOST_WRITTEN
+from placewire.controller.page.rate_map import rate_map
 from placewire.controller.page.step_picture import NoPicture, StepPicture
 from placewire.controller.records.report import NOT_AS_BEFORE, RunReport
 from placewire.optimizer.explain.parallelism import layers_words
@@ -24,12 +26,16 @@ from placewire.visible import visible, visible_lines
 _TEMPLATE = "page.html.j2"
 # Longer tables are cut; run.json has each row.
 _MOST_ROWS = 40
+# Of more devices than these the names above columns are turned.
+_MOST_COLUMNS = 10
 
 
 def report_page(report: RunReport) -> str:
     """Reads the files of the run that the report names; where they do not fit it any more, the page
     says so in place of what they would show."""
     step, why_no_step = _step(report)
+    use = report.nic_use
+    many = use is not None and len({row.server for row in use.nics}) > MOST_WRITTEN
     return _environment().get_template(_TEMPLATE).render(
         report=report,
         version=version("placewire"),
@@ -37,15 +43,22 @@ def report_page(report: RunReport) -> str:
         outcome=_outcome(report),
         network=_network(report),
         bars=_bars(report),
-        matrices=rate_matrices(report.links),
-        kept=Counter(link.within_tolerance and not link.error for link in report.links)[True],
-        nic_use=None if report.nic_use is None else nic_panels.nic_panels(report.nic_use),
+        rates=rate_map(report.links),
+        nic_use=None if use is None or many else nic_panels.nic_panels(use),
+        nic_strips=nic_strips.nic_strips(use) if use is not None and many else None,
+        strip_width=nic_strips.WIDTH,
         steps=step_chart.step_chart(report),
         values=step_chart.value_charts(report),
         step=step,
         why_no_step=why_no_step,
         traffic=sorted(report.traffic, key=lambda row: -row.sent_bytes),
+        bytes=byte_map(report.traffic, report.devices)
+        if len(report.traffic) > _MOST_ROWS
+        else None,
+        memory=_memory_of_many(report.peak_memory_bytes),
+        changes=changes_of_servers(report),
         most_rows=_MOST_ROWS,
+        most_columns=_MOST_COLUMNS,
         panel=(nic_panels.WIDTH, nic_panels.HEIGHT),
         chart=(step_chart.WIDTH, step_chart.HEIGHT),
         lane_width=step_picture.WIDTH,
@@ -80,7 +93,6 @@ def _environment() -> Environment:
         size=format_bytes,
         seconds=format_seconds,
         layers=layers_words,
-        changed=_changed,
     )
     return made
 
@@ -147,7 +159,17 @@ def _bars(report: RunReport) -> list[tuple[str, str, str, float]]:
     ]
 
 
-def _changed(counts: Mapping[str, int]) -> str:
-    """counts: as RunReport.changed has them."""
-    words = ((what.partition(" "), count) for what, count in counts.items())
-    return ", ".join(f"{action} {count} {kind}" for (action, _, kind), count in words)
+def _memory_of_many(peaks: Mapping[str, int]) -> str:
+    """Of few "", because each is shown."""
+    if len(peaks) <= MOST_WRITTEN:
+        return ""
+    by_size = sorted(peaks.items(), key=lambda item: item[1])
+    (least_at, least), (_, median), (most_at, most) = (
+        by_size[0],
+        by_size[len(peaks) // 2],
+        by_size[-1],
+    )
+    return (
+        f"{len(peaks)} of them: from {format_bytes(least)} ({least_at}) to {format_bytes(most)} "
+        f"({most_at}), the median {format_bytes(median)}; run.json has each."
+    )

@@ -6,69 +6,85 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from placewire.agent.contract.measurement import LinkMeasurement
+from placewire.controller.page.matrix import MOST_WRITTEN, Cell, Matrix, matrix, strength_percent
 from placewire.optimizer.quantities import format_bits_per_second
 
-# In a larger matrix a cell has no room for its rate, which is shown by its colour and its title.
-_MOST_SERVERS_WRITTEN = 8
-_PALEST_PERCENT = 12
+# So many of those that were not kept are listed.
+_MOST_BROKEN = 10
 
 
 @dataclass(frozen=True)
-class RateCell:
-    """strength_percent: how strong its colour is, by the promised rate."""
+class RateMap:
+    """matrices: by rail, in the order in which links name rails and servers. kept: how many.
+    highest: the highest promise, in words. spread: how far measured rates are off, in words.
+    broken: the worst of those that were not kept, where a matrix cannot say which."""
 
-    text: str
-    title: str
-    strength_percent: int
-    kept: bool
+    matrices: tuple[Matrix, ...]
+    kept: int
+    highest: str
+    spread: str
+    broken: tuple[str, ...]
 
-
-@dataclass(frozen=True)
-class RateMatrix:
-    """cells: a row for each of `sources`, in each a cell or None for each of `destinations`."""
-
-    rail: str
-    sources: tuple[str, ...]
-    destinations: tuple[str, ...]
-    cells: tuple[tuple[RateCell | None, ...], ...]
-    small: bool
+    @property
+    def small(self) -> bool:
+        return any(one.small for one in self.matrices)
 
 
-def rate_matrices(links: Sequence[LinkMeasurement]) -> tuple[RateMatrix, ...]:
-    """By rail, in the order in which `links` names rails and servers."""
+def rate_map(links: Sequence[LinkMeasurement]) -> RateMap:
     highest = max((link.promised_bits_per_second for link in links), default=0.0)
     servers = tuple(dict.fromkeys(end for link in links for end in (link.source, link.destination)))
-    small = len(servers) > _MOST_SERVERS_WRITTEN
-    made = []
+    servers = tuple(sorted(servers, key=_number_last))
+    small = len(servers) > MOST_WRITTEN
+    matrices = []
     for rail in dict.fromkeys(link.rail for link in links):
-        of_rail = {(link.source, link.destination): link for link in links if link.rail == rail}
-        sources = tuple(one for one in servers if any(s == one for s, _ in of_rail))
-        destinations = tuple(one for one in servers if any(d == one for _, d in of_rail))
-        rows = (
-            tuple(
-                None
-                if (link := of_rail.get((source, destination))) is None
-                else _cell(link, highest, small)
-                for destination in destinations
-            )
-            for source in sources
-        )
-        made.append(RateMatrix(rail, sources, destinations, tuple(rows), small))
-    return tuple(made)
+        cells = {
+            (link.source, link.destination): _cell(link, highest, small)
+            for link in links
+            if link.rail == rail
+        }
+        matrices.append(matrix(rail, servers, cells, small=small))
+    broken = sorted((link for link in links if not _kept(link)), key=_off)
+    off = [_off(link) for link in links]
+    return RateMap(
+        matrices=tuple(matrices),
+        kept=len(links) - len(broken),
+        highest=format_bits_per_second(highest),
+        spread=f"{min(off):+.1%} to {max(off):+.1%}" if off else "",
+        broken=tuple(_words(link) for link in broken[:_MOST_BROKEN]) if small else (),
+    )
 
 
-def _cell(link: LinkMeasurement, highest: float, small: bool) -> RateCell:
+def _number_last(name: str) -> tuple[str, int]:
+    """So that s2 is before s10, whichever sends first."""
+    word = name.rstrip("0123456789")
+    return word, int(name[len(word) :] or 0)
+
+
+def _kept(link: LinkMeasurement) -> bool:
+    return link.within_tolerance and not link.error
+
+
+def _off(link: LinkMeasurement) -> float:
+    promised = link.promised_bits_per_second
+    return link.measured_bits_per_second / promised - 1 if promised else 0.0
+
+
+def _cell(link: LinkMeasurement, highest: float, small: bool) -> Cell:
     promised, measured = link.promised_bits_per_second, link.measured_bits_per_second
-    strength = promised / highest if highest else 0.0
-    off = f" ({measured / promised - 1:+.1%})" if promised else ""
-    title = (
+    return Cell(
+        text="" if small else format_bits_per_second(measured),
+        title=_words(link),
+        strength_percent=strength_percent(promised / highest if highest else 0.0),
+        kept=_kept(link),
+    )
+
+
+def _words(link: LinkMeasurement) -> str:
+    promised, measured = link.promised_bits_per_second, link.measured_bits_per_second
+    off = f" ({_off(link):+.1%})" if promised else ""
+    words = (
         f"{link.source} to {link.destination} on {link.nic}: "
         f"promised {format_bits_per_second(promised)}, "
         f"measured {format_bits_per_second(measured)}{off}"
     )
-    return RateCell(
-        text="" if small else format_bits_per_second(measured),
-        title=f"{title}; {link.error}" if link.error else title,
-        strength_percent=round(_PALEST_PERCENT + (100 - _PALEST_PERCENT) * strength),
-        kept=link.within_tolerance and not link.error,
-    )
+    return f"{words}; {link.error}" if link.error else words

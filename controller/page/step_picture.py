@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from placewire.controller.page.chart import Scale
 from placewire.controller.records.report import RunReport, allocation_digest
 from placewire.optimizer.explain.parallelism import Stage, parallelism_words, stages
 from placewire.optimizer.graph.graph_file import load_graph
@@ -65,11 +66,12 @@ class Lane:
 
 @dataclass(frozen=True)
 class Timeline:
-    """source: `predicted` or `measured`."""
+    """source: `predicted` or `measured`. ticks: (pixel, words) of its axis."""
 
     source: str
     step: str
     lanes: tuple[Lane, ...]
+    ticks: tuple[tuple[float, str], ...]
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,9 @@ def _timeline(devices: tuple[TracedDevice, ...], placement: Placement, kinds: _K
                 f"computes {busy / longest:.0%} of the step" if longest > 0 else "",
             )
         )
-    return Timeline(devices[0].source, format_seconds(longest), tuple(lanes))
+    x = Scale(0.0, longest, WIDTH)
+    ticks = tuple((x.at(seconds), format_seconds(seconds)) for seconds in x.ticks(5))
+    return Timeline(devices[0].source, format_seconds(longest), tuple(lanes), ticks)
 
 
 def _computes(

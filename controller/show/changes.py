@@ -11,6 +11,7 @@ from rich.text import Text
 
 from placewire.agent.contract.messages import Previewed
 from placewire.agent.contract.state import Change
+from placewire.controller.show.few_names import MOST_NAMES, few_names
 from placewire.optimizer.quantities import format_bits_per_second, format_bytes
 from placewire.visible import visible
 
@@ -39,14 +40,16 @@ def previewed_lines(previewed: Mapping[str, Previewed], *, every_change: bool) -
     lines = []
     for servers in alike.values():
         some = changes[servers[0]]
-        lines += [_heading(", ".join(servers), some, len(servers) > 1), *_counted_lines(some)]
+        lines += [_heading(few_names(servers), some, len(servers)), *_counted_lines(some)]
     return [*lines, Text("--full shows each change", style="dim")]
 
 
-def _heading(server: str, changes: Sequence[Change], several: bool = False) -> Text:
+def _heading(server: str, changes: Sequence[Change], servers: int = 1) -> Text:
     count = Counter[str](change.action for change in changes)
     summary = ", ".join(f"{count[a]} to {a}" for a in _MARKS if count[a]) or "0 changes"
-    return Text.assemble((server, "bold"), f": {summary}{' on each' if several else ''}")
+    each = f" on each of {servers} servers" if servers > MOST_NAMES else " on each"
+    each = each if servers > 1 else ""
+    return Text.assemble((server, "bold"), f": {summary}{each}")
 
 
 def _counted_lines(changes: Sequence[Change]) -> list[Text]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 
 from placewire.controller.decide.decide import PlacementDecision
 from placewire.controller.show.console import table
+from placewire.controller.show.few_names import MOST_NAMES, few_names
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.quantities import format_bytes, format_seconds
+
+# How a copy of an operator for one micro-batch is called.
+_OF_MICRO_BATCH = re.compile(r"_m\d+$")
 
 
 def why(placement: Placement) -> list[str]:
@@ -51,7 +56,7 @@ def where_data_is(placement: Placement, notes: Mapping[str, Any]) -> list[str]:
     readers: dict[str, list[str]] = {}
     for name in notes["inputs"]:
         readers.setdefault(placement.operators[name], []).append(name)
-    read = "; ".join(f"{', '.join(names)} on {device}" for device, names in readers.items())
+    read = _readers_in_words(readers)
     tensors = (sent for message in placement.messages for sent in message.tensors)
     sent = sum(one.bytes for one in tensors if one.producer in notes["inputs"])
     if notes.get("buckets"):
@@ -62,6 +67,18 @@ def where_data_is(placement: Placement, notes: Mapping[str, Any]) -> list[str]:
         f"the loss is computed on {placement.operators[notes['loss']]}",
         f"{read}; {format_bytes(sent)} of it are sent on",
     ]
+
+
+def _readers_in_words(readers: Mapping[str, Sequence[str]]) -> str:
+    """readers: by device, the names of its inputs. In a step of many micro-batches these are too
+    many to be listed: then they are told without their micro-batches."""
+    if sum(map(len, readers.values())) <= MOST_NAMES:
+        return "; ".join(f"{', '.join(names)} on {device}" for device, names in readers.items())
+    parts: dict[str, int] = Counter(
+        _OF_MICRO_BATCH.sub("", name) for names in readers.values() for name in names
+    )
+    inputs = ", ".join(name if n == 1 else f"{n} parts of {name}" for name, n in parts.items())
+    return f"{inputs} on {few_names([*readers])}"
 
 
 def beside_tensors(notes: Mapping[str, Any]) -> list[str]:
@@ -85,10 +102,17 @@ def placement_table(placement: Placement) -> Table:
         words=("device",),
         figures=("operators", "sends a step", "receives a step"),
     )
+    idle = [device for device in placement.cluster.device_names if not count[device]]
+    told = [] if len(idle) <= MOST_NAMES else idle
     for device in placement.cluster.device_names:
-        made.add_row(
-            device, str(count[device]), format_bytes(sent[device]), format_bytes(received[device])
-        )
+        if device not in told:
+            made.add_row(
+                device, str(count[device]), format_bytes(sent[device]),
+                format_bytes(received[device]),
+            )  # fmt: skip
+    if told:
+        made.caption = f"{len(told)} further devices run nothing: {few_names(told)}"
+        made.caption_justify = "left"
     return made
 
 

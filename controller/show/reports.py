@@ -5,12 +5,17 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from placewire.controller.records.report import RailRow, RunReport
+from placewire.controller.records.report import RailRow, RunReport, TrafficRow
 from placewire.controller.show.console import table
 from placewire.optimizer.quantities import format_bytes, format_seconds
 
+# More rows than these are summed up by what sends.
+_MOST_ROWS = 40
 
-def traffic_table(report: RunReport) -> Table:
+
+def traffic_table(report: RunReport, *, every_row: bool = True) -> Table:
+    if not every_row and len(report.traffic) > _MOST_ROWS:
+        return _traffic_by_source(report)
     made = table(
         "Bytes of a step, planned and sent",
         words=("from", "to", "rail"),
@@ -20,6 +25,25 @@ def traffic_table(report: RunReport) -> Table:
         made.add_row(
             row.source, row.destination, row.rail,
             format_bytes(row.planned_bytes), format_bytes(row.sent_bytes),
+        )  # fmt: skip
+    return made
+
+
+def _traffic_by_source(report: RunReport) -> Table:
+    by_source: dict[str, list[TrafficRow]] = {}
+    for row in report.traffic:
+        by_source.setdefault(row.source, []).append(row)
+    made = table(
+        "Bytes of a step, planned and sent, by the device that sends",
+        words=("from",),
+        figures=("to", "planned", "sent"),
+    )
+    for source, rows in by_source.items():
+        destinations = len({row.destination for row in rows})
+        made.add_row(
+            source, f"{destinations} device{'s' if destinations > 1 else ''}",
+            format_bytes(sum(row.planned_bytes for row in rows)),
+            format_bytes(sum(row.sent_bytes for row in rows)),
         )  # fmt: skip
     return made
 

@@ -18,6 +18,7 @@ from placewire.controller.records.run_log import rank_mark
 from placewire.controller.show import placements, rates, reports
 from placewire.controller.show.changes import previewed_lines
 from placewire.controller.show.console import console
+from placewire.controller.show.few_names import counts_in_words
 from placewire.controller.show.outcomes import progress_line
 from placewire.controller.show.status import show_job, show_servers
 from placewire.controller.show.steps import Steps, reported
@@ -62,7 +63,8 @@ _IDLE_BYTES = 64 << 10
 
 class Show:
     """to_error: prints on standard error, so that standard output has nothing but JSON.
-    every_change: shows each change of a server, where they are many, too."""
+    every_change: shows each change of a server, each rate and each pair's bytes, where they are
+    many, too."""
 
     def __init__(self, *, to_error: bool = False, every_change: bool = True) -> None:
         self.console = console(to_error=to_error)
@@ -130,7 +132,8 @@ class Show:
         if not links:
             self.say("no rate is promised between servers; nothing to measure")
             return
-        self.console.print(rates.links_table(links))
+        for made in rates.links_tables(links, every_link=self._every_change):
+            self.console.print(made)
         for line in rates.link_errors(links):
             self.console.print(line)
 
@@ -198,7 +201,7 @@ class Show:
         self._tables(report)
         self.notes(report.notes)
         self._checkpoint(report)
-        changed = ", ".join(f"{server} {count}" for server, count in report.changes.items())
+        changed = counts_in_words(report.changes)
         kept = report.network == "kept"
         now = "stays as it is" if kept else "is back on its former state, read back"
         if not kept and any(note.startswith(NOT_AS_BEFORE) for note in report.notes):
@@ -231,7 +234,7 @@ class Show:
             if report.failure is None and not trained_together(report.rails):
                 self.say(NEXT_TO_NOTHING, style="yellow")
         if report.traffic:
-            self.console.print(reports.traffic_table(report))
+            self.console.print(reports.traffic_table(report, every_row=self._every_change))
         if report.buckets:
             self.console.print(reports.buckets_table(report))
         if report.predicted_step_seconds is not None:

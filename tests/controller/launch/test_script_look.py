@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from placewire.controller.launch.script_look import PROGRAM, asking, problem_in
+from placewire.controller.launch.script_look import PROGRAM, TOLD, asking, problem_in
 
 _RUN = "open('run', 'w')"
 _FILES = {
@@ -63,6 +63,38 @@ def test_a_module_is_found_and_not_run(folder: Path, script: str, is_found: bool
     assert (problem is None) == is_found
     assert problem is None or "is not found there by" in problem[0]
     assert not (folder / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "lacks"),
+    [
+        ([], ()),
+        (["env", "--unset=RANK"], ("RANK",)),
+        (["env", "--unset=MASTER_PORT", "--unset=GLOO_SOCKET_IFNAME"],
+         ("MASTER_PORT", "GLOO_SOCKET_IFNAME")),
+        (["env", "--ignore-environment"], TOLD),
+    ],
+)  # fmt: skip
+def test_a_command_that_does_not_pass_on_the_environment_is_told(
+    folder: Path, before: list[str], lacks: tuple[str, ...]
+) -> None:
+    """A container's command passes on what it is told to; its script would not find its peers."""
+    words = [*before, sys.executable]
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", PROGRAM, asking("train.py", words, {})],
+        cwd=folder, capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    problem = problem_in({**json.loads(done.stdout), "torch": True}, "train.py", words)
+    if not lacks:
+        assert problem is None
+    else:
+        assert problem is not None and f"does not pass on {', '.join(lacks)}: " in problem[0]
+
+
+@pytest.mark.parametrize("said", ["RANK", 7, {"RANK": 1}, None, ["PATH", ["RANK"]]])
+def test_an_answer_of_another_form_names_no_variable(said: object) -> None:
+    answer = {"script": True, "torch": True, "untold": said}
+    assert problem_in(answer, "train.py", ["python3"]) is None
 
 
 _EXTENDED = "__path__ = __import__('pkgutil').extend_path(__path__, __name__)"

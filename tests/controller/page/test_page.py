@@ -3,121 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.controller.cli import main
 from placewire.controller.page.page import report_page
 from placewire.controller.records.journal import Journal
 from placewire.controller.records.nic_use import NicUse, NicUseRow
-from placewire.controller.records.of_steps import ValidationRow
-from placewire.controller.records.report import FailureRow, RailRow, RunReport, allocation_digest
-from placewire.optimizer.graph.graph_file import save_graph
-from placewire.optimizer.graph.json_file import write_json
-from placewire.optimizer.placement import Placement, save_placement
-from placewire.optimizer.trace.document import trace_to_json
-from placewire.optimizer.trace.predicted import predicted_trace
-from tests.optimizer.cases import cluster
-from tests.optimizer.explain.test_parallelism import layered
-from tests.placements import placement_of
+from placewire.controller.records.report import FailureRow, RailRow
+from placewire.optimizer.placement import save_placement
+from tests.controller.page.elements import Elements
+from tests.controller.page.reports import a_report, link, placed
 
 ODD = "<script>alert(1)</script> \x1b[2J \u202e"
-_VOID = {"meta", "br"}
-
-
-def link(source: str, destination: str, measured: float = 99e6, **other: Any) -> LinkMeasurement:
-    return LinkMeasurement(
-        source=source, destination=destination, rail=other.pop("rail", "a"), nic="nic0",
-        queue_id=1, promised_bits_per_second=100e6, at_most_bits_per_second=100e6,
-        wire_bits_per_second=105e6, measured_bits_per_second=measured,
-        within_tolerance=measured > 90e6, **other,
-    )  # fmt: skip
-
-
-def a_report(**other: Any) -> RunReport:
-    known: dict[str, Any] = {
-        "plan_name": "small", "plan_digest": "d" * 64, "generations": {"s1": 1, "s2": 1},
-        "changes": {"s1": 3, "s2": 3}, "changed": {"s1": {"add queues": 2, "add bridges": 1}},
-        "sharing": "strict", "links": (), "network": "restored", "files": {},
-        "stage_seconds": {"stage": 1.0, "job": 9.0},
-    }  # fmt: skip
-    return RunReport(**{**known, **other})
-
-
-class Elements(HTMLParser):
-    """All elements of a page, each with the text up to the next one; refuses one that is not
-    closed, or closed in another's place."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None], str]] = []
-        self._open: list[str] = []
-        self.feed(page)
-        self.close()
-        assert not self._open, self._open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs), ""))
-        if tag not in _VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs), ""))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open and self._open.pop() == tag, tag
-
-    def handle_data(self, data: str) -> None:
-        if self.found:
-            tag, attributes, text = self.found[-1]
-            self.found[-1] = tag, attributes, text + data
-
-    def of(self, tag: str, kind: str = "") -> list[tuple[dict[str, str | None], str]]:
-        return [
-            (attributes, text.strip())
-            for name, attributes, text in self.found
-            if name == tag and kind in ["", *(attributes.get("class") or "").split()]
-        ]
-
-
-def placed(folder: Path, *, traced: bool = False) -> tuple[RunReport, Placement]:
-    """A report of four devices in data parallelism, with its files."""
-    graph = layered(4, 4)
-    devices = {
-        name: f"s{(k if micro_batch < 0 else micro_batch) % 4 + 1}/0"
-        for k, (name, micro_batch) in enumerate(
-            zip(graph.ids, graph.micro_batch.tolist(), strict=True)
-        )
-    }
-    placed = placement_of(graph, cluster(4), devices)
-    placement = placed.model_copy(update={"sharing": "unshaped"})
-    files = {"graph": folder / "graph.json", "placement": folder / "placement.json"}
-    save_graph(graph, files["graph"])
-    save_placement(placement, files["placement"])
-    if traced:
-        predicted = predicted_trace(graph, placement, [3, 4])
-        measured = (replace(device, source="measured") for device in predicted.devices)
-        document = trace_to_json(replace(predicted, devices=tuple(measured)))
-        files["trace"] = folder / "trace.json"
-        write_json(files["trace"], document)
-    report = a_report(
-        operators=graph.operator_count, devices=placement.devices_used,
-        files={name: str(file) for name, file in files.items()},
-        allocation_digest=allocation_digest(placement),
-        predicted_step_seconds=2.0, bound_seconds=1.5, single_device_seconds=6.0,
-        step_seconds=(3.0, 2.1, 2.2, 2.1), measured_step_seconds=2.1, losses=(4.0, None, 2.0, 1.0),
-        metrics={"accuracy": (0.1, 0.2, 0.3, 0.4)},
-        validations=tuple(
-            ValidationRow(step=k, batches=2, loss=3.0 / k, metrics={"accuracy": 0.1 * k}, seconds=1)
-            for k in (2, 4)
-        ),
-    )  # fmt: skip
-    return report, placement
 
 
 def test_nothing_of_others_is_obeyed_and_no_request_leaves_the_page() -> None:
