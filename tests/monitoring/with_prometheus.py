@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -162,10 +163,11 @@ def test_all_that_the_dashboard_asks_is_answered_of_a_run_in_a_lab(
             for group in server.get("rules")["groups"]:
                 for rule in group["rules"]:
                     assert rule["health"] == "ok", rule
-            os.kill(lab.ranks()[-1], 9)
+            os.kill(lab.ranks()[-1], signal.SIGKILL)
+            run.wait()
         finally:
             if run.poll() is None:
-                run.send_signal(2)
+                run.send_signal(signal.SIGINT)
             run.wait()
             reading.join()
         assert "was killed by SIGKILL" in "".join(printed), "".join(printed)[-2000:]
