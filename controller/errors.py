@@ -103,7 +103,8 @@ class ChangeUnderWay(UsageError):
         super().__init__(
             f"another change is under way: {holder}",
             where=where,
-            remedy="agents dial in to that controller; wait for it to end",
+            remedy="agents dial in to that controller; wait for it to end, or interrupt it: "
+            "`controller attach PLAN --stop`, where it was begun with --detach",
         )
         self.holder = holder
 

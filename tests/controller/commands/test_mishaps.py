@@ -71,6 +71,7 @@ def test_a_second_change_is_told_who_makes_the_first(cluster: MemoryCluster) -> 
         assert second.code == 2, second.output
         assert f"another change is under way: process {first.pid}, since" in second.output
         assert "wait for it to end" in second.output
+        assert "controller attach PLAN --stop" in second.output, "a terminal may not be there"
         status = cluster.run("status", plan, "--json")
         under_way = status.document["under_way"]
         assert under_way["holder"].startswith(f"process {first.pid}, since")
