@@ -24,6 +24,8 @@ from placewire.controller.lab.switches import database_remote, run_directory
 from placewire.controller.lab.system import NAMESPACE_DIRECTORY, inside, marked_environment
 
 _CERTIFICATE_SECONDS = 30 * 86_400.0
+# For so long no agent at all may dial. All begin at once and share this machine's processors, so
+# that the last of many dials long after the first.
 _DIAL_SECONDS = 60.0
 
 
@@ -127,7 +129,8 @@ def _await_dialling(listener: socket.socket, daemons: Sequence[_Daemon]) -> None
             if selector.select(timeout=0.1):
                 caller, (address, _) = listener.accept()
                 caller.close()
-                silent.pop(address, None)
+                if silent.pop(address, None) is not None:
+                    deadline = time.monotonic() + _DIAL_SECONDS
             for daemon in silent.values():
                 if daemon.process.poll() is not None or time.monotonic() > deadline:
                     raise AgentUnreachable([daemon.server.name], why=_said(daemon))
