@@ -8,9 +8,10 @@ from typing import NamedTuple
 from placewire.optimizer.bounds.bound import ROUNDING, Bound
 from placewire.optimizer.bounds.contradiction import contradiction_bound, limits_of
 from placewire.optimizer.bounds.cuts import cut_bound
-from placewire.optimizer.bounds.load import load_between, share_of_load
+from placewire.optimizer.bounds.load import all_alike, load_between, share_of_load
 from placewire.optimizer.bounds.paths import path_bound, unit_bound
 from placewire.optimizer.bounds.relaxation import relax
+from placewire.optimizer.bounds.waiting import waiting_bound
 from placewire.optimizer.problem import Problem
 
 _KEPT = "_lower_bounds"
@@ -57,6 +58,8 @@ def _lower_bound(problem: Problem) -> Bound:
     else:
         limits = limits_of(problem, work)
         found.append(cut_bound(problem, relaxation, limits.held_bytes))
+        if all_alike(problem.seconds):
+            found.append(waiting_bound(relaxation))
         proven = max(bound.seconds for bound in found)
         found.append(contradiction_bound(relaxation, limits, proven))
     best = max(found, key=lambda bound: bound.seconds)

@@ -316,3 +316,31 @@ def test_no_bound_exceeds_the_optimum_within_tight_memories(drawn, sharing):
     tight = drawn.cluster.model_copy(update={"servers": servers})
     problem = Problem(drawn.graph, tight, sharing, "contended")
     assert lower_bound(problem).seconds <= simulated_optimum(problem) * (1 + 1e-9)
+
+
+def test_devices_wait_for_what_one_of_them_has():
+    # All that is made of W takes 12 s. W is sent in 2 s, so that three of four devices begin at 2 s
+    # or later: 2 + 2 + 2 + 12 s over four of them. No path and no load says more than 3 s.
+    readers = [f"r{k}" for k in range(12)]
+    made = graph({"W": 0.0, **dict.fromkeys(readers, 1.0)}, [("W", readers, 2_000_000)])
+    bound = lower_bound(Problem(made, cluster(4), "job"))
+    assert bound.seconds == pytest.approx((12 + 3 * 2) / 4)
+    assert "wait" in bound.reason
+
+
+def test_devices_that_wait_too_long_are_not_counted():
+    # Nothing is gained by a second device, to which W takes 20 s.
+    readers = [f"r{k}" for k in range(12)]
+    made = graph({"W": 0.0, **dict.fromkeys(readers, 1.0)}, [("W", readers, 20_000_000)])
+    assert lower_bound(Problem(made, cluster(4), "job")).seconds == pytest.approx(12.0)
+
+
+def test_gradients_make_devices_end_early():
+    # G, on one device, reads what all others make, 2 s each, and takes 1 s.
+    made = graph(
+        {**{f"m{k}": 1.0 for k in range(12)}, "G": 1.0},
+        [(f"m{k}", ["G"], 2_000_000) for k in range(12)],
+    )
+    bound = lower_bound(Problem(made, cluster(4), "job"))
+    assert bound.seconds == pytest.approx((12 + 1 + 3 * 3) / 4)
+    assert "wait" in bound.reason
