@@ -56,14 +56,16 @@ Scalars = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Program:
-    """load(step) returns a step's data, untimed. run(data) runs the step and returns those scalars
-    by name that this rank reports. recorder: told of each step. checkpoints: where the job keeps
-    any. notes: what the user should know of the start. held_bytes(): of what stays between steps.
+    """load(step) returns a step's data, untimed. begin_step(step) returns when all ranks have
+    loaded theirs. run(data) runs the step and returns those scalars by name that this rank reports.
+    recorder: told of each step. checkpoints: where the job keeps any. notes: what the user should
+    know of the start. held_bytes(): of what stays between steps.
     """
 
     structure_hash: str
     load: Callable[[int], Tensors]
     run: Callable[[Tensors], Scalars]
+    begin_step: Callable[[int], object]
     recorder: Recorder
     checkpoints: Checkpoints | None = None
     notes: tuple[str, ...] = ()
@@ -218,6 +220,7 @@ def _placed(
         captured.operators.structure_hash,
         buckets.load,
         run,
+        lambda step: buckets.begin_step(buckets.bucket, f"batches({step})"),
         recorder,
         checkpoints,
         notes,
@@ -247,7 +250,9 @@ def _replayed(
         replay_step(actions, watched, payload, recorder)
         return {}
 
-    return Program(graph.structure_hash, lambda step: (), run, recorder)
+    return Program(
+        graph.structure_hash, lambda step: (), lambda step: transport.begin_step(), run, recorder
+    )
 
 
 def _numbers(reported: Scalars) -> tuple[float | None, dict[str, float]]:
@@ -266,7 +271,7 @@ def _run_steps(
     with torch.no_grad():
         for step in range(beginning.step, spec.steps):
             data = program.load(step)
-            transport.begin_step()
+            program.begin_step(step)
             start = time.perf_counter()
             program.recorder.begin(step, start)
             if reading is None or program.recorder.is_needed or not program.is_first_bucket():
