@@ -7,13 +7,12 @@ the cluster in optimizer/cluster_plan/checks.py.
 from __future__ import annotations
 
 import importlib.machinery
-import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from placewire.agent.contract.entries import bridge_name
+from placewire.controller.plan.model_source import binds, locate_module
 from placewire.job.contract.interpreter import runs_modules
 from placewire.job.contract.rdma import rdma_choices
 from placewire.optimizer.capture.errors import CaptureError
@@ -232,7 +231,7 @@ def _code_mistakes(job: Job, base: Path) -> Iterator[Mistake]:
         return
     module, function = path
     roots = [job.workdir or str(Path.cwd()), str(base)]
-    source = _locate_module(module, roots)
+    source = locate_module(module, roots)
     if source is None:
         yield "job.model", f"module {shown(module)} is not found in {', '.join(roots)} or sys.path"
         return
@@ -244,8 +243,8 @@ def _code_mistakes(job: Job, base: Path) -> Iterator[Mistake]:
     except OSError as error:
         yield "job.model", f"{source} cannot be read: {error.strerror}"
         return
-    if not re.search(rf"^(?:def\s+{function}\s*\(|{function}\s*[:=])", text, re.M):
-        yield "job.model", f"{source} defines no function {shown(function)} at its top level"
+    if not binds(text, function):
+        yield "job.model", f"{source} has no function {shown(function)} at its top level"
 
 
 def _exists(path: Path, kind: Callable[[Path], bool]) -> bool:
@@ -255,14 +254,3 @@ def _exists(path: Path, kind: Callable[[Path], bool]) -> bool:
         return kind(path)
     except (OSError, RuntimeError):
         return False
-
-
-def _locate_module(module: str, roots: list[str]) -> Path | None:
-    """Returns the module's source file, found without importing any part of the module."""
-    search: list[str] | None = [*roots, *sys.path]
-    for part in module.split("."):
-        spec = importlib.machinery.PathFinder.find_spec(part, search)
-        if spec is None:
-            return None
-        search = list(spec.submodule_search_locations or [])
-    return Path(spec.origin) if spec is not None and spec.origin else None

@@ -6,11 +6,11 @@ where no step was run, by how many were expected.
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from placewire.controller.records.of_steps import typical_step
 from placewire.frozen import Frozen
 from placewire.job.contract.specification import RankEvent, StepDone
 
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 class BucketRow(Frozen):
     """share: the part of the job's steps that was expected to have a batch of this bucket. steps:
-    how many of the run's had. measured_step_seconds: the median of these, without the run's first
-    step where there are others; None where there is none whose time is to be believed."""
+    how many of the run's had. measured_step_seconds: the median of these without the first, which
+    warms up the bucket's own program, unless it is alone; None where there is none whose time is to
+    be believed."""
 
     name: str
     share: float
@@ -46,9 +47,6 @@ def bucket_rows(
     taken: dict[str | None, list[float]] = defaultdict(list)
     for step, seconds in zip(steps, times, strict=False):
         taken[told.get(step)].append(seconds)
-    # The run's first step warms up, and counts only where it is alone.
-    if times and len(some := taken[told.get(steps.start)]) > 1:
-        del some[0]
     return tuple(
         BucketRow(
             name=name,
@@ -57,7 +55,7 @@ def bucket_rows(
             predicted_step_seconds=one.step_seconds,
             bound_seconds=one.bound_seconds,
             single_device_seconds=one.best_single_device_seconds,
-            measured_step_seconds=statistics.median(taken[name]) if taken[name] else None,
+            measured_step_seconds=typical_step(taken[name]),
         )
         for name, one in placements.items()
     )

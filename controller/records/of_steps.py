@@ -76,4 +76,5 @@ def validations(events: Sequence[RankEvent]) -> tuple[ValidationRow, ...]:
 
 
 def typical_step(steps: Sequence[float]) -> float | None:
+    """The median without the first, which warms up, unless it is alone; None of no step."""
     return statistics.median(steps[1:] if len(steps) > 1 else steps) if steps else None

@@ -125,7 +125,8 @@ class RunReport(Frozen):
     report. A script that places itself has no operators and no prediction; rails says how it used
     its NICs. nic_use: None in a former release's report, and of a job that was too short. notes:
     what else is to be known of this report, in sentences. buckets: of a job whose batches have
-    several shapes; predicted, bound and measured step are then means over them."""
+    several shapes; predicted, bound and measured step are then means over them, of which the
+    measured one leaves out each bucket's first step."""
 
     version: Literal[1] = 1
     plan_name: str

@@ -35,7 +35,8 @@ class Steps:
             return None
         of_step = self._under_way.pop(event.step).values()
         losses = [one.loss for one in of_step if one.loss is not None]
-        metrics = {name: value for one in of_step for name, value in one.metrics.items()}
+        # In one order, whichever rank's event comes first.
+        metrics = dict(sorted(pair for one in of_step for pair in one.metrics.items()))
         seconds = max(one.seconds for one in of_step)
         loss = losses[0] if losses else None
         return Step(event.step, seconds, loss, metrics, event.bucket)

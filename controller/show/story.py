@@ -146,7 +146,7 @@ class Show:
             if (step := self._steps.ended(event)) is not None:
                 told = reported(step.loss, step.metrics)
                 bucket = "" if step.bucket is None else f" ({step.bucket})"
-                self.progress(f"step {step.number}{bucket}: {step.seconds:.3f} s{told}")
+                self.say(f"  step {step.number}{bucket}: {step.seconds:.3f} s{told}")
         elif isinstance(event, Started | Resumed):
             self.progress(
                 f"rank {event.rank} runs, pid {event.pid}"
@@ -154,14 +154,14 @@ class Show:
                 else f"resumed after {event.step} steps, from {event.path}"
             )
             for note in event.notes:
-                self.progress(f"  {note}")
+                self.say(f"    {note}")
         elif isinstance(event, Noted):
             for note in event.notes:
                 self.say(f"rank {event.rank}: {note}")
         elif isinstance(event, Validated):
             batches = f"{event.batches} batch{'es' if event.batches > 1 else ''}"
-            self.progress(
-                f"validation after {event.step} steps: {batches} in {event.seconds:.2f} s"
+            self.say(
+                f"  validation after {event.step} steps: {batches} in {event.seconds:.2f} s"
                 + reported(event.loss, event.metrics)
             )
         elif isinstance(event, Saved):

@@ -37,7 +37,7 @@ class Buckets:
     ) -> None:
         """placement, messages: of the first bucket. watched: the transport, as programs use it.
         Raises JobError where a bucket has no placement, or one that does not go with the first."""
-        self._captured, self._transport = captured, transport
+        self._model, self._captured, self._transport = spec.model, captured, transport
         self.placements = {captured.bucket: placement, **_placements(spec, captured)}
         self.messages = {captured.bucket: messages}
         self.first = lower(captured, placement, spec.device, messages, watched)
@@ -77,6 +77,26 @@ class Buckets:
         self.program.tell(step)
         return tuple(batch[position] for position in self.program.inputs)
 
+    def begin_step(self, bucket: str, batch: str) -> None:
+        """Begins a step of the transport. batch: as the user calls it, like `batches(3)`; it is of
+        that bucket here. Raises JobError where it is of another one on another rank."""
+        names = [*self.placements]
+        if len(names) == 1:
+            self._transport.begin_step()
+            return
+        devices: dict[str, list[str]] = {}
+        chosen = self._transport.begin_step(names.index(bucket))
+        used = self.placements[names[0]].devices_used
+        for device, number in zip(used, chosen, strict=True):
+            devices.setdefault(names[number], []).append(device)
+        if len(devices) > 1:
+            each = "; ".join(f"{name!r} on {', '.join(some)}" for name, some in devices.items())
+            raise JobError(
+                f"{batch} of {self._model} is not of the same bucket on all ranks: {each}",
+                "let it return the same batch for the same number in every process: draw by a "
+                "generator that is seeded with this number, and have the same data on every server",
+            )
+
 
 def _placements(spec: RankSpec, captured: CapturedStep) -> Mapping[str, Placement]:
     if spec.bucket_files.keys() != captured.buckets.keys():
@@ -84,8 +104,7 @@ def _placements(spec: RankSpec, captured: CapturedStep) -> Mapping[str, Placemen
         raise JobError(
             f"beside {captured.bucket!r} {spec.model} has buckets {known or 'none'}, and there are "
             f"placements for {told or 'none'}",
-            "make the model's sources the same on every server; `controller apply` runs a model "
-            "with buckets, `controller evaluate` does not",
+            "make the model's sources the same on every server",
         )
     if spec.bucket_files and spec.trace is not None:
         raise JobError(

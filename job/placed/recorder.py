@@ -200,8 +200,8 @@ class _WatchedTransport:
     def expect(self, messages: RankMessages) -> None:
         self._inner.expect(messages)
 
-    def begin_step(self) -> None:
-        self._inner.begin_step()
+    def begin_step(self, told: int | None = None) -> tuple[int, ...]:
+        return self._inner.begin_step(told)
 
     def send(self, message: RankMessage, wire: torch.Tensor) -> None:
         self._recorder.queued(message, time.perf_counter())

@@ -42,6 +42,7 @@ from placewire.job.transport.connecting import connect
 from placewire.job.transport.rendezvous import open_store, report_failure
 from placewire.job.transport.transport import Alone, Transport
 from placewire.optimizer.capture.allocations import weigh, workspace_bytes
+from placewire.optimizer.capture.capture_options import CaptureOptions
 from placewire.optimizer.capture.memory import MemoryMeter
 from placewire.optimizer.capture.metrics import LOSS
 from placewire.optimizer.capture.partial_values import capture_part
@@ -59,13 +60,15 @@ _TELL_MEMORY_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Program:
-    """load(step) returns a step's data, untimed. run(data) runs the step and returns those scalars
-    by name that this rank reports. recorder: told of each step. checkpoints: where the job keeps
-    any. notes: what the user should know of the start. held_bytes(): of what stays between steps.
+    """load(step) returns a step's data, untimed. begin_step(step) returns when all ranks have
+    loaded theirs. run(data) runs the step and returns those scalars by name that this rank reports.
+    recorder: told of each step. checkpoints: where the job keeps any. notes: what the user should
+    know of the start. held_bytes(): of what stays between steps.
     """
 
     structure_hash: str
     load: Callable[[int], Tensors]
+    begin_step: Callable[[int], object]
     run: Callable[[Tensors], Scalars]
     recorder: Recorder
     checkpoints: Checkpoints | None = None
@@ -168,7 +171,7 @@ def _placed(
     choice = OptimizerChoice.of(spec.optimizer.model_dump())
     device_type = use_device(spec, placement)
     others = spec.rank == 0 and spec.checkpoint is not None
-    part = capture_part(
+    asked = CaptureOptions(
         spec.model,
         spec.batch,
         choice,
@@ -178,9 +181,9 @@ def _placed(
         device_type,
         spec.shards,
         spec.recompute,
-        wanted=placement.order[spec.device],
-        others=others,
+        spec.bucket,
     )
+    part = capture_part(asked, wanted=placement.order[spec.device], others=others)
     captured = part.step
     recorder = Recorder(spec, placement)
     watched = recorder.around(transport)
@@ -220,6 +223,7 @@ def _placed(
     return Program(
         captured.operators.structure_hash,
         buckets.load,
+        lambda step: buckets.begin_step(buckets.bucket, f"batches({step})"),
         run,
         recorder,
         checkpoints,
@@ -250,7 +254,9 @@ def _replayed(
         replay_step(actions, watched, payload, recorder)
         return {}
 
-    return Program(graph.structure_hash, lambda step: (), run, recorder)
+    return Program(
+        graph.structure_hash, lambda step: (), lambda step: transport.begin_step(), run, recorder
+    )
 
 
 def _numbers(reported: Scalars) -> tuple[float | None, dict[str, float]]:
@@ -270,7 +276,7 @@ def _run_steps(
     with torch.no_grad():
         for step in range(beginning.step, spec.steps):
             data = program.load(step)
-            transport.begin_step()
+            program.begin_step(step)
             start = time.perf_counter()
             program.recorder.begin(step, start)
             if reading is None or program.recorder.is_needed or not program.is_first_bucket():

@@ -102,7 +102,7 @@ class Validation:
         numbers: dict[str, list[float]] = {}
         for m in range(count):
             program.tell(batch * count + m)
-            self._transport.begin_step()
+            self._training.begin_step(bucket, f"validation({batch})")
             reported = program.module(*(given[m * of_one + k] for k in program.inputs))
             self._transport.end_step()
             for name, value in reported.items():

@@ -23,7 +23,13 @@ from placewire.job.messages.rank_messages import MOST_TAG, RankMessage, RankMess
 from placewire.job.messages.send_queues import RailQueue, Waiting
 from placewire.job.transport.outbox import Outbox
 from placewire.job.transport.tcp_connections import Backlog
-from placewire.job.transport.transport import Watcher, check_size, first_line, lost
+from placewire.job.transport.transport import (
+    Watcher,
+    check_size,
+    first_line,
+    lost,
+    meet_before_step,
+)
 
 # Long enough for gloo to notice that nobody answers a receive, as _end_waits() needs it.
 _AT_ONCE = timedelta(milliseconds=1)
@@ -85,7 +91,7 @@ class GlooTransport:
     def report_to(self, watcher: Watcher) -> None:
         self._outbox.watcher = watcher
 
-    def begin_step(self) -> None:
+    def begin_step(self, told: int | None = None) -> tuple[int, ...]:
         try:
             for message in self._messages.receives:
                 wire = torch.empty(message.bytes, dtype=torch.uint8)
@@ -97,7 +103,7 @@ class GlooTransport:
                     for part in message.parts
                 ]
                 self._posted[message.index] = (wire, works)
-            dist.barrier()
+            return meet_before_step(told)
         except RuntimeError as error:
             raise lost(None, error) from error
 

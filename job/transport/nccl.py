@@ -24,7 +24,13 @@ from placewire.job.errors import JobError
 from placewire.job.messages.rank_messages import RankMessage, RankMessages
 from placewire.job.messages.receive_window import ReceiveWindow
 from placewire.job.transport.nccl_environment import nccl_environment
-from placewire.job.transport.transport import Watcher, check_size, first_line, lost
+from placewire.job.transport.transport import (
+    Watcher,
+    check_size,
+    first_line,
+    lost,
+    meet_before_step,
+)
 
 UNVERIFIED = "NCCL transport: unverified on several GPUs"
 WINDOW_BYTES = 256 * 1024 * 1024
@@ -116,11 +122,11 @@ class NcclTransport:
     def report_to(self, watcher: Watcher) -> None:
         """Does nothing: the host does not see when messages leave the device."""
 
-    def begin_step(self) -> None:
+    def begin_step(self, told: int | None = None) -> tuple[int, ...]:
         try:
             self._post(self._window.begin())
             torch.cuda.synchronize(self._device)
-            dist.barrier()
+            return meet_before_step(told)
         except RuntimeError as error:
             raise lost(None, error) from error
 

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Protocol
 
 import torch
+import torch.distributed as dist
 
 from placewire.job.errors import JobError
 from placewire.job.messages.rank_messages import RankMessage, RankMessages
@@ -31,8 +32,9 @@ class Transport(Protocol):
     def expect(self, messages: RankMessages) -> None:
         """Sets the messages of a step, from the next step on."""
 
-    def begin_step(self) -> None:
-        """Posts the step's receives, and returns when all ranks have called it."""
+    def begin_step(self, told: int | None = None) -> tuple[int, ...]:
+        """Posts the step's receives, and returns when all ranks have called it. told: where every
+        rank gives a number, those of all ranks are returned, else nothing."""
 
     def send(self, message: RankMessage, wire: torch.Tensor) -> None:
         """wire: uint8[bytes]; must not change before complete() or end_step() returns."""
@@ -61,8 +63,8 @@ class Alone:
     def expect(self, messages: RankMessages) -> None:
         pass
 
-    def begin_step(self) -> None:
-        pass
+    def begin_step(self, told: int | None = None) -> tuple[int, ...]:
+        return () if told is None else (told,)
 
     def send(self, message: RankMessage, wire: torch.Tensor) -> None:
         raise JobError(f"a single rank was asked to send {message.producer!r}")
@@ -78,6 +80,17 @@ class Alone:
 
     def close(self) -> None:
         pass
+
+
+def meet_before_step(told: int | None) -> tuple[int, ...]:
+    """The barrier of all ranks, over gloo; what Transport.begin_step returns."""
+    if told is None:
+        dist.barrier()
+        return ()
+    own = torch.tensor([told])
+    everybody = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(everybody, own)  # A rank gets the last number when all have called it.
+    return tuple(int(one) for one in everybody)
 
 
 def check_size(message: RankMessage, wire: torch.Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
@@ -25,8 +26,8 @@ class GradientScaler:
 
     def __post_init__(self) -> None:
         admitted = {
-            "init_scale": (self.init_scale > 0, "more than 0"),
-            "growth_factor": (self.growth_factor > 1, "more than 1"),
+            "init_scale": (0 < self.init_scale < math.inf, "a finite number above 0"),
+            "growth_factor": (1 < self.growth_factor < math.inf, "a finite number above 1"),
             "backoff_factor": (0 < self.backoff_factor < 1, "more than 0 and less than 1"),
             "growth_interval": (
                 isinstance(self.growth_interval, int) and self.growth_interval > 0,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -51,6 +51,11 @@ class ParameterGroup:
         match = document.get("match")
         if not isinstance(match, list | tuple) or not match:
             raise TypeError("each of groups needs a list `match` of patterns")
+        known = [one.name for one in fields(ParameterGroup)]
+        for key in document:
+            if key not in known:
+                hint = f"; as options: {{{key}: …}}" if key in ("weight_decay", "momentum") else ""
+                raise TypeError(f"one of groups has {key!r}; it takes {', '.join(known)}{hint}")
         return ParameterGroup(**{**document, "match": tuple(match)})
 
     @property
@@ -62,7 +67,20 @@ class ParameterGroup:
         return f"{'|'.join(self.match)}({own})"
 
     def has(self, parameter: str) -> bool:
-        return any(fnmatchcase(parameter, tail) for one in self.match for tail in (one, f"*.{one}"))
+        return any(_fits(parameter, pattern) for pattern in self.match)
+
+
+def _what_there_is(parameters: Sequence[str], pattern: str) -> str:
+    """Parameters that differ from the pattern in capitals alone, or else some of all."""
+    lower = pattern.lower()
+    near = [name for name in parameters if _fits(name.lower(), lower)]
+    if near:
+        return f"; capital letters count, and there is {near[0]}"
+    return f"; the model has {', '.join(parameters[:_NAMED])}, …"
+
+
+def _fits(parameter: str, pattern: str) -> bool:
+    return any(fnmatchcase(parameter, one) for one in (pattern, f"*.{pattern}"))
 
 
 @dataclass(frozen=True)
@@ -125,15 +143,15 @@ class OptimizerChoice:
         return replace(self, groups=())
 
     def require_all_used(self, parameters: Sequence[str]) -> None:
-        """Raises CaptureError where a group has none of the trained parameters, as by a typing
-        error."""
+        """Raises CaptureError where a pattern of a group fits none of the trained parameters, as by
+        a typing error."""
         for k, group in enumerate(self.groups):
-            if not any(group.has(name) for name in parameters):
-                some = ", ".join(parameters[:_NAMED])
-                raise CaptureError(
-                    f"optimizer groups[{k}]: no trained parameter is called like "
-                    f"{' or '.join(map(repr, group.match))}; the model has {some}, …"
-                )
+            for pattern in group.match:
+                if not any(_fits(name, pattern) for name in parameters):
+                    raise CaptureError(
+                        f"job.optimizer.groups[{k}]: no trained parameter is called like "
+                        f"{pattern!r}{_what_there_is(parameters, pattern)}"
+                    )
 
     @property
     def rescales(self) -> bool:

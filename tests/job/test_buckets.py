@@ -28,7 +28,7 @@ from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.placement import Placement, save_placement
 from tests.job.eager_validated import Means, trained_and_validated
-from tests.job.ranks import Rank, run_ranks, start_ranks
+from tests.job.ranks import LONGEST_SECONDS, Rank, run_ranks, start_ranks
 from tests.job.test_checkpoint import ADAMW
 from tests.models.lengths import TURNS
 from tests.placements import cluster_of, placement_of, random_devices
@@ -188,11 +188,31 @@ def test_a_batch_of_no_bucket_ends_the_job_and_is_named(
     found = placements(captured, 2)
     asked = options(tmp_path, found, model="tests.models.lengths:of_another_length")
     ranks = start_ranks(found["12"], tmp_path, ("a", "b"), **asked)
-    assert [rank.finish(120) for rank in ranks] == [1, 1]
+    assert [rank.finish(LONGEST_SECONDS) for rank in ranks] == [1, 1]
     for rank in ranks:
         assert len(rank.step_seconds) == 2
         assert "batches(2) returned int64[4, 7], int64[4, 7]" in rank.failed.what
         assert "'5' has int64[4, 5], int64[4, 5]" in rank.failed.what
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "steps_done"),
+    [("otherwise_drawn", "batches(2)", 2), ("otherwise_validated", "validation(1)", EVERY)],
+)
+def test_batches_that_differ_between_ranks_end_the_job_and_are_named(
+    tmp_path: Path, captured: CapturedStep, model: str, batch: str, steps_done: int
+) -> None:
+    found = placements(captured, 3)
+    asked = options(tmp_path, found, last={"model": f"tests.models.lengths:{model}"})
+    ranks = start_ranks(found["12"], tmp_path, ("a", "b"), **asked)
+    assert [rank.finish(LONGEST_SECONDS) for rank in ranks] == [1, 1, 1]
+    devices = [rank.spec.device for rank in ranks]
+    ours, theirs = ("5", "12") if batch == "batches(2)" else ("8", "5")
+    each = f"{ours!r} on {devices[0]}, {devices[1]}; {theirs!r} on {devices[2]}"
+    for rank in ranks:
+        assert len(rank.step_seconds) == steps_done
+        assert f"{batch} of tests.models.lengths:" in rank.failed.what
+        assert f"is not of the same bucket on all ranks: {each}" in rank.failed.what
 
 
 @pytest.mark.parametrize("wrong", ["one is missing", "another owner", "trace"])
@@ -210,7 +230,7 @@ def test_what_does_not_go_together_is_refused_before_the_first_step(
     else:
         more["trace"] = TraceSpec(folder=str(tmp_path), steps=1)
     ranks = start_ranks(found["12"], tmp_path, ("a", "b"), **options(tmp_path, found, **more))
-    assert [rank.finish(120) for rank in ranks] == [1, 1]
+    assert [rank.finish(LONGEST_SECONDS) for rank in ranks] == [1, 1]
     said = {
         "one is missing": "beside '12' tests.models.lengths:training_step has buckets '5', '8', "
         "and there are placements for '8'",

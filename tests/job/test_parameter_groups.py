@@ -98,11 +98,16 @@ def test_what_is_updated_alike_lies_together() -> None:
     assert len({code.choice_of(choice, node).signature for node in code.members}) > 1
 
 
-def test_a_group_without_parameters_is_refused() -> None:
-    groups = (*GROUPS, ParameterGroupSpec(match=("*.wieght", "biass")))
+def test_a_pattern_without_parameters_is_refused() -> None:
+    groups = (*GROUPS, ParameterGroupSpec(match=("*.weight", "biass")))
     choice = OptimizerChoice.of(OptimizerSpec(groups=groups).model_dump())
-    with pytest.raises(CaptureError, match=r"groups\[2\]: no trained .*'\*\.wieght' or 'biass'"):
+    with pytest.raises(CaptureError, match=r"groups\[2\]: no trained .* 'biass'; the model has"):
         capture(MODEL, 4, choice, 0)
+    choice = OptimizerChoice.of({"groups": [{"match": ["bias", "*norm.weight"]}]})
+    capitals = r"'\*norm\.weight'; capital letters count, and there is a\.LayerNorm\.weight"
+    with pytest.raises(CaptureError, match=capitals):
+        choice.require_all_used(["a.bias", "a.LayerNorm.weight"])
+    choice.require_all_used(["a.bias", "a.norm.weight"])
     with pytest.raises(CaptureError, match="no option 'momentum'"):
         OptimizerChoice.of({"groups": [{"match": ["*"], "options": {"momentum": 0.9}}]})
 
@@ -111,6 +116,12 @@ def test_a_group_without_parameters_is_refused() -> None:
 def test_a_group_that_says_nothing_is_no_traceback(group: dict[str, Any]) -> None:
     with pytest.raises(CaptureError, match=r"--optimizer .*(`match`|'l').* accepted: "):
         parse_optimizer(json.dumps({"groups": [group]}))
+
+
+def test_where_a_group_s_weight_decay_stands_is_told() -> None:
+    """A plan has it beside the options."""
+    with pytest.raises(CaptureError, match=r"takes match, lr, options; as options: \{"):
+        parse_optimizer('{"groups": [{"match": ["bias"], "weight_decay": 0}]}')
 
 
 def test_a_plan_says_groups() -> None:

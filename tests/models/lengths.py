@@ -107,6 +107,22 @@ def of_another_length(batch: int, seed: int) -> TrainingStep:
     return replace(step, batches=batches)
 
 
+def otherwise_drawn(batch: int, seed: int) -> TrainingStep:
+    """Its third batch has another length than training_step's."""
+    step = training_step(batch, seed)
+
+    def batches(number: int) -> Tensors:
+        return batch_of(batch, 12, 0) if number == 2 else step.batches(number)
+
+    return replace(step, batches=batches)
+
+
+def otherwise_validated(batch: int, seed: int) -> TrainingStep:
+    """Its second batch of a validation has another length than training_step's."""
+    step = training_step(batch, seed)
+    return replace(step, validation=lambda number: batch_of(batch, 5, number))
+
+
 def without_a_weight(batch: int, seed: int) -> TrainingStep:
     torch.manual_seed(seed)
     return replace(training_step(batch, seed), model=OnlyLongOnes())

@@ -324,7 +324,8 @@ def _require_done(ended: Ended, asked: _Asked, server: str) -> None:
     if ended.status == _MODEL_IS_WRONG:
         said = "\n".join(ended.tail[-3:])
         # The capture names the field where it is not the model that is wrong.
-        field = "job.recompute" if "job.recompute" in said else "job.model"
+        named = (field for field in ("job.recompute", "job.optimizer.groups") if field in said)
+        field = next(named, "job.model")
         what = f"on {server}, for device type {asked.device_type}: {said}"
         raise _refused(asked.plan_file, field, what)
     raise PlacewireError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -231,10 +232,18 @@ async def test_a_model_that_cannot_be_captured_is_the_plans_mistake(asking: Aski
         await asking()
 
 
-async def test_the_field_that_a_refusal_names_is_the_plans_mistake(asking: Asking) -> None:
-    said = "error: m: there are no layers to compute again; or leave out job.recompute"
-    asking.servers.failing["s1"] = Ended(3, b"", (said,))
-    with pytest.raises(PlanError, match=r"(?s)\n  job\.recompute: on s1, .* no layers"):
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ("m: there are no layers to compute again; or leave out job.recompute", "job.recompute"),
+        ("job.optimizer.groups[0]: no trained parameter is called 'b'", "job.optimizer.groups"),
+    ],
+)
+async def test_the_field_that_a_refusal_names_is_the_plans_mistake(
+    asking: Asking, said: str, field: str
+) -> None:
+    asking.servers.failing["s1"] = Ended(3, b"", (f"error: {said}",))
+    with pytest.raises(PlanError, match=rf"(?s)\n  {re.escape(field)}: on s1, .* no "):
         await asking()
 
 

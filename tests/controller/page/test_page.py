@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from placewire.controller.cli import main
 from placewire.controller.page.page import report_page
 from placewire.controller.records.journal import Journal
 from placewire.controller.records.nic_use import NicUse, NicUseRow
+from placewire.controller.records.of_buckets import BucketRow
 from placewire.controller.records.report import FailureRow, RailRow
 from placewire.optimizer.placement import save_placement
 from tests.controller.page.elements import Elements
@@ -113,6 +115,22 @@ def test_a_placed_step_shows_its_layers_its_timelines_and_its_steps(tmp_path: Pa
     # The steps' times, the losses with a gap in them, and a metric.
     assert len(measured) == 4 and len(elements.of("polyline", "validated")) == 2
     assert "4 steps of 2.1 s each, +5.0% beside what was predicted." in page
+
+
+def test_each_bucket_has_a_row() -> None:
+    known: dict[str, Any] = {"share": 0.5, "bound_seconds": 0.1, "single_device_seconds": None}
+    long = BucketRow(
+        name=ODD, steps=3, predicted_step_seconds=0.2, measured_step_seconds=0.25, **known
+    )
+    short = BucketRow(
+        name="short", steps=0, predicted_step_seconds=0.15, measured_step_seconds=None, **known
+    )
+    page = report_page(a_report(buckets=(long, short)))
+    cells = [text for _, text in Elements(page).of("td", "figure")]
+    assert cells[:4] == ["3", "100 ms", "200 ms", "250 ms"]
+    assert cells[4:8] == ["0", "100 ms", "150 ms", ""]
+    assert ODD not in page
+    assert "Buckets" not in report_page(a_report())
 
 
 @pytest.mark.parametrize("harm", ["gone", "broken", "of another run", "of another graph"])

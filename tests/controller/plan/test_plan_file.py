@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.machinery
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -723,6 +724,76 @@ def test_a_model_in_a_compiled_module_is_refused(tmp_path: Path) -> None:
     document["job"]["model"] = "fast:training_step"
     with pytest.raises(PlanError, match="is no Python source"):
         parse_plan(document, "test.yaml", base=tmp_path)
+
+
+_EXTENDED = "__path__ = __import__('pkgutil').extend_path(__path__, __name__)"
+
+
+@pytest.mark.parametrize(
+    ("model", "is_found"),
+    [
+        ("extended.step", True),
+        ("extended.inner.step", True),
+        ("extended.none", False),
+        ("whole.step", False),
+    ],
+)
+def test_a_model_is_in_any_folder_of_a_package_that_extends_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, is_found: bool
+) -> None:
+    files = {
+        "here/extended/__init__.py": _EXTENDED,
+        "here/extended/inner/__init__.py": _EXTENDED,
+        "here/whole/__init__.py": "",
+        "elsewhere/extended/__init__.py": _EXTENDED,
+        "elsewhere/extended/step.py": "def training_step(batch, seed): ...",
+        "elsewhere/extended/inner/__init__.py": _EXTENDED,
+        "elsewhere/extended/inner/step.py": "def training_step(batch, seed): ...",
+        "elsewhere/whole/step.py": "def training_step(batch, seed): ...",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "elsewhere")])
+    document = plan_document()
+    document["job"]["model"] = f"{model}:training_step"
+    if is_found:
+        assert parse_plan(document, "test.yaml", base=tmp_path / "here")
+    else:
+        with pytest.raises(PlanError, match=f"module '{model}' is not found"):
+            parse_plan(document, "test.yaml", base=tmp_path / "here")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_there"),
+    [
+        ("def training_step(batch, seed): ...", True),
+        ("from .step import (\n    other,\n    training_step,\n)", True),
+        ("from .step import other as training_step", True),
+        ("from .step import *", True),
+        ("import training_step.other", False),
+        ("training_step: object = lambda batch, seed: None", True),
+        ("first, training_step = None, print", True),
+        ("try:\n    import a\nexcept ImportError:\n    def training_step(): ...", True),
+        ("if True:\n    pass\nelse:\n    from b import training_step", True),
+        ("this is no Python", True),
+        ("class Module:\n    def training_step(self, batch): ...", False),
+        ("def outer():\n    def training_step(batch, seed): ...", False),
+        ("print(training_step)", False),
+        ("# def training_step", False),
+    ],
+)
+def test_a_model_is_a_name_at_the_top_level_of_its_module(
+    tmp_path: Path, text: str, is_there: bool
+) -> None:
+    (tmp_path / "steps.py").write_text(text)
+    document = plan_document()
+    document["job"]["model"] = "steps:training_step"
+    if is_there:
+        assert parse_plan(document, "test.yaml", base=tmp_path)
+    else:
+        with pytest.raises(PlanError, match="has no function 'training_step' at its top level"):
+            parse_plan(document, "test.yaml", base=tmp_path)
 
 
 def test_a_source_in_another_encoding_is_read(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from placewire.controller.show.placements import (
 from placewire.controller.show.reports import steps_table
 from placewire.controller.show.steps import Step, Steps
 from placewire.controller.show.story import Show
-from placewire.job.contract.specification import Carried, Finished, StepDone
+from placewire.job.contract.specification import Carried, Finished, StepDone, Validated
 from placewire.optimizer.placement import Placement, Sent, Variant
 from tests.controller.plans import placement, plan
 
@@ -220,12 +220,30 @@ def test_metrics_of_all_ranks_stand_beside_the_loss() -> None:
     steps.ended(StepDone(rank=1, step=0, seconds=1.0, metrics={"accuracy": 0.25}))
     step = steps.ended(StepDone(rank=0, step=0, seconds=2.0, loss=2.5, metrics={"tokens": 4e9}))
     assert step is not None and step.metrics == {"accuracy": 0.25, "tokens": 4e9}
+    # They stand in one order, whichever rank is the first to end a step.
+    steps.ended(StepDone(rank=0, step=1, seconds=2.0, loss=2.5, metrics={"tokens": 4e9}))
+    later = steps.ended(StepDone(rank=1, step=1, seconds=1.0, metrics={"accuracy": 0.25}))
+    assert later is not None and [*later.metrics] == [*step.metrics] == ["accuracy", "tokens"]
     show = Show()
     printed = io.StringIO()
     show.console = Console(width=100, file=printed, color_system=None)
     show.event(StepDone(rank=0, step=0, seconds=2.0, loss=2.5, metrics=dict(step.metrics)))
     line = printed.getvalue()
     assert line.endswith("step 0: 2.000 s, loss 2.500000, accuracy 0.25, tokens 4e+09\n")
+
+
+@pytest.mark.parametrize("validated", [False, True])
+def test_a_line_of_many_metrics_is_whole(validated: bool) -> None:
+    names = [f"accuracy_of_class_{k}" for k in range(9)]
+    metrics = dict.fromkeys(names, 0.125)
+    show, printed = Show(), io.StringIO()
+    show.console = Console(width=100, file=printed, color_system=None, soft_wrap=True)
+    if validated:
+        show.event(Validated(rank=0, step=8, batches=3, seconds=1.0, loss=2.5, metrics=metrics))
+    else:
+        show.event(StepDone(rank=0, step=0, seconds=2.0, loss=2.5, metrics=metrics))
+    told = ", ".join(f"{name} 0.125" for name in names)
+    assert printed.getvalue().endswith(f", loss 2.500000, {told}\n")
 
 
 @pytest.mark.parametrize(
