@@ -45,7 +45,7 @@ def test_all_buckets_are_of_the_same_state() -> None:
 
 def capture_alone(name: str) -> CapturedStep:
     step = of_bucket(load_training_step(MODEL, BATCH, SEED), name, MODEL)
-    return captured_from(step, CaptureOptions(MODEL, BATCH, CHOICE, SEED, 1, None))
+    return captured_from(step, CaptureOptions(MODEL, BATCH, CHOICE, SEED))
 
 
 def test_only_wanted_values_are_made_and_all_buckets_have_them() -> None:

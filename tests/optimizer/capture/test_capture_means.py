@@ -62,8 +62,8 @@ def test_the_collector_waits_and_is_back_whatever_comes(width: int) -> None:
     step = TrainingStep(Looks(width, seen.append), (x,), lambda number: (x,))
     assert gc.isenabled()
     if width == 3:
-        captured_from(step, CaptureOptions("here:step", 2, OptimizerChoice(), 0, 1, None))
+        captured_from(step, CaptureOptions("here:step", 2, OptimizerChoice(), 0))
     else:
         with pytest.raises(CaptureError):
-            captured_from(step, CaptureOptions("here:step", 2, OptimizerChoice(), 0, 1, None))
+            captured_from(step, CaptureOptions("here:step", 2, OptimizerChoice(), 0))
     assert gc.isenabled() and seen and not any(seen)

@@ -98,7 +98,7 @@ def weights_step() -> TrainingStep:
 
 
 def captured_weights(count: int, choice: OptimizerChoice = ADAMW) -> CapturedStep:
-    return captured_from(weights_step(), CaptureOptions("here:step", 4, choice, 0, 1, None, count))
+    return captured_from(weights_step(), CaptureOptions("here:step", 4, choice, 0, shards=count))
 
 
 def test_large_trained_weights_are_cut_where_vectors_end() -> None:
@@ -199,7 +199,7 @@ class Named(nn.Module):
 def test_a_weight_stays_whole_whose_rows_have_another_weight_s_name() -> None:
     inputs = (torch.randn(4, 64),)
     step = TrainingStep(Named(), inputs, lambda number: inputs)
-    cut = captured_from(step, CaptureOptions("here:step", 4, ADAMW, 0, 1, None, 2)).code
+    cut = captured_from(step, CaptureOptions("here:step", 4, ADAMW, 0, shards=2)).code
     assert {shard.name for shard in cut.shards.values()} == {"w[0:4]"}
 
 

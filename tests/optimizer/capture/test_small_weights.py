@@ -50,7 +50,7 @@ def captured_weights(
     inputs = (torch.randn(8, 64),)
     step = TrainingStep(Weights(), inputs, lambda number: inputs)
     return captured_from(
-        step, CaptureOptions("here:step", 8, choice, 0, micro_batches, None, shards)
+        step, CaptureOptions("here:step", 8, choice, 0, micro_batches, shards=shards)
     )
 
 
@@ -87,7 +87,7 @@ def test_a_weight_whose_places_in_memory_are_named_stays_by_itself() -> None:
         torch.manual_seed(0)
         model, inputs = Places(), (torch.randn(8, 64),)
         step = TrainingStep(model, inputs, lambda number, given=inputs: given)
-        captured = captured_from(step, CaptureOptions("here:step", 8, ADAMW, 0, 2, None, shards))
+        captured = captured_from(step, CaptureOptions("here:step", 8, ADAMW, 0, 2, shards=shards))
         run = StraightStep(captured)
         losses.append(float(run.run(run.load(0))))
     assert losses[0] == losses[1]
@@ -112,7 +112,7 @@ def test_types_that_alternate_lie_together_by_their_type_all_the_same() -> None:
 
     inputs = (torch.randn(8, 64),)
     step = TrainingStep(Alternating(), inputs, lambda number: inputs)
-    code = captured_from(step, CaptureOptions("here:step", 8, ADAMW, 0, 2, None, 2)).code
+    code = captured_from(step, CaptureOptions("here:step", 8, ADAMW, 0, 2, shards=2)).code
     assert sorted(len(some) for some in code.members.values()) == [6, 6, 7, 7]
 
 
