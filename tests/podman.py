@@ -31,6 +31,12 @@ def containers(*options: str) -> list[str]:
     return done.stdout.split()
 
 
+def remove(*names: str) -> None:
+    """Ends and removes those of them that there are, if any: a test that was skipped has none."""
+    if shutil.which("podman"):
+        subprocess.run(["podman", "rm", "--force", "--ignore", *names], capture_output=True)
+
+
 def _make_root(root: Path) -> None:
     for name in ("proc", "dev", "sys", "tmp", "etc", "run", "usr"):
         (root / name).mkdir(parents=True)

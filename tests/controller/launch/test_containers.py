@@ -17,7 +17,7 @@ import pytest
 from placewire.controller.launch.own_runs import Run, ending_strays, finding, found
 from tests.controller.launch.test_own_runs import HereServer
 from tests.job.test_script import spec
-from tests.podman import containers, in_a_container
+from tests.podman import containers, in_a_container, remove
 
 pytestmark = pytest.mark.network  # root, and podman's own files on this machine
 
@@ -58,7 +58,7 @@ def container(words: list[str], script: Path, **environment: str) -> Iterator[No
 def names(tmp_path: Path) -> Iterator[list[str]]:
     made = [f"placewire-test-{os.getpid()}-{which}" for which in ("ours", "theirs")]
     yield made
-    subprocess.run(["podman", "rm", "--force", "--ignore", *made], capture_output=True)
+    remove(*made)
 
 
 def await_absence(name: str) -> None:
