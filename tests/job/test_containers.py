@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.job.test_script import finish, spec, start
-from tests.podman import containers, in_a_container
+from tests.podman import containers, in_a_container, remove
 
 pytestmark = pytest.mark.network  # root, and podman's own files on this machine
 
@@ -35,4 +35,4 @@ def test_podman_forgets_a_container_whose_script_did_not_end_when_asked(tmp_path
         assert name not in containers("--all")
     finally:
         process.kill()
-        subprocess.run(["podman", "rm", "--force", "--ignore", name], capture_output=True)
+        remove(name)
