@@ -6,7 +6,6 @@ For clusters of one device per server and no links, where a unit's device is als
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,8 +29,6 @@ _SLOWEST = 18
 _TANGENTS = (1.0, 1.15, 1.35, 1.6, 2.0, 2.5, 3.2, 4.2, 6.0, 9.0)
 # Transfers shorter than this part of the horizon keep their pair's widest rate.
 _NEGLIGIBLE = 5e-4
-# So many times within the step are tried as begin, and as end, of a window whose sends are summed.
-_WINDOWS = 6
 
 
 @dataclass(frozen=True)
@@ -128,40 +125,3 @@ def _slowness(
         if receives:
             fits([(t, s) for t in range(servers) if t != s], float(capacity[s]))
     return slowness
-
-
-def add_volumes(exact: ExactModel, problem: Problem, tensors: Sequence[Sent]) -> None:
-    """Under `contended`, what a server sends between two moments of the step fits its NICs. A
-    server that carries nothing sends nothing: each of its tensors would take for ever."""
-    if problem.model != "contended" or not tensors:
-        return
-    capacity = nic_capacities(problem).sum(axis=1)
-    head, tail = exact.relaxation.heads_and_tails
-    work = exact.relaxation.work
-    early = np.array([head[t.producer] + work[t.producer] for t in tensors])
-    # It may be that only the reader which can wait longest is on another server.
-    late = np.array([min(work[c] + tail[c] for c in t.consumers) for t in tensors])
-    levels = np.linspace(0.0, 1.0, _WINDOWS)
-    for s in range(len(capacity)):
-        leaves = [_leaves(exact, tensor, s) for tensor in tensors]
-        rate = float(capacity[s])
-        took = [exact.ticks(t.bits / rate if rate > 0 else math.inf) for t in tensors]
-        for a in np.unique(np.quantile(early, levels, method="nearest")):
-            for b in np.unique(np.quantile(late, levels, method="nearest")):
-                inside = np.flatnonzero((early >= a) & (late >= b)).tolist()
-                ticks = [took[k] for k in inside]
-                # Only where it would take half of the horizon if all of it were sent.
-                around = exact.ticks(float(a)) + exact.ticks(float(b))
-                if inside and sum(ticks) + around > exact.horizon * 0.5:
-                    load: list[Any] = [m * leaves[k] for m, k in zip(ticks, inside, strict=True)]
-                    exact.model.add(exact.step >= around + sum(load))
-
-
-def _leaves(exact: ExactModel, tensor: Sent, server: int) -> IntVar:
-    """The literal that is true where the producer is on the server and some consumer is not."""
-    unit = exact.relaxation.unit
-    leaves = exact.model.new_bool_var("")
-    here = exact.place[int(unit[tensor.producer])][server]
-    for u in sorted({int(unit[c]) for c in tensor.consumers}):
-        exact.model.add_bool_or(~here, exact.place[u][server], leaves)
-    return leaves

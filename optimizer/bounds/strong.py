@@ -14,6 +14,7 @@ from placewire.optimizer.bounds.bound import ROUNDING, Bound
 from placewire.optimizer.bounds.cases import Cases
 from placewire.optimizer.bounds.contradiction import Limits, limits_of, tightened
 from placewire.optimizer.bounds.exact_model import ExactModel, Machines
+from placewire.optimizer.bounds.exact_volumes import add_volumes
 from placewire.optimizer.bounds.load import all_alike, share_of_load
 from placewire.optimizer.bounds.message_time import messages_of
 from placewire.optimizer.bounds.partial_graph import Part, cut_out, machines_for, parts_of
@@ -163,7 +164,7 @@ class _Search:
         if network:
             tensors = exact_rates.sent_tensors(self.problem, part.kept)
             exact_rates.add_rates(exact, self.problem, tensors)
-            exact_rates.add_volumes(exact, self.problem, tensors)
+            add_volumes(exact, self.problem, tensors)
         solver = cp_model.CpSolver()
         solver.parameters.max_time_in_seconds = max(min(seconds, self.left), 0.01)
         solver.parameters.num_workers = self.workers

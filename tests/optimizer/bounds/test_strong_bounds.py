@@ -76,6 +76,22 @@ def test_strict_rates_are_shared_between_receivers(recorded):
     )
 
 
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_tensor_is_sent_to_each_server_that_reads_it(backwards):
+    # No two fit on one device. A tensor of A, 1 s of bytes, goes to three readers: 1 + 3 + 4 s.
+    # Backwards what three operators make comes to A: 4 + 3 + 1.
+    tensors: list[tuple[str, list[str], int]] = [("A", ["X", "Y", "Z"], 10**6)]
+    if backwards:
+        tensors = [(x, ["A"], 10**6) for x in "XYZ"]
+    made = graph(
+        {"A": 1.0, "X": 4.0, "Y": 4.0, "Z": 4.0},
+        tensors,
+        weight_bytes=dict.fromkeys("AXYZ", 8 << 20),
+    )
+    problem = Problem(made, cluster(4, memory=9 << 20), "job")
+    assert strong_bound(problem, 9.0, 5.0).seconds == pytest.approx(8.0, rel=1e-3)
+
+
 @pytest.mark.parametrize("sharing", ["strict", "even", "job"])
 @pytest.mark.parametrize("background", [None, BYTE_PER_MICROSECOND])
 def test_a_server_that_carries_nothing_sends_nothing(sharing, background):
