@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placewire.optimizer.arrays import FloatArray
+from placewire.optimizer.arrays import BoolArray, FloatArray
 from placewire.optimizer.bounds.exact_model import ExactModel
 from placewire.optimizer.bounds.exact_rates import Sent
 from placewire.optimizer.bounds.relaxation import nic_capacities
@@ -95,11 +95,12 @@ class _Volumes:
             self.exact.model.add(self.exact.step >= around + sum(load))
 
     @cached_property
-    def large(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def large(self) -> BoolArray:
         """bool[k]: which volumes count for each server that reads them."""
         widest = max(float(self.capacity.max()), 1e-300)
         took = np.array([self.exact.ticks(v.bits / widest) for v in self.volumes])
-        return took >= _LARGE * self.exact.horizon
+        large: BoolArray = took >= _LARGE * self.exact.horizon
+        return large
 
     def sends(self, server: int) -> list[list[IntVar]]:
         """By volume, the literals that count how often the server sends it."""
