@@ -20,6 +20,7 @@ from typing import Self, TypeVar
 from benchmarks.report import ROOT
 from benchmarks.table import Table, milliseconds
 from placewire.job.contract.specification import OptimizerSpec
+from placewire.optimizer.capture.capture_options import CaptureOptions
 from placewire.optimizer.capture.partial_values import capture_part
 from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
@@ -113,7 +114,9 @@ def with_values(model: str, batch: int, choice: OptimizerChoice) -> tuple[float,
 
 
 def without_values(model: str, batch: int, choice: OptimizerChoice) -> tuple[float, float]:
-    return _timed(lambda: capture_part(model, batch, choice, seed=0, wanted=(), others=False))
+    return _timed(
+        lambda: capture_part(CaptureOptions(model, batch, choice, seed=0), wanted=(), others=False)
+    )
 
 
 WAYS = {"with values": with_values, "without": without_values}

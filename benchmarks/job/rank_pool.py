@@ -34,6 +34,7 @@ from placewire.job.contract.specification import (
 from placewire.job.placed import buckets, runtime
 from placewire.job.placed.lower import RankProgram, lower
 from placewire.optimizer.capture import partial_values as part
+from placewire.optimizer.capture.capture_options import CaptureOptions
 from placewire.optimizer.capture.deferred import NotRepeatableError, recorded
 from placewire.optimizer.capture.protocol import load_training_step
 from placewire.optimizer.capture.step import captured_with_buckets
@@ -187,7 +188,9 @@ def _serve(
     choice = OptimizerChoice.of(optimizer.model_dump())
     try:
         step, recording = recorded(lambda: load_training_step(model, batch, seed))
-        captured = captured_with_buckets(step, model, batch, choice, seed, accumulate, None, shards)
+        captured = captured_with_buckets(
+            step, CaptureOptions(model, batch, choice, seed, accumulate=accumulate, shards=shards)
+        )
     except (ValueError, NotRepeatableError) as error:
         connection.send(str(error))
         return

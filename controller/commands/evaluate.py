@@ -17,7 +17,7 @@ PURPOSE = "profile a step that no device can hold, on several devices of this ma
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_arguments(parser, several=False, buckets=False)
+    add_model_arguments(parser, several=False)
     parser.add_argument(
         "--small-batches", type=positive, nargs="+", required=True, metavar="N",
         help="two or more batch sizes that one device can hold; their memory is extrapolated",
@@ -61,6 +61,7 @@ async def _evaluate(arguments: argparse.Namespace) -> int:
         recompute=arguments.recompute,
         autocast=arguments.autocast,
         seed=arguments.seed,
+        bucket=arguments.bucket,
     )
     with tempfile.TemporaryDirectory(prefix="placewire-evaluation-") as folder:
         measured = await evaluate(

@@ -167,7 +167,8 @@ class RankSpec(ProgramSpec):
     Ranks are in the order of placement.devices_used. gloo's device k is rail k, and the tag of a
     part on rail k is k modulo the number of rails. model and graph_file: a placed job has a model,
     a replay a graph file, a calibration neither. bucket_files: by the names of other buckets than
-    the first, which placement_file is of, their placements' files. time_scale: multiplies operator
+    the first, which placement_file is of, their placements' files. bucket: the only one whose
+    batches are trained, for a measurement; none: all. time_scale: multiplies operator
     times in a replay. sockets_per_rail: connections of a pair of ranks, per rail and direction.
     urgent_first: whether `job` sharing's send order is kept; without it messages leave as they are
     made.
@@ -180,6 +181,7 @@ class RankSpec(ProgramSpec):
     kind: Literal["placed", "replay", "calibrate"]
     placement_file: str
     bucket_files: Mapping[str, str] = {}
+    bucket: str | None = None
     sockets_per_rail: Annotated[int, Field(ge=1, le=16)] = 1
     urgent_first: bool = True
     model: str | None = None

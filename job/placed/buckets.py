@@ -104,8 +104,7 @@ def _placements(spec: RankSpec, captured: CapturedStep) -> Mapping[str, Placemen
         raise JobError(
             f"beside {captured.bucket!r} {spec.model} has buckets {known or 'none'}, and there are "
             f"placements for {told or 'none'}",
-            "make the model's sources the same on every server; `controller apply` runs a model "
-            "with buckets, `controller evaluate` does not",
+            "make the model's sources the same on every server",
         )
     if spec.bucket_files and spec.trace is not None:
         raise JobError(

@@ -42,6 +42,7 @@ from placewire.job.transport.connecting import connect
 from placewire.job.transport.rendezvous import open_store, report_failure
 from placewire.job.transport.transport import Alone, Transport
 from placewire.optimizer.capture.allocations import weigh, workspace_bytes
+from placewire.optimizer.capture.capture_options import CaptureOptions
 from placewire.optimizer.capture.memory import MemoryMeter
 from placewire.optimizer.capture.metrics import LOSS
 from placewire.optimizer.capture.partial_values import capture_part
@@ -64,8 +65,8 @@ class Program:
 
     structure_hash: str
     load: Callable[[int], Tensors]
-    run: Callable[[Tensors], Scalars]
     begin_step: Callable[[int], object]
+    run: Callable[[Tensors], Scalars]
     recorder: Recorder
     checkpoints: Checkpoints | None = None
     notes: tuple[str, ...] = ()
@@ -167,19 +168,19 @@ def _placed(
     choice = OptimizerChoice.of(spec.optimizer.model_dump())
     device_type = use_device(spec, placement)
     others = spec.rank == 0 and spec.checkpoint is not None
-    part = capture_part(
+    asked = CaptureOptions(
         spec.model,
         spec.batch,
         choice,
         spec.seed,
-        spec.accumulate,
-        spec.autocast,
-        device_type,
-        spec.shards,
-        spec.recompute,
-        wanted=placement.order[spec.device],
-        others=others,
+        accumulate=spec.accumulate,
+        autocast=spec.autocast,
+        device_type=device_type,
+        shards=spec.shards,
+        recompute=spec.recompute,
+        bucket=spec.bucket,
     )
+    part = capture_part(asked, wanted=placement.order[spec.device], others=others)
     captured = part.step
     recorder = Recorder(spec, placement)
     watched = recorder.around(transport)
@@ -219,8 +220,8 @@ def _placed(
     return Program(
         captured.operators.structure_hash,
         buckets.load,
-        run,
         lambda step: buckets.begin_step(buckets.bucket, f"batches({step})"),
+        run,
         recorder,
         checkpoints,
         notes,

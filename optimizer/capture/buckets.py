@@ -10,14 +10,17 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import islice
 
 import torch
 
 from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.errors import CaptureError
-from placewire.optimizer.capture.protocol import TrainingStep, bucket_of
+from placewire.optimizer.capture.protocol import Tensors, TrainingStep, bucket_of
 
 _NAMED = 3
+# Of the batches among which those of one bucket are looked for.
+_MOST_READ = 10_000
 
 
 def of_bucket(step: TrainingStep, name: str | None, model_path: str) -> TrainingStep:
@@ -35,6 +38,23 @@ def of_bucket(step: TrainingStep, name: str | None, model_path: str) -> Training
         example_inputs=example,
         batches=lambda number: tuple(tensor.clone() for tensor in example),
     )
+
+
+def only_bucket(step: TrainingStep, name: str, model_path: str) -> TrainingStep:
+    """Returns the step of that bucket alone, with those of its batches that are of this bucket.
+    Raises CaptureError."""
+
+    def batches(number: int) -> Tensors:
+        some = (step.batches(k) for k in range(_MOST_READ))
+        right = (batch for batch in some if bucket_of(step, batch) == name)
+        if (found := next(islice(right, number, None), None)) is None:
+            raise CaptureError(
+                f"{model_path}: of the first {_MOST_READ} batches fewer than {number + 1} are of "
+                f"bucket {name!r}"
+            )
+        return found
+
+    return replace(of_bucket(step, name, model_path), batches=batches)
 
 
 def shares_of(step: TrainingStep, steps: int, most: int) -> Mapping[str, float]:

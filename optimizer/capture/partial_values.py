@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from placewire.optimizer.capture.capture_options import CaptureOptions
 from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.deferred import NotRepeatableError, Recording, is_fake, recorded
 from placewire.optimizer.capture.errors import CaptureError, one_line
-from placewire.optimizer.capture.protocol import DeviceType
-from placewire.optimizer.capture.step import built_step, capture, captured_with_buckets
-from placewire.optimizer.capture.updates import OptimizerChoice
-from placewire.optimizer.capture.variants import Autocast, Recompute
+from placewire.optimizer.capture.step import built_step, captured_step, captured_with_buckets
 from placewire.optimizer.collector import collector_paused
 
 
@@ -26,30 +24,16 @@ class CapturedPart:
     note: str = ""
 
 
-def capture_part(
-    model_path: str,
-    batch: int,
-    optimizer: OptimizerChoice,
-    seed: int,
-    accumulate: int = 1,
-    autocast: Autocast | None = None,
-    device_type: DeviceType = "cpu",
-    shards: int = 1,
-    recompute: Recompute = "none",
-    *,
-    wanted: Collection[str],
-    others: bool,
-) -> CapturedPart:
-    """Captures the step as capture() does, with the same values, but only of operators in `wanted`.
+def capture_part(options: CaptureOptions, *, wanted: Collection[str], others: bool) -> CapturedPart:
+    """Captures the step as captured_step() does, with the same values, but only of operators in
+    `wanted`.
 
     others: whether StateNames.others have values too. Raises CaptureError.
     """
     try:
         with collector_paused():
-            step, recording = recorded(lambda: built_step(model_path, batch, seed, device_type))
-        captured = captured_with_buckets(
-            step, model_path, batch, optimizer, seed, accumulate, autocast, shards, recompute
-        )
+            step, recording = recorded(lambda: built_step(options))
+        captured = captured_with_buckets(step, options)
         given = [captured.batches(0)]
         if captured.validation is not None:
             given.append(captured.validation.batches(0))
@@ -59,10 +43,7 @@ def capture_part(
     except (NotRepeatableError, CaptureError) as error:
         # An error of the model itself is raised again by the capture of the whole model.
         why = one_line(error)
-    captured = capture(
-        model_path, batch, optimizer, seed, accumulate, autocast, device_type, shards, recompute
-    )
-    return CapturedPart(captured, f"the whole model was built first: {why}")
+    return CapturedPart(captured_step(options), f"the whole model was built first: {why}")
 
 
 def _with_values(

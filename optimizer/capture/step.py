@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from placewire.optimizer.capture.buckets import of_bucket, with_buckets
+from placewire.optimizer.capture.buckets import of_bucket, only_bucket, with_buckets
+from placewire.optimizer.capture.capture_options import CaptureOptions
 from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.joint import joint_graph
@@ -38,7 +39,7 @@ from placewire.optimizer.collector import collector_paused
 
 
 def capture(
-    model_path: str,
+    model: str,
     batch: int,
     optimizer: OptimizerChoice,
     seed: int,
@@ -48,81 +49,74 @@ def capture(
     shards: int = 1,
     recompute: Recompute = "none",
 ) -> CapturedStep:
-    """Imports the model, builds it under the seed, and captures its step, with all buckets.
-
-    accumulate: the batch is cut into this many equal micro-batches, whose gradients are added
-    before the update; the loss is the mean of theirs. autocast: model and loss run under
-    torch.autocast. device_type: where the step will run; cuda is the process's current CUDA device,
-    for which torch may have other operators. shards: into how many a large weight is cut by rows.
-    recompute: which layers are computed again in the backward half, beside what the model wraps in
-    torch.utils.checkpoint.
-    Two processes with the same arguments, torch and sources get the same operators
-    (`operators.structure_hash`) and the same initial parameters. Raises CaptureError.
-    """
-    step = built_step(model_path, batch, seed, device_type)
-    return captured_with_buckets(
-        step, model_path, batch, optimizer, seed, accumulate, autocast, shards, recompute
+    """Captures the step as captured_step() does, of options that are given one by one."""
+    return captured_step(
+        CaptureOptions(
+            model,
+            batch,
+            optimizer,
+            seed,
+            accumulate=accumulate,
+            autocast=autocast,
+            device_type=device_type,
+            shards=shards,
+            recompute=recompute,
+        )
     )
 
 
-def captured_with_buckets(
-    step: TrainingStep,
-    model_path: str,
-    batch: int,
-    optimizer: OptimizerChoice,
-    seed: int,
-    accumulate: int,
-    autocast: Autocast | None,
-    shards: int = 1,
-    recompute: Recompute = "none",
-) -> CapturedStep:
-    """Does what capture() does for a step that is built already, on real or on fake tensors."""
-    how = model_path, batch, optimizer, seed, accumulate, autocast, shards, recompute
-    first = captured_from(step, *how)
+def captured_step(options: CaptureOptions) -> CapturedStep:
+    """Imports the model, builds it under the seed, and captures its step, with all buckets.
+
+    Two processes with the same options, torch and sources get the same operators
+    (`operators.structure_hash`) and the same initial parameters. Raises CaptureError.
+    """
+    return captured_with_buckets(built_step(options), options)
+
+
+def captured_with_buckets(step: TrainingStep, options: CaptureOptions) -> CapturedStep:
+    """Does what captured_step() does for a step that is built already, on real or on fake
+    tensors."""
+    if options.bucket is not None:
+        return captured_from(only_bucket(step, options.bucket, options.model), options)
+    first = captured_from(step, options)
     others = [name for name in step.buckets if name != first.bucket]
     if not others:
         return first
-    captured = {name: captured_from(of_bucket(step, name, model_path), *how) for name in others}
-    return with_buckets(first, captured, model_path)
+    captured = {
+        name: captured_from(of_bucket(step, name, options.model), options) for name in others
+    }
+    return with_buckets(first, captured, options.model)
 
 
-def built_step(model_path: str, batch: int, seed: int, device_type: DeviceType) -> TrainingStep:
-    """Returns the model's step on that device. Raises CaptureError."""
-    if device_type == "cuda" and not torch.cuda.is_available():
+def built_step(options: CaptureOptions) -> TrainingStep:
+    """Returns the model's step on its device. Raises CaptureError."""
+    if options.device_type == "cuda" and not torch.cuda.is_available():
         raise CaptureError(
-            f"{model_path} is to run on a CUDA device, but this machine has none, or its torch is "
-            "built without CUDA"
+            f"{options.model} is to run on a CUDA device, but this machine has none, or its torch "
+            "is built without CUDA"
         )
-    step = load_training_step(model_path, batch, seed)
-    return step if device_type == "cpu" else on_device(step, torch.device(device_type))
+    step = load_training_step(options.model, options.batch, options.seed)
+    return step if options.device_type == "cpu" else on_device(step, torch.device("cuda"))
 
 
 @collector_paused()
-def captured_from(
-    step: TrainingStep,
-    model_path: str,
-    batch: int,
-    optimizer: OptimizerChoice,
-    seed: int,
-    accumulate: int,
-    autocast: Autocast | None,
-    shards: int = 1,
-    recompute: Recompute = "none",
-) -> CapturedStep:
+def captured_from(step: TrainingStep, options: CaptureOptions) -> CapturedStep:
     """Captures the bucket of the step's example_inputs alone, where it has several."""
+    where, accumulate, optimizer = options.model, options.accumulate, options.optimizer
     module = step.model if step.loss is None else ModelWithLoss(step.model, step.loss)
-    refuse_what_does_not_split(step.example_inputs, batch, accumulate, model_path)
+    refuse_what_does_not_split(step.example_inputs, options.batch, accumulate, where)
     count, inputs = len(step.example_inputs), split_batch(step.example_inputs, accumulate)
     example = inputs[:count]
     bucket = bucket_of(step, step.example_inputs) or ""
-    joint = joint_graph(module, example, model_path, autocast)
-    refuse_what_cannot_run(joint, model_path)
+    joint = joint_graph(module, example, where, options.autocast)
+    refuse_what_cannot_run(joint, where)
     whole = what_needs_the_whole_batch(joint)
-    note_layers(joint.graph, recompute, dependent(joint.graph, joint.tangents), model_path)
-    code = placeable(joint, optimizer, accumulate, count, shards)
+    note_layers(joint.graph, options.recompute, dependent(joint.graph, joint.tangents), where)
+    code = placeable(joint, optimizer, accumulate, count, options.shards)
     evaluated = None
     if step.validation is not None:
-        evaluated = validation_graph(module, example, code, model_path, autocast)
+        evaluated = validation_graph(module, example, code, where, options.autocast)
         code = replace(
             code,
             constants={**code.constants, **evaluated.constants},
@@ -131,13 +125,13 @@ def captured_from(
     optimizer.require_all_used(code.trained)
     analysis = analyse(code)
     notes = {
-        "model": model_path,
-        "batch": batch,
+        "model": options.model,
+        "batch": options.batch,
         "accumulate": accumulate,
-        "shards": shards,
-        "recompute": recompute,
+        "shards": options.shards,
+        "recompute": options.recompute,
         "whole_batch": whole,
-        "autocast": autocast,
+        "autocast": options.autocast,
         "optimizer": optimizer.signature,
         "loss": code.loss,
         "validation": evaluated is not None,
@@ -145,14 +139,14 @@ def captured_from(
         "parameter_bytes": sum(value.nbytes for value in code.parameters.values()),
         "sources": source_digests(),
     }
-    name = f"{model_path} batch {batch}"
+    name = f"{where} batch {options.batch}"
     if bucket:
         notes |= {"bucket": bucket, "buckets": [*step.buckets]}
         name += f" bucket {bucket}"
     root = "model." if step.loss is None else ""  # ModelWithLoss adds it otherwise
     captured = CapturedStep(
         optimizer=optimizer,
-        seed=seed,
+        seed=options.seed,
         operators=operator_graph(code, analysis, optimizer, name, notes, root),
         code=code,
         analysis=analysis,

@@ -9,8 +9,8 @@ from placewire.optimizer.commands.arguments import EXIT_CODES
 from placewire.optimizer.commands.model_arguments import (
     add_model_arguments,
     bucket_of,
+    capture_options,
     each_admitted,
-    parse_optimizer,
 )
 from placewire.optimizer.commands.outcome import DONE, ended, say
 from placewire.optimizer.graph.graph_file import save_graph
@@ -38,15 +38,12 @@ def _capture(options: argparse.Namespace) -> int:
 
 
 def _captured(options: argparse.Namespace) -> OperatorGraph:
-    choice = parse_optimizer(options.optimizer)
+    asked = capture_options(options)
     say(f"capturing {options.model}, batch {options.batch}")
     from placewire.optimizer.capture.partial_values import capture_part
 
     # The graph contains only the shapes of parameters, so none of them gets memory or values.
-    captured = capture_part(
-        options.model, options.batch, choice, options.seed, options.accumulate, options.autocast,
-        shards=options.shards, recompute=options.recompute, wanted=(), others=False,
-    )  # fmt: skip
+    captured = capture_part(asked, wanted=(), others=False)
     if captured.note:
         say(captured.note)
     graph = bucket_of(captured.step, options).operators

@@ -14,7 +14,9 @@ from placewire.optimizer.commands.arguments import output_file, positive, whole
 from placewire.optimizer.commands.outcome import say
 
 if TYPE_CHECKING:
+    from placewire.optimizer.capture.capture_options import CaptureOptions
     from placewire.optimizer.capture.captured_step import CapturedStep
+    from placewire.optimizer.capture.protocol import DeviceType
     from placewire.optimizer.capture.updates import OptimizerChoice
     from placewire.optimizer.graph.operator_graph import OperatorGraph
 
@@ -28,11 +30,9 @@ def add_model_arguments(
     what: str = "module:function, for example placewire.examples.models.mlp:training_step",
     complete: bool = True,
     several: bool = True,
-    buckets: bool = True,
 ) -> None:
     """what: help for the argument `model`. complete: whether --batch and --out are required.
-    several: whether --accumulate and --shards take several numbers. buckets: whether there is
-    --bucket."""
+    several: whether --accumulate and --shards take several numbers."""
     numbers: dict[str, Any] = {"nargs": "+", "default": [1]} if several else {"default": 1}
     parser.add_argument("model", help=what)
     parser.add_argument("--batch", type=positive, required=complete, help="samples in one step")
@@ -72,13 +72,12 @@ def add_model_arguments(
         help="the layers that are computed again in the backward half, which takes less memory; "
         "default: none, but for those that the model itself has in torch.utils.checkpoint",
     )
-    if buckets:
-        parser.add_argument(
-            "--bucket",
-            metavar="NAME",
-            help="of a model whose batches have several shapes, the one to take; default: the one "
-            "of its example_inputs",
-        )
+    parser.add_argument(
+        "--bucket",
+        metavar="NAME",
+        help="of a model whose batches have several shapes, the one to take; default: the one of "
+        "its example_inputs",
+    )
     parser.add_argument(
         "--autocast", choices=get_args(Autocast), help="run model and loss in torch.autocast"
     )
@@ -167,6 +166,31 @@ def _marked(file: Path, mark: str) -> Path:
     """step.json.gz -> step.4x2.json.gz"""
     stem, dot, rest = file.name.partition(".")
     return file.with_name(f"{stem}.{mark}{dot}{rest}")
+
+
+def capture_options(options: argparse.Namespace, device_type: DeviceType = "cpu") -> CaptureOptions:
+    """Of each_cut: with one number of micro-batches and of shards, and all buckets. Raises
+    CaptureError."""
+    from placewire.optimizer.capture.capture_options import CaptureOptions
+
+    optimizer = parse_optimizer(options.optimizer)
+    if options.autocast == "fp16" and optimizer.scaler is None:
+        raise CaptureError(
+            "--autocast fp16: small gradients vanish where the loss is not scaled, and a plan "
+            "without a scaler is refused; give --optimizer '{\"scaler\": {}}', or --autocast bf16, "
+            "which needs no scaler"
+        )
+    return CaptureOptions(
+        options.model,
+        options.batch,
+        optimizer,
+        options.seed,
+        accumulate=options.accumulate,
+        autocast=options.autocast,
+        device_type=device_type,
+        shards=options.shards,
+        recompute=options.recompute,
+    )
 
 
 def parse_optimizer(text: str) -> OptimizerChoice:

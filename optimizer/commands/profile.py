@@ -15,9 +15,9 @@ from placewire.optimizer.commands.model_arguments import (
     AUTO,
     add_model_arguments,
     bucket_of,
+    capture_options,
     each_admitted,
     each_cut,
-    parse_optimizer,
 )
 from placewire.optimizer.commands.outcome import DONE, ended, say
 from placewire.optimizer.commands.outputs import refuse_overwriting
@@ -89,11 +89,7 @@ def _captured(options: argparse.Namespace) -> OperatorGraph:
 
     cut = cut_name(options.accumulate, options.shards, options.recompute)
     say(f"capture: {options.model}, batch {options.batch}, {cut}")
-    captured = capture_part(
-        options.model, options.batch, parse_optimizer(options.optimizer), options.seed,
-        options.accumulate, options.autocast, shards=options.shards, recompute=options.recompute,
-        wanted=(), others=False,
-    ).step  # fmt: skip
+    captured = capture_part(capture_options(options), wanted=(), others=False).step
     return bucket_of(captured, options).operators
 
 
@@ -278,11 +274,8 @@ def rough_graph(options: argparse.Namespace) -> OperatorGraph:
     from placewire.optimizer.capture.partial_values import capture_part
 
     say(f"capture: {options.model}, batch {options.batch}, without its values")
-    captured = capture_part(
-        options.model, options.batch, parse_optimizer(options.optimizer), options.seed,
-        options.accumulate, options.autocast,
-        runs_on(options.device_type), options.shards, options.recompute, wanted=(), others=False,
-    ).step  # fmt: skip
+    asked = capture_options(options, runs_on(options.device_type))
+    captured = capture_part(asked, wanted=(), others=False).step
     graph = roughly(small, bucket_of(captured, options).operators, options.batch)
     notes = {**next(iter(small.values())).notes, **graph.notes}
     say(f"profile: {graph.seconds.sum() * 1e3:.1f} ms for all operators, estimated")
@@ -291,7 +284,8 @@ def rough_graph(options: argparse.Namespace) -> OperatorGraph:
 
 def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
     prepare_allocator()
-    choice = parse_optimizer(options.optimizer)
+    device_type = runs_on(options.device_type)
+    asked = capture_options(options, device_type)
     bucket = f", bucket {options.bucket}" if options.bucket else ""
     say(f"capture: {options.model}, batch {options.batch}{bucket}")
 
@@ -304,16 +298,11 @@ def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
     from placewire.optimizer.profile.measure import measure
     from placewire.optimizer.profile.processor import processor_model
 
-    device_type = runs_on(options.device_type)
-    built = built_step(options.model, options.batch, options.seed, device_type)
+    built = built_step(asked)
     step = of_bucket(built, options.bucket, options.model)
-    how = (
-        options.model, options.batch, choice, options.seed, options.accumulate, options.autocast,
-        options.shards, options.recompute,
-    )  # fmt: skip
-    captured = captured_from(step, *how)
+    captured = captured_from(step, asked)
     if options.bucket is not None:  # What it trains must be told before anything is changed.
-        first = captured_from(of_bucket(built, None, options.model), *how)
+        first = captured_from(of_bucket(built, None, options.model), asked)
         require_same_state(first, captured, options.model)
     if captured.validation is not None:
         captured.validation.batches(0)  # A wrong one is told before anything is changed.

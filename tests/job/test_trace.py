@@ -218,7 +218,7 @@ def test_a_trace_that_cannot_be_written_ends_no_training(tmp_path: Path) -> None
         "master_tcp_port": 29400, "rail_interfaces": (), "placement_file": "none",
     })  # fmt: skip
     told: list[RankEvent] = []
-    program = Program("hash", lambda step: (), lambda inputs: {}, Full())
+    program = Program("hash", lambda step: (), lambda step: None, lambda inputs: {}, Full())
     _run_steps(spec, program, Beginning(), Alone(), told.append)
     assert [type(event) for event in told] == [*[StepDone] * STEPS, Noted, Finished]
     assert isinstance(told[-2], Noted) and "its trace is not written" in told[-2].notes[0]

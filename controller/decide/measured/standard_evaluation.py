@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from placewire.controller.decide.measured.optimizer_process import (
@@ -32,6 +32,7 @@ from placewire.job.contract.specification import (
 )
 from placewire.optimizer.capture.variants import Autocast, Recompute
 from placewire.optimizer.cluster import Cluster, Device, Nic, Server
+from placewire.optimizer.graph.json_file import read_json
 from placewire.optimizer.names import WITHOUT_SHAPING, is_cpu
 from placewire.optimizer.placement import Placement, load_placement
 
@@ -44,7 +45,8 @@ _LOOPBACK_BITS_PER_SECOND = 1e10
 class Evaluation:
     """devices: how many, all of one type. memory_bytes: of each device, for a rank's tensors.
     samples: recorded steps of the wanted batch and of each small one. optimizer: JSON, as
-    `optimizer profile` takes it."""
+    `optimizer profile` takes it. bucket: of a model whose batches have several shapes; None: the
+    first."""
 
     model: str
     batch: int
@@ -60,6 +62,7 @@ class Evaluation:
     recompute: Recompute = "none"
     autocast: Autocast | None = None
     seed: int = 0
+    bucket: str | None = None
 
 
 async def evaluate(asked: Evaluation, folder: Path, say: Say) -> Path:
@@ -69,9 +72,10 @@ async def evaluate(asked: Evaluation, folder: Path, say: Say) -> Path:
     folder = folder.resolve()
     rough, placement_file = folder / "rough.json.gz", folder / "placement.json"
     cluster_file, measured = folder / "cluster.json", folder / "measured.json.gz"
-    autocast = ["--autocast", asked.autocast] if asked.autocast else []
+    chosen = {"--autocast": asked.autocast, "--bucket": asked.bucket}
+    more = [word for option, value in chosen.items() if value for word in (option, value)]
     words = [
-        *PROFILE_PROGRAM, asked.model, "--batch", str(asked.batch), *autocast,
+        *PROFILE_PROGRAM, asked.model, "--batch", str(asked.batch), *more,
         "--small-batches", *map(str, asked.small_batches), "--accumulate", str(asked.accumulate),
         "--shards", str(asked.shards), "--recompute", asked.recompute,
         "--optimizer", asked.optimizer, "--seed", str(asked.seed),
@@ -86,6 +90,8 @@ async def evaluate(asked: Evaluation, folder: Path, say: Say) -> Path:
         "--backend", "gloo" if is_cpu(asked.device_type) else "nccl", "--out", str(placement_file),
     ]  # fmt: skip
     await run_relayed(words, say)
+    notes = read_json(rough)["notes"]  # They name the first bucket where none was asked for.
+    asked = replace(asked, bucket=notes.get("bucket"))
     specs = _specs(asked, load_placement(placement_file), placement_file, folder)
     say(f"run: {len(specs)} ranks, {specs[0].steps} steps of batch {asked.batch}")
 
@@ -139,6 +145,7 @@ def _specs(
             shards=asked.shards,
             recompute=asked.recompute,
             autocast=asked.autocast,
+            bucket=asked.bucket,
             optimizer=OptimizerSpec.model_validate(json.loads(asked.optimizer)),
             steps=WARM_UP_STEPS + 1 + asked.samples,
             seed=asked.seed,

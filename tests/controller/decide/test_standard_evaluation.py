@@ -33,6 +33,29 @@ def test_what_one_device_cannot_hold_is_measured_on_several(
     assert graph.notes["estimated_from_batches"] == [64, 128] and graph.notes["batch"] == 1024
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize(("asked", "length"), [([], 12), (["--bucket", "5"], 5)])
+def test_a_bucket_of_a_model_is_measured_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: list[str], length: int
+) -> None:
+    out = tmp_path / "graph.json"
+    words = [
+        "evaluate", "tests.models.lengths:wide", "--batch", "8", "--small-batches", "2", "4",
+        "--devices", "2", "--device-memory", "7MiB", "--samples", "2", "--out", str(out), *asked,
+    ]  # fmt: skip
+    with pytest.raises(SystemExit) as done:
+        main(words)
+    said = capsys.readouterr().err
+    assert done.value.code == 0, said
+    assert "run: 2 ranks, 8 steps of batch 8" in said
+    graph = load_graph(out)
+    assert graph.notes["bucket"] == str(length)
+    # The numbers of words, int64.
+    assert graph.tensor_bytes[graph.output_tensors(graph.index_of["input_0"])].tolist() == [
+        8 * length * 8
+    ]
+
+
 def test_too_little_memory_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as done:
         out = str(tmp_path / "graph.json")

@@ -10,6 +10,7 @@ import torch
 
 from placewire.optimizer.capture import protocol
 from placewire.optimizer.capture.buckets import of_bucket, shares_of
+from placewire.optimizer.capture.capture_options import CaptureOptions
 from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.partial_values import capture_part
@@ -44,13 +45,13 @@ def test_all_buckets_are_of_the_same_state() -> None:
 
 def capture_alone(name: str) -> CapturedStep:
     step = of_bucket(load_training_step(MODEL, BATCH, SEED), name, MODEL)
-    return captured_from(step, MODEL, BATCH, CHOICE, SEED, 1, None)
+    return captured_from(step, CaptureOptions(MODEL, BATCH, CHOICE, SEED))
 
 
 def test_only_wanted_values_are_made_and_all_buckets_have_them() -> None:
     whole = capture(MODEL, BATCH, CHOICE, SEED)
     wanted = sorted(whole.code.parameters)[:3]
-    part = capture_part(MODEL, BATCH, CHOICE, SEED, wanted=wanted, others=False)
+    part = capture_part(CaptureOptions(MODEL, BATCH, CHOICE, SEED), wanted=wanted, others=False)
     assert not part.note
     for one in part.step.each_bucket.values():
         for identifier in wanted:

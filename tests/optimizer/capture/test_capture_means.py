@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from placewire.optimizer.capture.capture_options import CaptureOptions
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.protocol import TrainingStep
 from placewire.optimizer.capture.step import captured_from
@@ -61,8 +62,8 @@ def test_the_collector_waits_and_is_back_whatever_comes(width: int) -> None:
     step = TrainingStep(Looks(width, seen.append), (x,), lambda number: (x,))
     assert gc.isenabled()
     if width == 3:
-        captured_from(step, "here:step", 2, OptimizerChoice(), 0, 1, None)
+        captured_from(step, CaptureOptions("here:step", 2, OptimizerChoice(), 0))
     else:
         with pytest.raises(CaptureError):
-            captured_from(step, "here:step", 2, OptimizerChoice(), 0, 1, None)
+            captured_from(step, CaptureOptions("here:step", 2, OptimizerChoice(), 0))
     assert gc.isenabled() and seen and not any(seen)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from placewire.optimizer.capture import micro_batches
+from placewire.optimizer.capture.capture_options import CaptureOptions
 from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.nodes import MICRO_BATCH, storage_of
 from placewire.optimizer.capture.protocol import TrainingStep
@@ -134,7 +135,8 @@ def test_which_views_each_micro_batch_makes() -> None:
     batch = (torch.randn(4, 8),)
     model = Parts()
     step = captured_from(
-        TrainingStep(model, batch, lambda number: batch), "model", 4, ADAMW, 3, COUNT, None
+        TrainingStep(model, batch, lambda number: batch),
+        CaptureOptions("model", 4, ADAMW, 3, accumulate=COUNT),
     )
     aten = torch.ops.aten
     repeated: dict[object, set[bool]] = defaultdict(set)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from placewire.optimizer.capture.capture_options import CaptureOptions
 from placewire.optimizer.capture.deferred import NotRepeatableError, recorded
 from placewire.optimizer.capture.partial_values import capture_part
 from placewire.optimizer.capture.protocol import load_training_step
@@ -155,7 +156,7 @@ def test_a_part_of_what_cannot_be_repeated_is_built_whole(
     (tmp_path / f"looks_{function}.py").write_text(LOOKS)
     monkeypatch.syspath_prepend(tmp_path)
     path = f"looks_{function}:{function}"
-    part = capture_part(path, 2, OptimizerChoice(), 0, wanted=(), others=False)
+    part = capture_part(CaptureOptions(path, 2, OptimizerChoice(), 0), wanted=(), others=False)
     assert "the whole model was built first" in part.note
     whole = capture(path, 2, OptimizerChoice(), 0)
     assert part.step.operators.structure_hash == whole.operators.structure_hash
@@ -167,7 +168,7 @@ def test_a_part_has_its_values_and_the_structure_of_the_whole() -> None:
     path = "tests.models.hard:training_step"
     whole = capture(path, 4, OptimizerChoice(), 3)
     wanted = list(whole.values)[::2]
-    part = capture_part(path, 4, OptimizerChoice(), 3, wanted=wanted, others=True)
+    part = capture_part(CaptureOptions(path, 4, OptimizerChoice(), 3), wanted=wanted, others=True)
     assert part.note == ""
     assert part.step.operators.structure_hash == whole.operators.structure_hash
     assert all(torch.equal(part.step.values[name], whole.values[name]) for name in wanted)
@@ -199,13 +200,15 @@ def peak_mib():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 if __name__ == "__main__":
+    from placewire.optimizer.capture.capture_options import CaptureOptions
     from placewire.optimizer.capture.partial_values import capture_part
     from placewire.optimizer.capture.updates import OptimizerChoice
     small = "placewire.examples.models.mlp:training_step"
-    capture_part(small, 1, OptimizerChoice(), 0, wanted=(), others=True)
+    capture_part(CaptureOptions(small, 1, OptimizerChoice(), 0), wanted=(), others=True)
     before = peak_mib()
     wanted = ("parameter_model_5_weight",)
-    part = capture_part("large:training_step", 1, OptimizerChoice(), 0, wanted=wanted, others=False)
+    large = CaptureOptions("large:training_step", 1, OptimizerChoice(), 0)
+    part = capture_part(large, wanted=wanted, others=False)
     assert part.note == "", part.note
     assert abs(part.step.values[wanted[0]].std() - 1) < 0.01
     print(peak_mib() - before)

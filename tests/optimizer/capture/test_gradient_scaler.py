@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from placewire.optimizer.capture.gradient_scaler import GradientScaler
 from placewire.optimizer.capture.learning_rate_schedule import LearningRateSchedule
 from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice, parameter_update
+from placewire.optimizer.cli import main
 from tests.optimizer.capture.eager import Trained, train_captured, train_eager
 
 SMALL = "tests.models.small:"
@@ -114,8 +116,9 @@ def test_a_metric_of_the_same_name_is_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        ({"init_scale": 0}, "init_scale 0 must be more than 0"),
-        ({"growth_factor": 1}, "growth_factor 1 must be more than 1"),
+        ({"init_scale": 0}, "init_scale 0 must be a finite number above 0"),
+        ({"init_scale": float("inf")}, "init_scale inf must be a finite number above 0"),
+        ({"growth_factor": 1}, "growth_factor 1 must be a finite number above 1"),
         ({"backoff_factor": 1.0}, "backoff_factor 1.0 must be more than 0 and less than 1"),
         ({"growth_interval": 0}, "growth_interval 0 must be a whole number from 1"),
     ],
@@ -171,3 +174,23 @@ def test_a_loaded_number_outlives_a_step_that_is_skipped() -> None:
         assert float(update.state(parameter, 502)["count"]) == 501
         update(parameter, torch.ones(4), found_inf=torch.zeros(()))
         assert float(update.state(parameter, 503)["count"]) == 502
+
+
+@pytest.mark.parametrize("command", ["capture", "profile"])
+@pytest.mark.parametrize(
+    ("optimizer", "said"),
+    [
+        ("{}", "give --optimizer '{\"scaler\": {}}', or --autocast bf16"),
+        ('{"scaler": {"init_scale": Infinity}}', "init_scale inf must be a finite number above 0"),
+    ],
+)
+def test_commands_refuse_fp16_whose_loss_is_not_scaled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, optimizer: str, said: str
+) -> None:
+    out = tmp_path / "graph.json"
+    words = [
+        command, "placewire.examples.models.mlp:training_step", "--batch", "4",
+        "--autocast", "fp16", "--optimizer", optimizer, "--out", str(out),
+    ]  # fmt: skip
+    assert main(words) == 3
+    assert said in capsys.readouterr().err and not out.exists()

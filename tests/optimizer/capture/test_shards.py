@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from placewire.optimizer.capture import deferred, shards
+from placewire.optimizer.capture.capture_options import CaptureOptions
 from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.memory import held_bytes
@@ -97,7 +98,7 @@ def weights_step() -> TrainingStep:
 
 
 def captured_weights(count: int, choice: OptimizerChoice = ADAMW) -> CapturedStep:
-    return captured_from(weights_step(), "here:step", 4, choice, 0, 1, None, count)
+    return captured_from(weights_step(), CaptureOptions("here:step", 4, choice, 0, shards=count))
 
 
 def test_large_trained_weights_are_cut_where_vectors_end() -> None:
@@ -138,7 +139,9 @@ def test_a_rank_makes_its_shards_alone() -> None:
     model = "placewire.examples.models.transformer:training_step_small"
     whole = capture(model, 8, ADAMW, 3, 2, shards=2)
     wanted = [*whole.code.shards][::3]
-    part = capture_part(model, 8, ADAMW, 3, 2, shards=2, wanted=wanted, others=False)
+    part = capture_part(
+        CaptureOptions(model, 8, ADAMW, 3, accumulate=2, shards=2), wanted=wanted, others=False
+    )
     assert not part.note and part.step.operators.structure_hash == whole.operators.structure_hash
     for node in wanted:
         value = part.step.code.parameters[node]
@@ -175,7 +178,9 @@ def test_a_rank_makes_one_whole_weight_at_a_time(
         most[0] = max(most[0], sum(one.nbytes() for one in memory.values()))
 
     monkeypatch.setattr(deferred, "_repeat", counted)
-    part = capture_part(model, 8, ADAMW, 3, shards=4, wanted=firsts, others=False).step
+    part = capture_part(
+        CaptureOptions(model, 8, ADAMW, 3, shards=4), wanted=firsts, others=False
+    ).step
     assert all(torch.equal(part.code.parameters[n], code.parameters[n]) for n in firsts)
     one_weight = 64 * 64 * 4
     assert len(firsts) == 8 and one_weight <= most[0] < 3 * one_weight
@@ -194,7 +199,7 @@ class Named(nn.Module):
 def test_a_weight_stays_whole_whose_rows_have_another_weight_s_name() -> None:
     inputs = (torch.randn(4, 64),)
     step = TrainingStep(Named(), inputs, lambda number: inputs)
-    cut = captured_from(step, "here:step", 4, ADAMW, 0, 1, None, 2).code
+    cut = captured_from(step, CaptureOptions("here:step", 4, ADAMW, 0, shards=2)).code
     assert {shard.name for shard in cut.shards.values()} == {"w[0:4]"}
 
 

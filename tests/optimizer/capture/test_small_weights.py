@@ -9,6 +9,7 @@ import torch
 from torch import fx, nn
 
 from placewire.optimizer.capture import small_weights
+from placewire.optimizer.capture.capture_options import CaptureOptions
 from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.nodes import MICRO_BATCH
 from placewire.optimizer.capture.partial_values import capture_part
@@ -48,7 +49,9 @@ def captured_weights(
     torch.manual_seed(0)
     inputs = (torch.randn(8, 64),)
     step = TrainingStep(Weights(), inputs, lambda number: inputs)
-    return captured_from(step, "here:step", 8, choice, 0, micro_batches, None, shards)
+    return captured_from(
+        step, CaptureOptions("here:step", 8, choice, 0, accumulate=micro_batches, shards=shards)
+    )
 
 
 def test_small_trained_weights_of_whole_vectors_lie_together_by_their_type() -> None:
@@ -84,7 +87,9 @@ def test_a_weight_whose_places_in_memory_are_named_stays_by_itself() -> None:
         torch.manual_seed(0)
         model, inputs = Places(), (torch.randn(8, 64),)
         step = TrainingStep(model, inputs, lambda number, given=inputs: given)
-        captured = captured_from(step, "here:step", 8, ADAMW, 0, 2, None, shards)
+        captured = captured_from(
+            step, CaptureOptions("here:step", 8, ADAMW, 0, accumulate=2, shards=shards)
+        )
         run = StraightStep(captured)
         losses.append(float(run.run(run.load(0))))
     assert losses[0] == losses[1]
@@ -109,7 +114,9 @@ def test_types_that_alternate_lie_together_by_their_type_all_the_same() -> None:
 
     inputs = (torch.randn(8, 64),)
     step = TrainingStep(Alternating(), inputs, lambda number: inputs)
-    code = captured_from(step, "here:step", 8, ADAMW, 0, 2, None, 2).code
+    code = captured_from(
+        step, CaptureOptions("here:step", 8, ADAMW, 0, accumulate=2, shards=2)
+    ).code
     assert sorted(len(some) for some in code.members.values()) == [6, 6, 7, 7]
 
 
@@ -193,7 +200,9 @@ def parts_of(captured: CapturedStep) -> list[tuple[StatePart, torch.Tensor]]:
 def test_a_rank_makes_its_small_weights_alone() -> None:
     whole = capture(SMALL, 8, ADAMW, 3, 2, shards=2)
     wanted = [*whole.code.members][:1]
-    part = capture_part(SMALL, 8, ADAMW, 3, 2, shards=2, wanted=wanted, others=False)
+    part = capture_part(
+        CaptureOptions(SMALL, 8, ADAMW, 3, accumulate=2, shards=2), wanted=wanted, others=False
+    )
     assert not part.note and part.step.operators.structure_hash == whole.operators.structure_hash
     value = part.step.code.parameters[wanted[0]]
     assert torch.equal(value, whole.code.parameters[wanted[0]])

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from placewire.optimizer.capture.capture_options import CaptureOptions
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.protocol import TrainingStep
 from placewire.optimizer.capture.step import captured_from
@@ -44,7 +45,7 @@ def trained(model: nn.Module) -> set[str]:
     """The layers that have updates."""
     inputs = (torch.ones(2, 4),)
     step = TrainingStep(model, inputs, lambda number: inputs)
-    captured = captured_from(step, "here:step", 2, OptimizerChoice(), 0, 1, None)
+    captured = captured_from(step, CaptureOptions("here:step", 2, OptimizerChoice(), 0))
     updates = [name for name in captured.operators.ids if name.startswith("update_")]
     return {name.split("_")[1] for name in updates}
 

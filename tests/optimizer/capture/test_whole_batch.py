@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from placewire.optimizer.capture.capture_options import CaptureOptions
 from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.protocol import TrainingStep
 from placewire.optimizer.capture.step import capture, captured_from
@@ -94,7 +95,12 @@ def captured(
         return (torch.randn(4, WIDTH, WIDTH, generator=generator),)
 
     step = TrainingStep(model=Net(norm), example_inputs=batch(0), batches=batch)
-    return captured_from(step, "here:step", 4, OptimizerChoice("sgd", 0.1), 0, accumulate, autocast)
+    return captured_from(
+        step,
+        CaptureOptions(
+            "here:step", 4, OptimizerChoice("sgd", 0.1), 0, accumulate=accumulate, autocast=autocast
+        ),
+    )
 
 
 def found(norm: nn.Module, accumulate: int = 1, autocast: Autocast | None = None) -> str | None:
