@@ -189,7 +189,7 @@ def _serve(
     try:
         step, recording = recorded(lambda: load_training_step(model, batch, seed))
         captured = captured_with_buckets(
-            step, CaptureOptions(model, batch, choice, seed, accumulate, shards=shards)
+            step, CaptureOptions(model, batch, choice, seed, accumulate=accumulate, shards=shards)
         )
     except (ValueError, NotRepeatableError) as error:
         connection.send(str(error))

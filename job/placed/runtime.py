@@ -176,12 +176,12 @@ def _placed(
         spec.batch,
         choice,
         spec.seed,
-        spec.accumulate,
-        spec.autocast,
-        device_type,
-        spec.shards,
-        spec.recompute,
-        spec.bucket,
+        accumulate=spec.accumulate,
+        autocast=spec.autocast,
+        device_type=device_type,
+        shards=spec.shards,
+        recompute=spec.recompute,
+        bucket=spec.bucket,
     )
     part = capture_part(asked, wanted=placement.order[spec.device], others=others)
     captured = part.step

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from placewire.optimizer.capture.protocol import DeviceType
 from placewire.optimizer.capture.updates import OptimizerChoice
@@ -28,6 +28,7 @@ class CaptureOptions:
     batch: int
     optimizer: OptimizerChoice
     seed: int
+    _: KW_ONLY
     accumulate: int = 1
     autocast: Autocast | None = None
     device_type: DeviceType = "cpu"

@@ -52,7 +52,15 @@ def capture(
     """Captures the step as captured_step() does, of options that are given one by one."""
     return captured_step(
         CaptureOptions(
-            model, batch, optimizer, seed, accumulate, autocast, device_type, shards, recompute
+            model,
+            batch,
+            optimizer,
+            seed,
+            accumulate=accumulate,
+            autocast=autocast,
+            device_type=device_type,
+            shards=shards,
+            recompute=recompute,
         )
     )
 

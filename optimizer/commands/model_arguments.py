@@ -181,9 +181,16 @@ def capture_options(options: argparse.Namespace, device_type: DeviceType = "cpu"
             "which needs no scaler"
         )
     return CaptureOptions(
-        options.model, options.batch, optimizer, options.seed, options.accumulate,
-        options.autocast, device_type, options.shards, options.recompute,
-    )  # fmt: skip
+        options.model,
+        options.batch,
+        optimizer,
+        options.seed,
+        accumulate=options.accumulate,
+        autocast=options.autocast,
+        device_type=device_type,
+        shards=options.shards,
+        recompute=options.recompute,
+    )
 
 
 def parse_optimizer(text: str) -> OptimizerChoice:

@@ -136,7 +136,7 @@ def test_which_views_each_micro_batch_makes() -> None:
     model = Parts()
     step = captured_from(
         TrainingStep(model, batch, lambda number: batch),
-        CaptureOptions("model", 4, ADAMW, 3, COUNT),
+        CaptureOptions("model", 4, ADAMW, 3, accumulate=COUNT),
     )
     aten = torch.ops.aten
     repeated: dict[object, set[bool]] = defaultdict(set)

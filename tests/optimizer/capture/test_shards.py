@@ -140,7 +140,7 @@ def test_a_rank_makes_its_shards_alone() -> None:
     whole = capture(model, 8, ADAMW, 3, 2, shards=2)
     wanted = [*whole.code.shards][::3]
     part = capture_part(
-        CaptureOptions(model, 8, ADAMW, 3, 2, shards=2), wanted=wanted, others=False
+        CaptureOptions(model, 8, ADAMW, 3, accumulate=2, shards=2), wanted=wanted, others=False
     )
     assert not part.note and part.step.operators.structure_hash == whole.operators.structure_hash
     for node in wanted:

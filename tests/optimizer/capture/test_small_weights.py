@@ -50,7 +50,7 @@ def captured_weights(
     inputs = (torch.randn(8, 64),)
     step = TrainingStep(Weights(), inputs, lambda number: inputs)
     return captured_from(
-        step, CaptureOptions("here:step", 8, choice, 0, micro_batches, shards=shards)
+        step, CaptureOptions("here:step", 8, choice, 0, accumulate=micro_batches, shards=shards)
     )
 
 
@@ -87,7 +87,9 @@ def test_a_weight_whose_places_in_memory_are_named_stays_by_itself() -> None:
         torch.manual_seed(0)
         model, inputs = Places(), (torch.randn(8, 64),)
         step = TrainingStep(model, inputs, lambda number, given=inputs: given)
-        captured = captured_from(step, CaptureOptions("here:step", 8, ADAMW, 0, 2, shards=shards))
+        captured = captured_from(
+            step, CaptureOptions("here:step", 8, ADAMW, 0, accumulate=2, shards=shards)
+        )
         run = StraightStep(captured)
         losses.append(float(run.run(run.load(0))))
     assert losses[0] == losses[1]
@@ -112,7 +114,9 @@ def test_types_that_alternate_lie_together_by_their_type_all_the_same() -> None:
 
     inputs = (torch.randn(8, 64),)
     step = TrainingStep(Alternating(), inputs, lambda number: inputs)
-    code = captured_from(step, CaptureOptions("here:step", 8, ADAMW, 0, 2, shards=2)).code
+    code = captured_from(
+        step, CaptureOptions("here:step", 8, ADAMW, 0, accumulate=2, shards=2)
+    ).code
     assert sorted(len(some) for some in code.members.values()) == [6, 6, 7, 7]
 
 
@@ -197,7 +201,7 @@ def test_a_rank_makes_its_small_weights_alone() -> None:
     whole = capture(SMALL, 8, ADAMW, 3, 2, shards=2)
     wanted = [*whole.code.members][:1]
     part = capture_part(
-        CaptureOptions(SMALL, 8, ADAMW, 3, 2, shards=2), wanted=wanted, others=False
+        CaptureOptions(SMALL, 8, ADAMW, 3, accumulate=2, shards=2), wanted=wanted, others=False
     )
     assert not part.note and part.step.operators.structure_hash == whole.operators.structure_hash
     value = part.step.code.parameters[wanted[0]]

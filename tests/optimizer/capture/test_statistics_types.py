@@ -67,7 +67,9 @@ def test_a_message_of_them_under_autocast_has_their_bytes() -> None:
 
     inputs = (torch.randn(4, 8),)
     step = TrainingStep(Mean(), inputs, lambda number: inputs)
-    captured = captured_from(step, CaptureOptions("here:step", 4, OptimizerChoice(), 0, 1, "bf16"))
+    captured = captured_from(
+        step, CaptureOptions("here:step", 4, OptimizerChoice(), 0, autocast="bf16")
+    )
     (norm,) = captured.code.graph.find_nodes(op="call_function", target=LAYER)
     sizes = {captured.layouts[item.name].wire_bytes for item in norm.users if item.args[1] > 0}
     assert sizes == {4 * 4}
@@ -83,7 +85,9 @@ def test_ranks_send_what_a_group_normalisation_gives_either_way() -> None:
         return torch.randn(4, 3, 8, 8, generator=drawn), torch.arange(4)
 
     step = TrainingStep(model, batches(0), batches, nn.CrossEntropyLoss())
-    captured = captured_from(step, CaptureOptions("here:step", 4, OptimizerChoice(), 0, 1, "bf16"))
+    captured = captured_from(
+        step, CaptureOptions("here:step", 4, OptimizerChoice(), 0, autocast="bf16")
+    )
     graph, cluster = captured.operators, cluster_of(3)
     alone, _ = train(captured, on_one_device(captured))
     for seed in range(4):

@@ -96,7 +96,10 @@ def captured(
 
     step = TrainingStep(model=Net(norm), example_inputs=batch(0), batches=batch)
     return captured_from(
-        step, CaptureOptions("here:step", 4, OptimizerChoice("sgd", 0.1), 0, accumulate, autocast)
+        step,
+        CaptureOptions(
+            "here:step", 4, OptimizerChoice("sgd", 0.1), 0, accumulate=accumulate, autocast=autocast
+        ),
     )
 
 
