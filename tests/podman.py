@@ -21,7 +21,7 @@ def in_a_container(folder: Path, name: str) -> list[str]:
     root = folder / f"root of {name}"
     _make_root(root)
     seen = ["--volume", f"{folder}:{folder}:ro", "--env-host", "--network", "host"]
-    return [*runs, "--init", "--name", name, *seen, "--rootfs", str(root), "python3"]
+    return [*runs, "--name", name, *seen, "--rootfs", str(root), "python3"]
 
 
 def containers(*options: str) -> list[str]:
@@ -49,7 +49,7 @@ def _runs() -> tuple[str, ...] | str:
     """The words that run a container here, or why there are none."""
     if shutil.which("podman") is None:
         return "podman is not installed"
-    common = ["--rm", "--volume", "/usr:/usr:ro"]
+    common = ["--rm", "--init", "--volume", "/usr:/usr:ro"]
     # podman asks for higher ones, which a machine may refuse root.
     common += ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"]
     with tempfile.TemporaryDirectory() as folder:
