@@ -14,9 +14,8 @@ from typing import Any
 from placewire.job.contract.interpreter import interpreter_of, runs_modules
 
 LONGEST_SECONDS = 60
-# Of what a script finds in its environment, that without which it does not find its peers, or not
-# over the NICs of the plan.
-TOLD = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
+# Of what a script finds in its environment, that without which it does not find its peers.
+TOLD = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # Defines look(script, is_module, words, environment), for a program on the script's server. It
 # answers with what `problem_in` reads. torchrun is a part of torch: who lacks that could not run
 # the script. No module is imported, not even a package to look into: that would run its code, and

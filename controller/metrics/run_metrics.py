@@ -57,7 +57,10 @@ SAMPLES = Metric(
 )  # fmt: skip
 LOSS = Metric("placewire_run_loss", "gauge", _RUN, "The latest loss that is finite.")
 VALIDATION_LOSS = Metric(
-    "placewire_run_validation_loss", "gauge", _RUN, "The mean loss of the latest validation."
+    "placewire_run_validation_loss",
+    "gauge",
+    _RUN,
+    "The mean loss of the latest validation; of its batches so far while it goes on.",
 )
 REPORTED = Metric(
     "placewire_run_metric", "gauge", (*_RUN, "metric"),
@@ -115,12 +118,13 @@ def exposition(state: RunState) -> str:
     if facts is None:
         return ""
     run = (facts.plan, facts.run)
+    # Counters begin with the first step: a resumed job's would jump from 0 to its checkpoint's.
     of_steps = (
         ""
         if facts.steps is None
-        else STEPS.of(run, state.steps) + STEP_SECONDS.of(run, state.step_seconds)
+        else STEPS.of(run, state.steps or None) + STEP_SECONDS.of(run, state.step_seconds)
     )
-    samples = None if facts.samples is None else facts.samples * state.steps
+    samples = None if facts.samples is None else facts.samples * state.steps or None
     return "".join((
         INFO.of((*run, facts.kind, facts.sharing), 1),
         BEGAN.of(run, facts.started_unix),

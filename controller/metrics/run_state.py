@@ -28,11 +28,13 @@ SentBytes = Callable[[], Mapping[tuple[str, str], int]]
 @dataclass
 class Rank:
     """is_up: whether it runs; None where it has not begun, or came to its end as it was to.
-    step_seconds: of all its steps together. memory_bytes: the most that they took."""
+    step_seconds: of all its steps together. memory_bytes: the most that they took. metrics: what
+    it reported last beside the loss; each rank reports what it computes."""
 
     is_up: bool | None = None
     step_seconds: float = 0.0
     memory_bytes: int | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -54,7 +56,6 @@ class RunState:
     last_step_unix: float | None = None
     latest: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=LATEST_STEPS))
     loss: float | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
     validation_loss: float | None = None
     _under_way: dict[int, list[float]] = field(default_factory=dict)
 
@@ -75,7 +76,7 @@ class RunState:
         elif isinstance(event, Resumed):
             self.steps = event.step
         elif isinstance(event, Validated):
-            self.validation_loss = event.loss
+            self.validation_loss = self.validation_loss if event.loss is None else event.loss
         elif isinstance(event, StepDone):
             self._step(rank, event, time.time() if now_unix is None else now_unix)
 
@@ -99,6 +100,11 @@ class RunState:
         return planned
 
     @property
+    def metrics(self) -> Mapping[str, float]:
+        """What the ranks reported last."""
+        return {name: value for rank in self.ranks for name, value in rank.metrics.items()}
+
+    @property
     def prediction_ratio(self) -> float | None:
         """How many times longer than predicted the latest steps took."""
         predicted = sum(expected for _, expected in self.latest)
@@ -118,7 +124,7 @@ class RunState:
         if event.loss is not None:
             self.loss = event.loss
         if event.metrics:
-            self.metrics = event.metrics
+            rank.metrics = event.metrics
         told = self._under_way.setdefault(event.step, [])
         told.append(event.seconds)
         if len(told) < len(self.ranks):

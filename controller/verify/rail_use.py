@@ -22,10 +22,11 @@ REMEDY = (
     "wins"
 )
 NEXT_TO_NOTHING = (
-    "no server sent more than a few KiB to another one: the script ended before it trained (it may "
-    "have said why above), or it made no process group of all ranks, so that each process trained "
-    'by itself. On CPUs, Accelerate wants ACCELERATE_USE_CPU: "true" in job.env or '
-    "Accelerator(cpu=True), Trainer of transformers --use_cpu, Lightning num_nodes"
+    "no server sent more than a few KiB to another one. If the processes were to train together, "
+    "the script ended before it trained (it may have said why above), or it made no process group "
+    "of all ranks, so that each process trained by itself. On CPUs, Accelerate wants "
+    'ACCELERATE_USE_CPU: "true" in job.env or Accelerator(cpu=True), Trainer of transformers '
+    "--use_cpu, Lightning num_nodes"
 )
 # A process group sends more even with a model of two parameters (35 KiB were measured).
 _FEW_BYTES = 24 << 10

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 from placewire.exposition import CONTENT_TYPE
@@ -50,7 +51,8 @@ class MetricsServer:
         for server in self._servers:
             server.close()
         if self._socket is not None:
-            self._socket.unlink(missing_ok=True)
+            with suppress(OSError):
+                self._socket.unlink()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1

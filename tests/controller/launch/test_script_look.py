@@ -70,8 +70,8 @@ def test_a_module_is_found_and_not_run(folder: Path, script: str, is_found: bool
     [
         ([], ()),
         (["env", "--unset=RANK"], ("RANK",)),
-        (["env", "--unset=MASTER_PORT", "--unset=GLOO_SOCKET_IFNAME"],
-         ("MASTER_PORT", "GLOO_SOCKET_IFNAME")),
+        (["env", "--unset=RANK", "--unset=MASTER_PORT", "--unset=GLOO_SOCKET_IFNAME"],
+         ("RANK", "MASTER_PORT")),
         (["env", "--ignore-environment"], TOLD),
     ],
 )  # fmt: skip

@@ -158,6 +158,14 @@ def test_only_the_latest_reported_names_are_shown() -> None:
     assert [name for name in names if name] == ["m2"]
 
 
+def test_ranks_report_different_metrics_of_a_step() -> None:
+    state = begun()
+    state.event(StepDone(rank=0, step=0, seconds=1, metrics={"accuracy": 0.5}))
+    state.event(StepDone(rank=1, step=0, seconds=1, metrics={"balance": 2}))
+    assert value(state, "metric", metric="accuracy") == 0.5
+    assert value(state, "metric", metric="balance") == 2
+
+
 def link(destination: str) -> LinkMeasurement:
     return LinkMeasurement(
         source="s1", destination=destination, rail="a", nic="nic0", queue_id=2,

@@ -110,6 +110,9 @@ def test_a_placed_step_shows_its_layers_its_timelines_and_its_steps(tmp_path: Pa
     ]
     ends = [float(a["x"] or 0) + float(a["width"] or 0) for a in computed]
     assert max(ends) == pytest.approx(900, abs=2) and elements.of("rect", "receive")
+    # Micro-batches alternate between two colours.
+    assert elements.of("g", "odd") or elements.of("rect", "odd")
+    assert ".odd.forward {" in page and not re.search(r"^\.forward \{ fill: #b9", page, re.M)
     assert [text for _, text in elements.of("td", "runs")] == ["1"] * len(placement.devices_used)
     measured = elements.of("polyline", "measured")
     # The steps' times, the losses with a gap in them, and a metric.
