@@ -65,9 +65,14 @@ class PlaceableGraph:
 
     @property
     def trained(self) -> Sequence[str]:
-        """The names in the exported module of all parameters that have an update."""
-        written = [node for node in self.writers.values() if node in self.parameters]
-        return [name for node in written for name in self._names_of(node)]
+        """The names in the exported module of all parameters that have an update, each once; shards
+        of one have its names."""
+        found: dict[str, None] = {}
+        for node in self.writers.values():
+            if node in self.parameters:
+                for names in self.names[node], *(one.names for one in self.members.get(node, ())):
+                    found |= dict.fromkeys(names)
+        return [*found]
 
     def choice_of(self, choice: OptimizerChoice, parameter: str) -> OptimizerChoice:
         """Returns the choice for the parameter with this node name."""

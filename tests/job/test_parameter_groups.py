@@ -98,6 +98,14 @@ def test_what_is_updated_alike_lies_together() -> None:
     assert len({code.choice_of(choice, node).signature for node in code.members}) > 1
 
 
+def test_each_name_fits_its_parameter_also_where_small_ones_lie_together() -> None:
+    whole = capture(MODEL, 8, OptimizerChoice(), 0).code
+    choice = OptimizerChoice.of({"groups": [{"match": [*whole.trained], "lr": 0.1}]})
+    cut = capture(MODEL, 8, choice, 0, accumulate=2, shards=2).code
+    assert any(len(members) > 1 for members in cut.members.values())
+    assert sorted(cut.trained) == sorted(whole.trained)
+
+
 def test_a_pattern_without_parameters_is_refused() -> None:
     groups = (*GROUPS, ParameterGroupSpec(match=("*.weight", "biass")))
     choice = OptimizerChoice.of(OptimizerSpec(groups=groups).model_dump())
