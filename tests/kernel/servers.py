@@ -64,7 +64,9 @@ def servers_on_rails(names: Sequence[str], rails: int = 2) -> Iterator[Servers]:
 def _join(server: ServerUnderTest, number: int, rails: int) -> None:
     commands = [
         "ip link set lo up; sysctl -qw net.ipv6.conf.all.disable_ipv6=1 "
-        "net.ipv6.conf.default.disable_ipv6=1"
+        "net.ipv6.conf.default.disable_ipv6=1",
+        # No NIC is taken over while nobody knows by which one the controller is reached.
+        "ip link add mgmt type dummy; ip link set mgmt up; ip address add 10.9.0.1/24 dev mgmt",
     ]
     for rail in range(rails):
         port = f"{server.name}-{rail}"
