@@ -14,7 +14,7 @@ from typing import Any
 from placewire.job.contract.interpreter import interpreter_of, runs_modules
 
 LONGEST_SECONDS = 60
-# Of what a script finds in its environment, that without which it does not find its peers.
+# A script does not find its peers without these variables of its environment.
 TOLD = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # Defines look(script, is_module, words, environment), for a program on the script's server. It
 # answers with what `problem_in` reads. torchrun is a part of torch: who lacks that could not run

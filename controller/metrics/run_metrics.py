@@ -10,7 +10,7 @@ from placewire.controller.metrics.run_state import Rank, RunState
 from placewire.exposition import Metric
 from placewire.optimizer.device_names import server_of
 
-# Of more pairs than this, none is shown: Prometheus holds each, and NICs tell enough.
+# No pair is shown where there are more than this: Prometheus holds each, and NICs tell enough.
 MOST_PAIRS = 4096
 
 _RUN = ("plan", "run")

@@ -101,7 +101,7 @@ class RunState:
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """What the ranks reported last."""
+        """The ranks' latest metrics together, by name."""
         return {name: value for rank in self.ranks for name, value in rank.metrics.items()}
 
     @property
@@ -131,7 +131,7 @@ class RunState:
             return
         seconds = max(self._under_way.pop(event.step))
         decided = self._steps_as_decided
-        # What a rank calls its bucket is the model's word.
+        # The model chooses its buckets' names, and may tell one that the decision lacks.
         bucket = event.bucket or NO_BUCKET
         bucket = bucket if bucket in decided else next(iter(decided))
         if self.steps_of:

@@ -1,4 +1,4 @@
-"""What was changed on servers, those of which the same is to be said together."""
+"""Groups the servers on which the same things were changed."""
 
 from __future__ import annotations
 

@@ -78,8 +78,8 @@ def nic_strips(use: NicUse) -> NicStrips:
 def _parts(
     seconds: Sequence[float], carried: Sequence[float | None], rate: float, x: Scale
 ) -> tuple[StripPart, ...]:
-    """Of more samples than columns each column is as dark as its busiest sample. Neighbours of one
-    level are one part; what is not known is left out, as is an idle time."""
+    """Each column is as dark as the busiest of its samples. Neighbours of one level are one part;
+    what is not known is left out, as is an idle time."""
     every = max(1, math.ceil(len(carried) / _MOST_COLUMNS))
     columns = []
     for k in range(0, len(carried), every):

@@ -26,7 +26,7 @@ from placewire.visible import visible, visible_lines
 _TEMPLATE = "page.html.j2"
 # Longer tables are cut; run.json has each row.
 _MOST_ROWS = 40
-# Of more devices than these the names above columns are turned.
+# The names above columns are turned where there are more devices than this.
 _MOST_COLUMNS = 10
 
 

@@ -64,7 +64,7 @@ OptimizerOption = bool | int | float | tuple[float, ...]
 
 
 class ParameterGroupSpec(Frozen):
-    """The fields of placewire.optimizer.capture.updates.ParameterGroup."""
+    """The fields of placewire.optimizer.capture.parameter_groups.ParameterGroup."""
 
     match: tuple[str, ...]
     lr: float | None = None

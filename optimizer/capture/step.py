@@ -17,6 +17,7 @@ from placewire.optimizer.capture.micro_batches import (
 )
 from placewire.optimizer.capture.moving import on_device
 from placewire.optimizer.capture.operators import analyse, operator_graph
+from placewire.optimizer.capture.parameter_groups import require_all_used
 from placewire.optimizer.capture.protocol import (
     DeviceType,
     ModelWithLoss,
@@ -122,7 +123,7 @@ def captured_from(step: TrainingStep, options: CaptureOptions) -> CapturedStep:
             constants={**code.constants, **evaluated.constants},
             constant_names={**code.constant_names, **evaluated.constant_names},
         )
-    optimizer.require_all_used(code.trained)
+    require_all_used(optimizer.groups, code.trained)
     analysis = analyse(code)
     notes = {
         "model": options.model,

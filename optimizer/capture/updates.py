@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -28,59 +27,11 @@ from placewire.optimizer.capture.optimizer_options import (
     is_class_path,
     options_of,
 )
+from placewire.optimizer.capture.parameter_groups import ParameterGroup
 from placewire.optimizer.capture.stepped import Stepped
 
-# How many parameters an error names.
-_NAMED = 3
 # The shape of a parameter that every class takes, and what JSON can hold of its options.
 _PROBE, _WRITABLE = (2, 2), (bool, int, float, str, tuple, type(None))
-
-
-@dataclass(frozen=True)
-class ParameterGroup:
-    """Parameters with settings of their own. match: patterns as in fnmatch, of which one fits the
-    parameter's name, or the part of it after a dot. lr, options: what differs from the others."""
-
-    match: tuple[str, ...]
-    lr: float | None = None
-    options: Mapping[str, Option] = field(default_factory=dict)
-
-    @staticmethod
-    def of(document: Mapping[str, Any]) -> ParameterGroup:
-        """document: the fields. Raises TypeError."""
-        match = document.get("match")
-        if not isinstance(match, list | tuple) or not match:
-            raise TypeError("each of groups needs a list `match` of patterns")
-        known = [one.name for one in fields(ParameterGroup)]
-        for key in document:
-            if key not in known:
-                hint = f"; as options: {{{key}: …}}" if key in ("weight_decay", "momentum") else ""
-                raise TypeError(f"one of groups has {key!r}; it takes {', '.join(known)}{hint}")
-        return ParameterGroup(**{**document, "match": tuple(match)})
-
-    @property
-    def signature(self) -> str:
-        lr = {} if self.lr is None else {"lr": self.lr}
-        own = ",".join(
-            f"{k}={v!r}" for k, v in {**lr, **dict(sorted(self.options.items()))}.items()
-        )
-        return f"{'|'.join(self.match)}({own})"
-
-    def has(self, parameter: str) -> bool:
-        return any(_fits(parameter, pattern) for pattern in self.match)
-
-
-def _what_there_is(parameters: Sequence[str], pattern: str) -> str:
-    """Parameters that differ from the pattern in capitals alone, or else some of all."""
-    lower = pattern.lower()
-    near = [name for name in parameters if _fits(name.lower(), lower)]
-    if near:
-        return f"; capital letters count, and there is {near[0]}"
-    return f"; the model has {', '.join(parameters[:_NAMED])}, …"
-
-
-def _fits(parameter: str, pattern: str) -> bool:
-    return any(fnmatchcase(parameter, one) for one in (pattern, f"*.{pattern}"))
 
 
 @dataclass(frozen=True)
@@ -141,17 +92,6 @@ class OptimizerChoice:
                 options = {**self.options, **group.options}
                 return replace(self, lr=lr, options=options, groups=())
         return replace(self, groups=())
-
-    def require_all_used(self, parameters: Sequence[str]) -> None:
-        """Raises CaptureError where a pattern of a group fits none of the trained parameters, as by
-        a typing error."""
-        for k, group in enumerate(self.groups):
-            for pattern in group.match:
-                if not any(_fits(name, pattern) for name in parameters):
-                    raise CaptureError(
-                        f"job.optimizer.groups[{k}]: no trained parameter is called like "
-                        f"{pattern!r}{_what_there_is(parameters, pattern)}"
-                    )
 
     @property
     def rescales(self) -> bool:

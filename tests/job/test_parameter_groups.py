@@ -15,6 +15,7 @@ from placewire.controller.plan.job_optimizer import PlanOptimizer
 from placewire.job.contract.specification import OptimizerSpec, ParameterGroupSpec
 from placewire.job.placed.plain_state import read_checkpoint
 from placewire.optimizer.capture.errors import CaptureError
+from placewire.optimizer.capture.parameter_groups import require_all_used
 from placewire.optimizer.capture.protocol import load_training_step
 from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
@@ -114,8 +115,8 @@ def test_a_pattern_without_parameters_is_refused() -> None:
     choice = OptimizerChoice.of({"groups": [{"match": ["bias", "*norm.weight"]}]})
     capitals = r"'\*norm\.weight'; capital letters count, and there is a\.LayerNorm\.weight"
     with pytest.raises(CaptureError, match=capitals):
-        choice.require_all_used(["a.bias", "a.LayerNorm.weight"])
-    choice.require_all_used(["a.bias", "a.norm.weight"])
+        require_all_used(choice.groups, ["a.bias", "a.LayerNorm.weight"])
+    require_all_used(choice.groups, ["a.bias", "a.norm.weight"])
     with pytest.raises(CaptureError, match="no option 'momentum'"):
         OptimizerChoice.of({"groups": [{"match": ["*"], "options": {"momentum": 0.9}}]})
 

@@ -12,8 +12,9 @@ from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.learning_rate_schedule import LearningRateSchedule
 from placewire.optimizer.capture.memory import held_bytes
 from placewire.optimizer.capture.optimizer_options import options_of
+from placewire.optimizer.capture.parameter_groups import ParameterGroup
 from placewire.optimizer.capture.step import capture
-from placewire.optimizer.capture.updates import OptimizerChoice, ParameterGroup, parameter_update
+from placewire.optimizer.capture.updates import OptimizerChoice, parameter_update
 from tests.optimizer.capture.eager import assert_trains_as_eager
 
 SMALL = "tests.models.small:mlp"
