@@ -6,9 +6,9 @@
 counters, rails; 3 predictions; 4 sharings by replay; 5 one rank against eager, capture, memory,
 Standard Evaluation; 7 one rank on CUDA, where there is a device; 8 an ordinary script on every NIC;
 9 training beside PyTorch's own ways; 10 a script's collectives cut between NICs, against others'
-ways. --report writes the tables of these items into FOLDER/job.md
-and leaves those of other items. Figures of time
-need a machine that does nothing else.
+ways; 11 ours beside DDP, FSDP and pipelines, by replay. --report writes the tables of these items
+into FOLDER/job.md and leaves those of other items. Figures of time need a machine that does nothing
+else.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ ITEMS = {
     8: ("scripts.tables",),
     9: ("rivals.tables",),
     10: ("collectives.tables",),
+    11: ("peers.tables",),
 }
 
 if __name__ == "__main__":

@@ -66,10 +66,16 @@ class Replayed:
 
 
 def plan_document(
-    servers: int, rails: int, *, name: str = LAB, host: bool = False, **nic: object
+    servers: int,
+    rails: int,
+    *,
+    name: str = LAB,
+    host: bool = False,
+    devices: int = 1,
+    **nic: object,
 ) -> dict[str, Any]:
-    """The plan of a lab, or without the neighbours' host that of a job. nic: keys of each NIC that
-    differ."""
+    """The plan of a lab, or without the neighbours' host that of a job. devices: of each server.
+    nic: keys of each NIC that differ."""
     names = [f"s{k + 1}" for k in range(servers)] + ([HOST] if host else [])
     return {
         "version": 1,
@@ -82,7 +88,7 @@ def plan_document(
                 {
                     "name": server,
                     "management": f"10.9.0.{k}",
-                    "devices": [{"type": "any", "memory": "1GiB"}],
+                    "devices": [{"type": "any", "memory": "1GiB"}] * devices,
                     "nics": [
                         {
                             "name": f"nic{r}", "rail": chr(ord("a") + r), "rate": NIC_RATE,
@@ -140,7 +146,8 @@ def _request(job: Replay, servers: int) -> dict[str, Any]:
     cluster = job.placement.cluster
     placement = CACHE / f"replay-{_key(job)}.placement.json"
     save_placement(job.placement, placement)
-    document = plan_document(len(cluster.servers), len(cluster.rails))
+    devices = len(cluster.servers[0].devices)
+    document = plan_document(len(cluster.servers), len(cluster.rails), devices=devices)
     document["network"] = {"sharing": job.placement.sharing, "floor": job.placement.floor}
     hosts = [f"10.7.{r}.{servers + 1}" for r in range(len(cluster.rails))]
     neighbour = {"host": HOST, "server": "s1", "addresses": hosts, "directions": job.neighbour}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +107,7 @@ def _advise(options: argparse.Namespace) -> int:
     batch = every[0].notes.get("batch")
     if options.json:
         document: dict[str, Any] = {
-            "rows": [asdict(row) for row in rows],
+            "rows": [row.summary() for row in rows],
             "bound_seconds": bound,
             "advice": advice,
             "spread": spread,

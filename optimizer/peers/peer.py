@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,8 @@ from placewire.optimizer.simulation.timeline import Timeline
 class PeerStep:
     """words: how it was set, such as how many micro-batches. memory_bytes: of the device that needs
     most. sent_bytes: by the NIC that transmits most. limit: what its step waits for most. fits:
-    whether every device has the memory."""
+    whether every device has the memory. simulated: the peer's own graph and cluster, and its
+    step."""
 
     name: str
     words: str
@@ -25,6 +27,11 @@ class PeerStep:
     sent_bytes: float
     limit: str
     fits: bool = True
+    simulated: tuple[Problem, Timeline] | None = field(default=None, repr=False, compare=False)
+
+    def summary(self) -> dict[str, Any]:
+        """The figures and words."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.compare}
 
 
 def peer_step(
@@ -50,7 +57,7 @@ def peer_step(
     fits = bool((memory <= cluster.memory_bytes[own]).all())
     return PeerStep(
         name, words, timeline.step_seconds, int(memory.max(initial=0)), float(sent),
-        limit_words(timeline.step_seconds, work, network), fits,
+        limit_words(timeline.step_seconds, work, network), fits, (problem, timeline),
     )  # fmt: skip
 
 
