@@ -1,22 +1,22 @@
 """Item 11: ours beside DDP, FSDP and pipelines on four servers, replayed in a lab.
 
-The lab is a cluster of GPU servers in slow motion. Its NICs stand for fast ones: operators and p0
-are slower by one factor, and all tensors smaller by another. A peer's graph and order are those
-that `optimizer advise` simulates. The device that runs its collectives is a rank of its own, to and
-from which a byte is sent wherever it and the operators of the device wait for each other.
+A peer's graph and order are those that `optimizer advise` simulates. The device that runs its
+collectives is a rank of its own, to and from which a byte is sent wherever it and the operators of
+the device wait for each other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.engine.parallelisms import PEERS, optimizer, variant_file
-from benchmarks.engine.setting import DEVICE, cluster
-from benchmarks.job.replays import CACHE, Replay, kept_graph, lab_cluster, replayed
+from benchmarks.engine.parallelisms import PEERS
+from benchmarks.engine.setting import DEVICE
+from benchmarks.job.replays import Replay, replayed
+from benchmarks.job.slow_motion import Placed, SlowMotion, solved
 from benchmarks.table import Table
 from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.bounds import lower_bound
@@ -26,36 +26,22 @@ from placewire.optimizer.engines.bundling import Bundled
 from placewire.optimizer.engines.place import place
 from placewire.optimizer.engines.single import best_single
 from placewire.optimizer.engines.solution import Solution
-from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.peers.beside_devices import COMMUNICATION
 from placewire.optimizer.peers.compare import peers_of
-from placewire.optimizer.placement import Placement, load_placement
 from placewire.optimizer.problem import Problem, SolveSettings
-from placewire.optimizer.profile.scale import with_scaled_seconds
 from placewire.optimizer.simulation.bundles import PlacedStep
 from placewire.optimizer.simulation.simulate import simulate
 from placewire.optimizer.simulation.timeline import Timeline
 
 MODELS = ("alexnet 512", "vgg16 512", "bert 64", "gpt2 64", "mixture 64")
-MICRO_BATCHES = (1, 4, 8)
-SERVERS, NICS, GIGABITS, SETUP_LATENCY_SECONDS = 4, 2, 40.0, 10e-6
-# How many times slower the lab is.
-SLOWER = 100.0
+SETTING = SlowMotion(servers=4, nics=2, gigabits=40.0, setup_latency_seconds=10e-6)
 SOLVE_SECONDS = 60.0
 # The first step does not count.
 STEPS = 4
 OURS, ALONE = "ours", "one device"
 WAYS = (ALONE, *PEERS, OURS)
 AIM = 0.05
-
-
-@dataclass(frozen=True)
-class Placed:
-    """graph, placement: with the lab's times and sizes."""
-
-    graph: OperatorGraph
-    placement: Placement
 
 
 def tables(pictures: Path | None) -> Iterable[Table]:
@@ -80,68 +66,38 @@ def tables(pictures: Path | None) -> Iterable[Table]:
         rows.append([*row, f"{steps[OURS] / best:.2f}"])
     within = sum(abs(error) <= AIM for error in errors)
     yield Table(
-        title=f"11. Ours beside what users would take, replayed on {SERVERS} servers x {NICS} NICs",
+        title=f"11. Ours beside what users would take, replayed on {SETTING.servers} servers x "
+        f"{SETTING.nics} NICs",
         columns=("graph batch", *WAYS, "ratio"),
         rows=rows,
         notes=(
-            f"Measured seconds of a step in slow motion, {SLOWER:g} times, and how far they are "
-            f"off the prediction; within {AIM:.0%} in {within} of {len(errors)} cases, "
+            f"Measured seconds of a step in slow motion, {SETTING.slower:g} times, and how far "
+            f"they are off the prediction; within {AIM:.0%} in {within} of {len(errors)} cases, "
             f"{max(map(abs, errors)):.1%} at worst. Medians of {STEPS - 1} steps after the first. "
-            f"NICs stand for {GIGABITS:g} Gbit/s, p0 for {SETUP_LATENCY_SECONDS * 1e6:g} us; "
-            f"modelled times of {DEVICE}. Messages take no time of devices. Ours: found in "
-            f"{SOLVE_SECONDS:g} s. Ratio: ours over the best of the others, measured.",
+            f"NICs stand for {SETTING.gigabits:g} Gbit/s, p0 for "
+            f"{SETTING.setup_latency_seconds * 1e6:g} us; modelled times of {DEVICE}. Messages "
+            f"take no time of devices. Ours: found in {SOLVE_SECONDS:g} s. Ratio: ours over the "
+            "best of the others, measured.",
         ),
     )
 
 
 def ways(model: str) -> Mapping[str, Placed]:
     """Every way that can run the model, by name."""
-    files = [
-        variant_file(model, count, shards)
-        for count in MICRO_BATCHES
-        for shards in ((1, SERVERS) if count > 1 else (1,))
-    ]
-    graphs = [load_graph(file) for file in files]
-    slow = _slowed(graphs[0])
-    alone = place(Problem(slow, _lab(1), sharing="job"), "single", SolveSettings())
-    return {
-        ALONE: Placed(slow, alone), **peers_in_lab(graphs), OURS: _ours(model, graphs),
-    }  # fmt: skip
+    graphs = SETTING.variants(model)
+    slow, lab = [SETTING.slowed(graph) for graph in graphs], SETTING.lab()
+    alone = place(Problem(slow[0], lab, sharing="job"), "single", SolveSettings())
+    ours = solved(slow, lab, "job", SOLVE_SECONDS)["job"]
+    return {ALONE: Placed(slow[0], alone), **peers_in_lab(graphs), OURS: ours}
 
 
 def peers_in_lab(graphs: Sequence[OperatorGraph]) -> dict[str, Placed]:
     """The best of each peer on fast NICs, as it runs in the lab. graphs: variants of one step."""
     found = {}
-    for step in peers_of(graphs, fast_cluster(), lambda line: None):
+    for step in peers_of(graphs, SETTING.fast, lambda line: None):
         assert step.simulated is not None
         found[step.name] = _in_lab(step.name, *step.simulated)
     return found
-
-
-def fast_cluster() -> Cluster:
-    """For which the lab stands."""
-    made = cluster(GIGABITS, servers=SERVERS, nics=NICS)
-    return made.model_copy(update={"setup_latency_seconds": SETUP_LATENCY_SECONDS})
-
-
-def _slowed(graph: OperatorGraph) -> OperatorGraph:
-    """With the lab's times and sizes."""
-    fewer = GIGABITS * 1e9 / (SLOWER * float(_lab(1).nic_rates[0, 0]))
-    smaller = np.ceil(graph.tensor_bytes / fewer).astype(np.int64)
-    return replace(with_scaled_seconds(graph, SLOWER), tensor_bytes=smaller)
-
-
-def _lab(devices: int) -> Cluster:
-    """devices: of a server, each second one for collectives."""
-    one = lab_cluster(SERVERS, NICS, SETUP_LATENCY_SECONDS * SLOWER, DEVICE)
-    if devices == 1:
-        return one
-    servers = []
-    for server in one.servers:
-        own = server.devices[0]
-        beside = own.model_copy(update={"type": COMMUNICATION})
-        servers.append(server.model_copy(update={"devices": (own, beside)}))
-    return one.model_copy(update={"servers": tuple(servers)})
 
 
 def _in_lab(name: str, problem: Problem, timeline: Timeline) -> Placed:
@@ -150,9 +106,8 @@ def _in_lab(name: str, problem: Problem, timeline: Timeline) -> Placed:
     priority = np.empty(len(device))
     for d, row in enumerate(timeline.order):
         device[list(row)], priority[list(row)] = d, -np.arange(len(row))
-    graph = _with_waits_sent(_slowed(problem.graph), device)
-    lab = _lab(len(problem.cluster.servers[0].devices))
-    problem = replace(problem, graph=graph, cluster=lab)
+    graph = _with_waits_sent(SETTING.slowed(problem.graph), device)
+    problem = replace(problem, graph=graph, cluster=_lab_with_devices_of(problem.cluster))
     timeline = simulate(problem, device, None, timeline.order)
     step = PlacedStep(graph, device, timeline.order)
     made = Bundled(Solution(device, priority, None), problem, step, timeline)
@@ -162,6 +117,16 @@ def _in_lab(name: str, problem: Problem, timeline: Timeline) -> Placed:
         single_device_seconds=None if alone is None else alone[1],
     )  # fmt: skip
     return Placed(graph, placement)
+
+
+def _lab_with_devices_of(cluster: Cluster) -> Cluster:
+    """The lab, in which servers have these devices."""
+    lab = SETTING.lab()
+    servers = [
+        own.model_copy(update={"devices": server.devices})
+        for own, server in zip(lab.servers, cluster.servers, strict=True)
+    ]
+    return lab.model_copy(update={"servers": tuple(servers)})
 
 
 def _with_waits_sent(graph: OperatorGraph, device: IntArray) -> OperatorGraph:
@@ -174,20 +139,3 @@ def _with_waits_sent(graph: OperatorGraph, device: IntArray) -> OperatorGraph:
     waits = collective & (device[source] != device[target]) & (size[tensor] == 0)
     size[tensor[waits]] = 1
     return replace(graph, tensor_bytes=size)
-
-
-def _ours(model: str, graphs: Sequence[OperatorGraph]) -> Placed:
-    slow = [_slowed(graph) for graph in graphs]
-    files = [kept_graph(graph) for graph in slow]
-    mark = "-".join(graph.structure_hash[:6] for graph in slow)
-    out = CACHE / f"peers-{model.replace(' ', '_')}-{mark}.json.gz"
-    if not out.exists():
-        on = CACHE / f"peers-{model.replace(' ', '_')}.cluster.json"
-        on.write_text(_lab(1).model_dump_json())
-        optimizer(
-            "solve", *map(str, files), "--cluster", str(on), "--sharing", "job", "--gap", "0",
-            "--time-limit", f"{SOLVE_SECONDS:g}", "--out", str(out),
-        )  # fmt: skip
-    placement = load_placement(out)
-    taken = next(one for one in slow if one.structure_hash == placement.structure_hash)
-    return Placed(taken, placement)

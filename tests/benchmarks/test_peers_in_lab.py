@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks.engine.parallelisms import PEERS
-from benchmarks.job.peers import SLOWER, Placed, fast_cluster, peers_in_lab
+from benchmarks.job.peers import SETTING, peers_in_lab
+from benchmarks.job.slow_motion import Placed
 from placewire.optimizer.check.check import check
 from placewire.optimizer.peers.beside_devices import COMMUNICATION
 from placewire.optimizer.peers.compare import peers_of
@@ -39,7 +40,7 @@ def test_what_a_collective_and_its_device_wait_for_is_sent(placed) -> None:
 
 def test_the_step_in_the_lab_is_the_simulated_one_in_slow_motion(placed) -> None:
     """What a collective waits for takes a little longer, because it is a message there."""
-    for step in peers_of([captured("bert", count) for count in (4, 8)], fast_cluster(), print):
-        slow = placed[step.name].placement.step_seconds / SLOWER
+    for step in peers_of([captured("bert", count) for count in (4, 8)], SETTING.fast, print):
+        slow = placed[step.name].placement.step_seconds / SETTING.slower
         longer = slow / step.step_seconds - 1
         assert -0.001 < longer < (0.3 if step.name in ("ddp", "fsdp") else 0.001)
