@@ -39,7 +39,6 @@ CAPTURED: Mapping[str, tuple[str, int]] = {
     "gpt2": ("placewire.examples.models.gpt2:training_step", 64),
     "mlp": ("placewire.examples.models.mlp:training_step", 64),
     "gpt2_small": ("placewire.examples.models.gpt2:training_step_small", 8),
-    "bert_batch_4": ("placewire.examples.models.bert:training_step", 4),
     "deep_transformer": ("placewire.examples.models.deep_transformer:training_step", 32),
     "resnet50": ("placewire.examples.models.resnet50:training_step", 32),
     "inception": ("placewire.examples.models.inception:training_step", 32),
