@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from placewire.optimizer.bounds import lower_bound
 from placewire.optimizer.check.check import check
+from placewire.optimizer.check.recompute.claims import least_bound
 from placewire.optimizer.check.recompute.facts import Facts
 from placewire.optimizer.check.recompute.memory import recompute_memory
 from placewire.optimizer.check.recompute.times import recompute_times
@@ -93,6 +94,18 @@ def changed_message(**update):
 def test_each_lie_is_found(update, what):
     violations = check(PROBLEM.graph, GOOD.model_copy(update=update))
     assert any(what in str(v) for v in violations), violations
+
+
+def test_a_bound_of_a_version_that_knew_fewer_proofs_is_accepted():
+    """B and C run on A's device, or wait for a transfer of 0.05 s: more than the path of 2 s."""
+    problem = Problem(
+        graph({"A": 1.0, "B": 1.0, "C": 1.0}, [("A", ["B", "C"], 400_000)]), cluster(2, (8e6,) * 8)
+    )
+    placement = placement_of(problem, [0, 0, 1])
+    weaker = least_bound(Facts(problem.graph, placement))
+    assert weaker < lower_bound(problem).seconds - 0.01
+    update = {"bound_seconds": weaker, "gap": 1 - weaker / placement.step_seconds}
+    assert check(problem.graph, placement.model_copy(update=update)) == ()
 
 
 def test_rates_over_a_nic_are_found_in_both_directions():
