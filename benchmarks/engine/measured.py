@@ -76,9 +76,6 @@ class Result:
     def placement(self) -> Placement:
         return load_placement(Path(self.file))
 
-    def placement_under(self, sharing: str) -> Placement:
-        return load_placement(Path(f"{self.file}.{sharing}.json.gz"))
-
 
 def solve(ask: Ask) -> Result:
     CACHE.mkdir(parents=True, exist_ok=True)

@@ -67,8 +67,6 @@ def _solve(ask: dict[str, Any]) -> dict[str, Any]:
         best = place(problem, ask["engine"], settings, ask["reduction"], progress)
         considered = (best,)
     engine_seconds = time.monotonic() - began
-    for placement in considered:
-        save_placement(placement, Path(f"{ask['out']}.{placement.sharing}.json.gz"))
     save_placement(best, Path(ask["out"]))
     return {
         "startup_seconds": startup_seconds,
