@@ -17,19 +17,26 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import IO
 
-from placewire.optimizer.published.formulations import highs, moirai_intervals
+from placewire.optimizer.arrays import IntArray
+from placewire.optimizer.published.formulations import (
+    cp_sat,
+    highs,
+    moirai_intervals,
+    sorted_intervals,
+)
 from placewire.optimizer.published.formulations.answer import NO_ANSWER, Answer, Heard
 from placewire.optimizer.published.formulations.instance import Instance
 from placewire.optimizer.published.formulations.papers import Formulation
 from placewire.optimizer.published.formulations.program import Program
 
-# With fewer rows, or intervals, than this the solvers keep to their time limit well enough.
-_SMALL_ROWS, _SMALL_INTERVALS = 10_000, 3_000
+# With fewer rows, or parts of a model of CP-SAT, than this the solvers keep to their time limit
+# well enough.
+_SMALL_ROWS, _SMALL_PARTS = 10_000, 3_000
 # How much later than the time limit the child is ended, as a fraction of the limit; and the seconds
 # that its start and its answer's way back may take.
 _GRACE, _START_SECONDS = 0.03, 0.7
@@ -49,12 +56,24 @@ def solve(program: Program, seconds: float, gap: float, heard: Heard) -> Answer:
 
 
 def solve_intervals(
-    formulation: Formulation, instance: Instance, seconds: float, gap: float, heard: Heard
+    formulation: Formulation,
+    instance: Instance,
+    starts: Sequence[IntArray],
+    seconds: float,
+    gap: float,
+    heard: Heard,
 ) -> Answer:
-    """As moirai_intervals.solve, but never longer than that. Raises FormulationTooLargeError."""
-    moirai_intervals.refuse_too_large(instance)
-    task = partial(moirai_intervals.solve, formulation, instance)
-    if moirai_intervals.interval_count(instance) < _SMALL_INTERVALS:
+    """As solve of moirai_intervals or sorted_intervals, but never longer than that. Raises
+    FormulationTooLargeError."""
+    if formulation.name == "moirai":
+        parts = moirai_intervals.part_count(instance)
+        solver = moirai_intervals.solve
+    else:
+        parts = sorted_intervals.part_count(formulation, instance)
+        solver = sorted_intervals.solve
+    task = partial(solver, formulation, instance, tuple(starts))
+    cp_sat.refuse_too_large(formulation.name, parts)
+    if parts < _SMALL_PARTS:
         return task(seconds, gap, heard)
     return _in_a_child(task, seconds, gap, heard)
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from placewire.optimizer.arrays import FloatArray
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.solution import Progress, Report, Solution
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.published.formulations import child_process, gurobi
 from placewire.optimizer.published.formulations.answer import Answer
-from placewire.optimizer.published.formulations.errors import (
-    FormulationRefusedError,
-    NoIncumbentError,
-)
+from placewire.optimizer.published.formulations.errors import NoIncumbentError
 from placewire.optimizer.published.formulations.instance import Instance
 from placewire.optimizer.published.formulations.limits import refuse_too_large
 from placewire.optimizer.published.formulations.network import rates_per_rail
@@ -35,8 +33,8 @@ def solve(
     settings.time_limit_seconds; progress hears the solver's incumbent, bound and status.
 
     Raises FormulationTooLargeError before building, FormulationRefusedError for an unsuitable
-    cluster or solver, InfeasibleError where (3.2) admits no placement, NoIncumbentError where the
-    time was too short to find one.
+    cluster or a solver that is missing, InfeasibleError where (3.2) admits no placement,
+    NoIncumbentError where the time was too short to find one.
     """
     began = time.monotonic()
     solver = solver_of(name, settings.options.get("solver", "auto"))
@@ -49,18 +47,19 @@ def solve(
             seconds, bound = time.monotonic() - began, max(answer.bound, 0.0) * horizon
             progress(Progress(seconds, answer.objective * horizon, bound, answer.rounds, words))
 
-    program = None
-    if solver != "cp-sat":
-        program = replace(formulation.draft.build(), starts=_starts(problem, formulation))
-    left = max(began + settings.time_limit_seconds - time.monotonic(), 0.0)
-    if program is None:
+    starts = starting_devices(problem)
+    if solver == "cp-sat":
+        left = max(began + settings.time_limit_seconds - time.monotonic(), 0.0)
         answer = child_process.solve_intervals(
-            formulation, Instance(problem), left, settings.gap, heard
+            formulation, Instance(problem), starts, left, settings.gap, heard
         )
-    elif solver == "gurobi":
-        answer = gurobi.solve(program, left, settings.gap)
     else:
-        answer = child_process.solve(program, left, settings.gap, heard)
+        program = replace(formulation.draft.build(), starts=_of_program(formulation, starts))
+        left = max(began + settings.time_limit_seconds - time.monotonic(), 0.0)
+        if solver == "gurobi":
+            answer = gurobi.solve(program, left, settings.gap)
+        else:
+            answer = child_process.solve(program, left, settings.gap, heard)
     heard(answer, f"{name} over {solver}: {_said(formulation, answer)}")
     if answer.values is None:
         raise _why_nothing(problem, name, solver, answer)
@@ -71,22 +70,16 @@ def solve(
     return Solution(device, priority, _rates(problem, formulation, answer.values))
 
 
-def _starts(problem: Problem, formulation: Formulation) -> tuple[Start, ...]:
+def _of_program(formulation: Formulation, starts: Sequence[IntArray]) -> tuple[Start, ...]:
     devices = np.arange(formulation.x.shape[1])
     return tuple(
         Start(formulation.x.ravel(), (device[:, None] == devices).ravel().astype(np.float64))
-        for device in starting_devices(problem)
+        for device in starts
     )
 
 
 def solver_of(name: PaperName, asked: SolverName) -> SolverName:
-    """The solver that `asked` stands for. Raises FormulationRefusedError where it does not take
-    programs of this kind."""
-    if asked == "cp-sat" and name != "moirai":
-        raise FormulationRefusedError(
-            f"{name} is no program of intervals, and cp-sat takes no other here; use "
-            "--solver highs or gurobi"
-        )
+    """The solver that `asked` stands for."""
     if asked == "auto":
         return "cp-sat" if name == "moirai" else "highs"
     return asked

@@ -92,6 +92,16 @@ class Instance:
         memory = self.problem.cluster.memory_bytes
         return self.able.all(axis=0) & (self.memory_bytes.sum() <= memory)
 
+    def admits(self, device: IntArray) -> bool:
+        """Whether these devices, int64[n], can run their operators, hold them (3.2), and keep the
+        groups together."""
+        used = np.bincount(device, weights=self.memory_bytes, minlength=self.devices)
+        return bool(
+            (used <= self.problem.cluster.memory_bytes).all()
+            and self.able[np.arange(self.operators), device].all()
+            and all((device[group] == device[group[0]]).all() for group in self.groups)
+        )
+
     @property
     def all_pair_count(self) -> int:
         k = len(self.sorted_costly)

@@ -23,7 +23,7 @@ def highs_bytes(formulation: Formulation) -> int:
 
 
 def refuse_too_large(formulation: Formulation, solver: SolverName) -> None:
-    """Raises FormulationTooLargeError. cp-sat gets no rows; its limit is in moirai_intervals.py."""
+    """Raises FormulationTooLargeError. cp-sat gets no rows; its limit is in cp_sat.py."""
     if solver == "cp-sat":
         return
     size = formulation.draft.size
@@ -45,8 +45,9 @@ def refuse_too_large(formulation: Formulation, solver: SolverName) -> None:
         raise FormulationTooLargeError(
             f"{_words(formulation)}; with tangents that is {rows:,} rows and about "
             f"{needed / 2**30:.1f} GiB for HiGHS, of which at most {HIGHS_ROWS:,} rows and "
-            f"{HIGHS_BYTES / 2**30:.0f} GiB are tried. Engine auto takes graphs of this size; a "
-            "reduction makes them smaller (--reduction thesis)"
+            f"{HIGHS_BYTES / 2**30:.0f} GiB are tried. Engine auto takes graphs of this size, and "
+            "cp-sat needs no such rows (--solver cp-sat); a reduction makes them smaller "
+            "(--reduction thesis)"
         )
 
 

@@ -33,6 +33,7 @@ from placewire.optimizer.published.formulations.transfers import (
     allocated,
     apart,
     between,
+    decided_rates,
 )
 
 PaperName = Literal[
@@ -58,7 +59,7 @@ class Formulation:
 
 def formulate(problem: Problem, name: PaperName, *, with_rows: bool = True) -> Formulation:
     """Sizes the formulation and does not build it. with_rows: False for a solver that knows
-    intervals, which takes Moirai's program without rows. Raises FormulationRefusedError where the
+    intervals, which takes the programs without rows. Raises FormulationRefusedError where the
     paper does not describe the cluster, FormulationTooLargeError where there are more rows than can
     be counted."""
     instance = Instance(problem)
@@ -69,6 +70,10 @@ def formulate(problem: Problem, name: PaperName, *, with_rows: bool = True) -> F
     else:
         network = fixed_network(problem, with_latency=name.startswith("thesis"))
     core = c.core(instance, c.horizon(instance, network))
+    if not with_rows:
+        transfers = decided_rates(core, network) if name in _DECIDED else Transfers([])
+        draft = Draft(core.columns, [])
+        return Formulation(name, draft, core.horizon_seconds, core.x, network, transfers)
     grouped = name in _OF_A_REDUCED_GRAPH
     families = [c.step(core), c.memory(core), c.durations(core)]
     families += _reduced(core) if grouped else _whole(core)

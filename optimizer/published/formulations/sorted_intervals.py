@@ -1,0 +1,270 @@
+"""Solves the programs of the thesis and of QuickP with CP-SAT: P1 to P3 without large numbers.
+
+(3.6) and (4.7) say that a device runs its operators one at a time, in the recorded sort. Here an
+operator starts when all that precede it in the sort have ended on its device; optional intervals
+that do not overlap, and the sum of a device's times, say a part of it again for the bound. P1 and
+P3 differ in how many rows say this, not in what they admit, and so are one model here.
+
+Times are whole ticks, and decided bandwidths whole parts of a server's limit (whole_numbers.py). An
+answer's objective is not rounded: it is A by own_step.py. Its bound is lowered by what rounding may
+have raised it. The search begins with the best of the starts, and the answer is never worse.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from placewire.optimizer.arrays import IntArray
+from placewire.optimizer.published.formulations import cp_sat
+from placewire.optimizer.published.formulations.answer import NO_ANSWER, Answer, Heard
+from placewire.optimizer.published.formulations.instance import Instance
+from placewire.optimizer.published.formulations.own_step import earliest_starts, own_step
+from placewire.optimizer.published.formulations.papers import Formulation
+from placewire.optimizer.published.formulations.whole_numbers import (
+    RATE_PARTS,
+    SLOWNESS_PARTS,
+    WholeNumbers,
+)
+
+# Where the hyperbola of a rate and its slowness gets tangents, as parts of a sender's limit. They
+# are implied, and help the bound.
+_POINTS = tuple(0.7**k for k in range(12))
+
+
+def solve(
+    formulation: Formulation,
+    instance: Instance,
+    starts: Sequence[IntArray],
+    seconds: float,
+    gap: float,
+    heard: Heard | None = None,
+) -> Answer:
+    """Solves within about `seconds`, to the relative gap. Of an answer's values only x and the
+    decided rates are set."""
+    until = time.monotonic() + seconds
+    whole = WholeNumbers(formulation, instance)
+    reader = _Reader(formulation, instance, whole)
+    best = NO_ANSWER
+
+    def keep(answer: Answer) -> None:
+        nonlocal best
+        if answer.objective < best.objective:
+            best = replace(answer, rounds=best.rounds, bound=max(best.bound, answer.bound))
+            if heard is not None:
+                heard(best)
+
+    begun = _best_start(reader, starts)
+    if begun is not None:
+        keep(reader.answer(*begun, bound=0.0))
+    built = _Model(instance, formulation, whole, begun)
+
+    def told(value: cp_sat.Value, objective: float, bound: float) -> None:
+        nonlocal best
+        best = replace(best, rounds=best.rounds + 1)
+        keep(reader.answer(*built.decision(value), bound=bound))
+
+    ended = cp_sat.search(built.model, until, gap, told)
+    if ended.infeasible:
+        return replace(best, words=ended.words, infeasible=best.values is None)
+    bound = max(best.bound, reader.bound(ended.bound))
+    return replace(best, words=ended.words, bound=min(bound, best.objective))
+
+
+def part_count(formulation: Formulation, instance: Instance) -> int:
+    """The number of optional intervals, and of rows that hold on some pair of devices."""
+    pairs = 0 if formulation.network.uniform else len(formulation.network.source)
+    return instance.devices * instance.operators + len(instance.edges[0]) * max(pairs, 1)
+
+
+class _Reader:
+    """Reads decisions, devices int64[n] and rates in parts int64[k], as answers."""
+
+    def __init__(self, formulation: Formulation, instance: Instance, whole: WholeNumbers) -> None:
+        self.formulation, self.instance, self.whole = formulation, instance, whole
+
+    def answer(self, device: IntArray, parts: IntArray, bound: float) -> Answer:
+        """bound: in ticks."""
+        formulation, transfers = self.formulation, self.formulation.transfers
+        values = np.zeros(formulation.draft.columns.count)
+        values[formulation.x[np.arange(len(device)), device]] = 1.0
+        rates = None
+        if transfers.rate is not None:
+            rates = self.whole.rates(parts)
+            values[transfers.rate] = rates / transfers.rate_unit
+        step = own_step(self.instance, formulation.network, device, rates)
+        objective = step / formulation.horizon_seconds
+        return Answer(values, objective, self.bound(bound), infeasible=False, words="time limit")
+
+    def bound(self, ticks: float) -> float:
+        """A bound of the program, of a bound of the model."""
+        lowered = max(ticks, 0.0) / self.whole.horizon - self.whole.time_rounding
+        return max(lowered, 0.0) * (1.0 - self.whole.rate_rounding)
+
+
+def _best_start(reader: _Reader, starts: Sequence[IntArray]) -> tuple[IntArray, IntArray] | None:
+    """(devices, rates in parts) of the shortest start that the program admits, each with its
+    server's limit evenly over the pairs that it uses; None where it admits none."""
+    found: list[tuple[float, int]] = []
+    decisions = []
+    for device in starts:
+        if reader.instance.admits(device):
+            decisions.append((device, reader.whole.even_parts(device)))
+            objective = reader.answer(*decisions[-1], bound=0.0).objective
+            found.append((objective, len(decisions) - 1))
+    return decisions[min(found)[1]] if found else None
+
+
+class _Model:
+    """The CP-SAT model; of the operators, on [n][D] are literals and start [n] ticks. begun: the
+    devices and rates with which the search begins; no answer may take longer."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        formulation: Formulation,
+        whole: WholeNumbers,
+        begun: tuple[IntArray, IntArray] | None,
+    ) -> None:
+        from ortools.sat.python import cp_model
+
+        self.model: Any = cp_model.CpModel()
+        self.instance, self.network, self.whole = instance, formulation.network, whole
+        known = None if begun is None else _in_ticks(instance, whole, *begun)
+        self.latest = whole.latest if known is None else max(known[1], 1)
+        self.step = self._time()
+        self.on = cp_sat.places(self.model, instance)
+        self.start = [self._time() for _ in range(instance.operators)]
+        self.took = [
+            sum(ticks * x for ticks, x in zip(row, on, strict=True) if ticks)
+            for row, on in zip(whole.operators.tolist(), self.on, strict=True)
+        ]
+        if instance.homogeneous:
+            self.took = whole.operators[:, 0].tolist()
+        for start, took in zip(self.start, self.took, strict=True):
+            self.model.add(self.step >= start + took)
+        self.apart: dict[tuple[int, int], Any] = {}
+        self.parts, self.slowness = self._rates()
+        self._in_order()
+        self._transfers()
+        self.model.minimize(self.step)
+        if begun is not None and known is not None:
+            self._begin(*begun, *known)
+
+    def decision(self, value: cp_sat.Value) -> tuple[IntArray, IntArray]:
+        device = [[value(x) for x in row].index(1) for row in self.on]
+        parts = [value(b) for b in self.parts]
+        return np.array(device, dtype=np.int64), np.array(parts, dtype=np.int64)
+
+    def _time(self) -> Any:
+        return self.model.new_int_var(0, self.latest, "")
+
+    def _rates(self) -> tuple[list[Any], list[Any]]:
+        """(3.7): (b, its slowness) of each pair of servers whose bandwidth is decided."""
+        model, pairs = self.model, self.network.server_pairs
+        least = self.whole.least_parts
+        parts = [model.new_int_var(least, RATE_PARTS, "") for _ in pairs]
+        most = self.whole.slowness(least)
+        slowness = [model.new_int_var(SLOWNESS_PARTS, most, "") for _ in pairs]
+        for b, y in zip(parts, slowness, strict=True):
+            product = model.new_int_var(RATE_PARTS * SLOWNESS_PARTS, RATE_PARTS * most, "")
+            model.add_multiplication_equality(product, [b, y])
+            for point in _POINTS:  # b >= 2 p - p^2 y
+                slope = int(np.ceil(RATE_PARTS * point * point / SLOWNESS_PARTS))
+                model.add(b >= int(2 * RATE_PARTS * point) - 1 - slope * y)
+        for s in np.unique(pairs[:, 0]).tolist():
+            model.add(sum(parts[k] for k in np.flatnonzero(pairs[:, 0] == s)) <= RATE_PARTS)
+        return parts, slowness
+
+    def _in_order(self) -> None:
+        """(3.6), (4.7)."""
+        model, ticks = self.model, self.whole.operators
+        costly = self.instance.sorted_costly.tolist()
+        for d in range(self.instance.devices):
+            able = [i for i in costly if self.instance.able[i, d]]
+            sizes = ticks[able, d].tolist()
+            here = [self.on[i][d] for i in able]
+            starts = [self.start[i] for i in able]
+            until: Any = 0
+            for start, size, x in zip(starts, sizes, here, strict=True):
+                model.add(start >= until).only_enforce_if(x)
+                end = self._time()
+                model.add(end >= until)
+                model.add(end >= start + size).only_enforce_if(x)
+                until = end
+            model.add_no_overlap(
+                model.new_optional_fixed_size_interval_var(start, size, x, "")
+                for start, size, x in zip(starts, sizes, here, strict=True)
+            )
+            model.add(self.step >= sum(p * x for p, x in zip(sizes, here, strict=True)))
+
+    def _transfers(self) -> None:
+        """(3.5), (3.9), (4.6)."""
+        model, network = self.model, self.network
+        uniform = network.uniform
+        for e, (i, j, bits) in enumerate(
+            zip(*(column.tolist() for column in self.instance.edges), strict=True)
+        ):
+            ready = self.start[i] + self.took[i]
+            if bits == 0 or self.on[i] is self.on[j]:
+                model.add(ready <= self.start[j])
+                continue
+            given, apart = self.whole.given(e), self._apart(i, j)
+            quickest = int((given + self.whole.least_decided(e)).min(initial=self.latest + 1))
+            if quickest > self.latest:
+                model.add(apart == 0)
+            model.add(ready + min(quickest, self.latest) * apart <= self.start[j])
+            if not uniform:
+                self._of_pairs(e, i, j, quickest)
+
+    def _of_pairs(self, e: int, i: int, j: int, quickest: int) -> None:
+        """What the transfer of edge e takes between each two devices, beyond the quickest."""
+        model, network = self.model, self.network
+        ready, given = self.start[i] + self.took[i], self.whole.given(e).tolist()
+        size, scale = self.whole.decided(e)
+        least = self.whole.least_decided(e).tolist()
+        for q, (a, b) in enumerate(
+            zip(network.source.tolist(), network.target.tolist(), strict=True)
+        ):
+            both = self.on[i][a], self.on[j][b]
+            pair = int(network.decided[q])
+            if given[q] + least[q] > self.latest:
+                model.add_bool_or(~both[0], ~both[1])
+            elif pair >= 0:
+                room = SLOWNESS_PARTS * scale * (self.start[j] - ready - given[q])
+                model.add(size[q] * self.slowness[pair] <= room).only_enforce_if(*both)
+            elif given[q] > quickest:
+                model.add(ready + given[q] <= self.start[j]).only_enforce_if(*both)
+
+    def _apart(self, i: int, j: int) -> Any:
+        """A literal that is true where i and j are on different devices."""
+        key = tuple(sorted((self.on[i][0].index, self.on[j][0].index)))
+        if key not in self.apart:
+            apart = self.apart[key] = self.model.new_bool_var("")
+            for one, other in zip(self.on[i], self.on[j], strict=True):
+                self.model.add_bool_or(~one, other, apart)
+                self.model.add_bool_or(one, ~other, apart)
+                self.model.add_bool_or(~one, ~other, ~apart)
+        return self.apart[key]
+
+    def _begin(self, device: IntArray, parts: IntArray, start: list[int], step: int) -> None:
+        cp_sat.hint_places(self.model, self.on, device)
+        for variable, at in zip(self.start, start, strict=True):
+            self.model.add_hint(variable, at)
+        for b, y, known in zip(self.parts, self.slowness, parts.tolist(), strict=True):
+            self.model.add_hint(b, known)
+            self.model.add_hint(y, self.whole.slowness(known))
+        self.model.add_hint(self.step, step)
+
+
+def _in_ticks(
+    instance: Instance, whole: WholeNumbers, device: IntArray, parts: IntArray
+) -> tuple[list[int], int]:
+    """(the starts, the step) of a decision, in the model's ticks."""
+    took = whole.operators[np.arange(instance.operators), device].tolist()
+    start = earliest_starts(instance, device, took, whole.transfers(device, parts).tolist())
+    return start, max((at + size for at, size in zip(start, took, strict=True)), default=0)
