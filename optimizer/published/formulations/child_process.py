@@ -30,7 +30,6 @@ from placewire.optimizer.published.formulations import (
     sorted_intervals,
 )
 from placewire.optimizer.published.formulations.answer import NO_ANSWER, Answer, Heard
-from placewire.optimizer.published.formulations.instance import Instance
 from placewire.optimizer.published.formulations.papers import Formulation
 from placewire.optimizer.published.formulations.program import Program
 
@@ -57,7 +56,6 @@ def solve(program: Program, seconds: float, gap: float, heard: Heard) -> Answer:
 
 def solve_intervals(
     formulation: Formulation,
-    instance: Instance,
     starts: Sequence[IntArray],
     seconds: float,
     gap: float,
@@ -66,12 +64,12 @@ def solve_intervals(
     """As solve of moirai_intervals or sorted_intervals, but never longer than that. Raises
     FormulationTooLargeError."""
     if formulation.name == "moirai":
-        parts = moirai_intervals.part_count(instance)
+        parts = moirai_intervals.part_count(formulation.instance)
         solver = moirai_intervals.solve
     else:
-        parts = sorted_intervals.part_count(formulation, instance)
+        parts = sorted_intervals.part_count(formulation)
         solver = sorted_intervals.solve
-    task = partial(solver, formulation, instance, tuple(starts))
+    task = partial(solver, formulation, tuple(starts))
     cp_sat.refuse_too_large(formulation.name, parts)
     if parts < _SMALL_PARTS:
         return task(seconds, gap, heard)

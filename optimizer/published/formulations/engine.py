@@ -15,7 +15,6 @@ from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.published.formulations import child_process, gurobi
 from placewire.optimizer.published.formulations.answer import Answer
 from placewire.optimizer.published.formulations.errors import NoIncumbentError
-from placewire.optimizer.published.formulations.instance import Instance
 from placewire.optimizer.published.formulations.limits import refuse_too_large
 from placewire.optimizer.published.formulations.network import rates_per_rail
 from placewire.optimizer.published.formulations.papers import Formulation, PaperName, formulate
@@ -23,7 +22,6 @@ from placewire.optimizer.published.formulations.program import Start
 from placewire.optimizer.published.formulations.solver import SolverName
 from placewire.optimizer.published.formulations.starts import starting_devices
 from placewire.optimizer.quantities import format_step
-from placewire.optimizer.simulation.simulate import recorded_priority
 
 
 def solve(
@@ -38,7 +36,8 @@ def solve(
     """
     began = time.monotonic()
     solver = solver_of(name, settings.options.get("solver", "auto"))
-    formulation = formulate(problem, name, with_rows=solver != "cp-sat")
+    sort = settings.options.get("sort", "auto")
+    formulation = formulate(problem, name, with_rows=solver != "cp-sat", sort=sort)
     refuse_too_large(formulation, solver)
     horizon = formulation.horizon_seconds
 
@@ -50,9 +49,7 @@ def solve(
     starts = starting_devices(problem)
     if solver == "cp-sat":
         left = max(began + settings.time_limit_seconds - time.monotonic(), 0.0)
-        answer = child_process.solve_intervals(
-            formulation, Instance(problem), starts, left, settings.gap, heard
-        )
+        answer = child_process.solve_intervals(formulation, starts, left, settings.gap, heard)
     else:
         program = replace(formulation.draft.build(), starts=_of_program(formulation, starts))
         left = max(began + settings.time_limit_seconds - time.monotonic(), 0.0)
@@ -64,7 +61,7 @@ def solve(
     if answer.values is None:
         raise _why_nothing(problem, name, solver, answer)
     device = answer.values[formulation.x].argmax(axis=1).astype(np.int64)
-    priority = recorded_priority(problem)
+    priority = -np.argsort(formulation.instance.order).astype(np.float64)
     if formulation.start is not None:
         priority = -answer.values[formulation.start]
     return Solution(device, priority, _rates(problem, formulation, answer.values))

@@ -15,11 +15,19 @@ import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.problem import Problem
+from placewire.optimizer.published.formulations.topological_sort import SortName, depth_first_sort
 
 
 @dataclass(frozen=True)
 class Instance:
     problem: Problem
+    sort: SortName = "recorded"
+
+    @cached_property
+    def order(self) -> IntArray:
+        """TP int64[n]."""
+        graph = self.problem.graph
+        return depth_first_sort(graph) if self.sort == "depth-first" else graph.topological_order
 
     @property
     def operators(self) -> int:
@@ -80,8 +88,8 @@ class Instance:
 
     @cached_property
     def sorted_costly(self) -> IntArray:
-        """The operators with p > 0 on some device, in the recorded topological sort TP."""
-        order = self.problem.graph.topological_order
+        """The operators with p > 0 on some device, in TP."""
+        order = self.order
         costly = self.seconds.max(axis=1, initial=0.0) > 0
         found: IntArray = order[costly[order]]
         return found

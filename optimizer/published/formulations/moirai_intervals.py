@@ -28,7 +28,6 @@ _TICKS = 10_000_000
 
 def solve(
     formulation: Formulation,
-    instance: Instance,
     starts: Sequence[IntArray],
     seconds: float,
     gap: float,
@@ -37,7 +36,8 @@ def solve(
     """Solves within about `seconds`, to the relative gap. starts: devices int64[n]. Of an answer's
     values only x and the operators' starts are set."""
     until = time.monotonic() + seconds
-    built = _Model(formulation, instance)
+    instance = formulation.instance
+    built = _Model(formulation)
     built.begin([device for device in starts if instance.admits(device)])
     best = NO_ANSWER
 
@@ -103,9 +103,10 @@ class _Schedule:
 class _Model:
     """The CP-SAT model; of the operators, on [n][D] are literals and start [n] ticks."""
 
-    def __init__(self, formulation: Formulation, instance: Instance) -> None:
+    def __init__(self, formulation: Formulation) -> None:
         from ortools.sat.python import cp_model
 
+        instance = formulation.instance
         self.model: Any = cp_model.CpModel()
         self.instance, self.network = instance, formulation.network
         self.tick = formulation.horizon_seconds / _TICKS
@@ -163,7 +164,7 @@ class _Model:
         end, moved = list(start), list[int | float]([0] * len(self.flows))
         free: list[int | float] = [0] * devices
         leaving, reaching = list(free), list(free)
-        for k in self.instance.problem.graph.topological_order.tolist():
+        for k in self.instance.order.tolist():
             here = device[k]
             ready = [free[here], *(end[i] for i in silent[k])]
             for q in into[k]:

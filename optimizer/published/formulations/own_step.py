@@ -1,7 +1,7 @@
 """The step A of a placement by the model that the thesis and QuickP share.
 
-A transfer takes as long as if it were alone, and each device runs its operators in the recorded
-sort TP (3.4)-(3.6), (3.9). Operators without a time delay no other on their device.
+A transfer takes as long as if it were alone, and each device runs its operators in the sort TP:
+(3.4)-(3.6), (3.9). Operators without a time delay no other on their device.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def earliest_starts(
     where = device.tolist()
     nothing: Time = took[0] * 0 if took else 0
     start, free = [nothing] * len(took), [nothing] * instance.devices
-    for k in instance.problem.graph.topological_order.tolist():
+    for k in instance.order.tolist():
         ready = [start[source] + took[source] + after for source, after in arriving[k]]
         if k in costly:
             ready.append(free[where[k]])

@@ -28,6 +28,7 @@ from placewire.optimizer.published.formulations.network import (
     full_mesh,
 )
 from placewire.optimizer.published.formulations.program import Draft, Family
+from placewire.optimizer.published.formulations.topological_sort import SortName
 from placewire.optimizer.published.formulations.transfers import (
     Transfers,
     allocated,
@@ -46,9 +47,10 @@ _OF_A_REDUCED_GRAPH = {"icc-p2", "thesis-p3", "thesis-p3-fixed"}
 @dataclass(frozen=True)
 class Formulation:
     """A draft, and the columns of its decision: x int64[n, D]; transfers.rate for bandwidths; start
-    int64[n] where the order is decided too, else None."""
+    int64[n] where the order is decided too, else None. instance: what it is of."""
 
     name: PaperName
+    instance: Instance
     draft: Draft
     horizon_seconds: float
     x: IntArray
@@ -57,12 +59,14 @@ class Formulation:
     start: IntArray | None = None
 
 
-def formulate(problem: Problem, name: PaperName, *, with_rows: bool = True) -> Formulation:
+def formulate(
+    problem: Problem, name: PaperName, *, with_rows: bool = True, sort: SortName = "auto"
+) -> Formulation:
     """Sizes the formulation and does not build it. with_rows: False for a solver that knows
     intervals, which takes the programs without rows. Raises FormulationRefusedError where the
     paper does not describe the cluster, FormulationTooLargeError where there are more rows than can
     be counted."""
-    instance = Instance(problem)
+    instance = Instance(problem, sort_of(name, problem, sort))
     if name == "moirai":
         return _moirai(instance, with_rows=with_rows)
     if name in _DECIDED:
@@ -73,7 +77,7 @@ def formulate(problem: Problem, name: PaperName, *, with_rows: bool = True) -> F
     if not with_rows:
         transfers = decided_rates(core, network) if name in _DECIDED else Transfers([])
         draft = Draft(core.columns, [])
-        return Formulation(name, draft, core.horizon_seconds, core.x, network, transfers)
+        return Formulation(name, instance, draft, core.horizon_seconds, core.x, network, transfers)
     grouped = name in _OF_A_REDUCED_GRAPH
     families = [c.step(core), c.memory(core), c.durations(core)]
     families += _reduced(core) if grouped else _whole(core)
@@ -86,7 +90,15 @@ def formulate(problem: Problem, name: PaperName, *, with_rows: bool = True) -> F
     else:
         transfers = between(core, network, sending)
     draft = Draft(core.columns, [*families, *transfers.families], transfers.hyperbolas)
-    return Formulation(name, draft, core.horizon_seconds, core.x, network, transfers)
+    return Formulation(name, instance, draft, core.horizon_seconds, core.x, network, transfers)
+
+
+def sort_of(name: PaperName, problem: Problem, asked: SortName) -> SortName:
+    """What `asked` stands for."""
+    if asked != "auto":
+        return asked
+    thesis = name.startswith("thesis") and problem.model != "thesis"
+    return "depth-first" if thesis else "recorded"
 
 
 def _moirai(instance: Instance, *, with_rows: bool) -> Formulation:
@@ -96,7 +108,7 @@ def _moirai(instance: Instance, *, with_rows: bool) -> Formulation:
     families += moirai.families(core, network) if with_rows else []
     draft = Draft(core.columns, families if with_rows else [])
     return Formulation(
-        "moirai", draft, core.horizon_seconds, core.x, network, Transfers([]), core.start
+        "moirai", instance, draft, core.horizon_seconds, core.x, network, Transfers([]), core.start
     )
 
 

@@ -1,6 +1,6 @@
 """Solves the programs of the thesis and of QuickP with CP-SAT: P1 to P3 without large numbers.
 
-(3.6) and (4.7) say that a device runs its operators one at a time, in the recorded sort. Here an
+(3.6) and (4.7) say that a device runs its operators one at a time, in the sort TP. Here an
 operator starts when all that precede it in the sort have ended on its device; optional intervals
 that do not overlap, and the sum of a device's times, say a part of it again for the bound. P1 and
 P3 differ in how many rows say this, not in what they admit, and so are one model here.
@@ -38,7 +38,6 @@ _POINTS = tuple(0.7**k for k in range(12))
 
 def solve(
     formulation: Formulation,
-    instance: Instance,
     starts: Sequence[IntArray],
     seconds: float,
     gap: float,
@@ -47,8 +46,8 @@ def solve(
     """Solves within about `seconds`, to the relative gap. Of an answer's values only x and the
     decided rates are set."""
     until = time.monotonic() + seconds
-    whole = WholeNumbers(formulation, instance)
-    reader = _Reader(formulation, instance, whole)
+    whole = WholeNumbers(formulation)
+    reader = _Reader(formulation, whole)
     best = NO_ANSWER
 
     def keep(answer: Answer) -> None:
@@ -61,7 +60,7 @@ def solve(
     begun = _best_start(reader, starts)
     if begun is not None:
         keep(reader.answer(*begun, bound=0.0))
-    built = _Model(instance, formulation, whole, begun)
+    built = _Model(formulation, whole, begun)
 
     def told(value: cp_sat.Value, objective: float, bound: float) -> None:
         nonlocal best
@@ -75,8 +74,9 @@ def solve(
     return replace(best, words=ended.words, bound=min(bound, best.objective))
 
 
-def part_count(formulation: Formulation, instance: Instance) -> int:
+def part_count(formulation: Formulation) -> int:
     """The number of optional intervals, and of rows that hold on some pair of devices."""
+    instance = formulation.instance
     pairs = 0 if formulation.network.uniform else len(formulation.network.source)
     return instance.devices * instance.operators + len(instance.edges[0]) * max(pairs, 1)
 
@@ -84,8 +84,9 @@ def part_count(formulation: Formulation, instance: Instance) -> int:
 class _Reader:
     """Reads decisions, devices int64[n] and rates in parts int64[k], as answers."""
 
-    def __init__(self, formulation: Formulation, instance: Instance, whole: WholeNumbers) -> None:
-        self.formulation, self.instance, self.whole = formulation, instance, whole
+    def __init__(self, formulation: Formulation, whole: WholeNumbers) -> None:
+        self.formulation, self.instance = formulation, formulation.instance
+        self.whole = whole
 
     def answer(self, device: IntArray, parts: IntArray, bound: float) -> Answer:
         """bound: in ticks."""
@@ -125,7 +126,6 @@ class _Model:
 
     def __init__(
         self,
-        instance: Instance,
         formulation: Formulation,
         whole: WholeNumbers,
         begun: tuple[IntArray, IntArray] | None,
@@ -133,7 +133,8 @@ class _Model:
         from ortools.sat.python import cp_model
 
         self.model: Any = cp_model.CpModel()
-        self.instance, self.network, self.whole = instance, formulation.network, whole
+        instance = self.instance = formulation.instance
+        self.network, self.whole = formulation.network, whole
         known = None if begun is None else _in_ticks(instance, whole, *begun)
         self.latest = whole.latest if known is None else max(known[1], 1)
         self.step = self._time()

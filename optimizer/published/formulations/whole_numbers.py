@@ -33,7 +33,10 @@ _PARTS, _FINEST = 2**14, 15
 @dataclass(frozen=True)
 class WholeNumbers:
     formulation: Formulation
-    instance: Instance
+
+    @property
+    def instance(self) -> Instance:
+        return self.formulation.instance
 
     @property
     def network(self) -> Network:
@@ -89,7 +92,8 @@ class WholeNumbers:
         decided bandwidth adds; more than the horizon where it cannot be sent."""
         bits = self.instance.edges[2][edge]
         ticks = (self.network.latency + bits * self.network.per_bit) / self.tick_seconds
-        return np.round(np.minimum(ticks, 2.0 * self.latest + 2.0)).astype(np.int64)
+        rounded: FloatArray = np.round(np.minimum(ticks, 2.0 * self.latest + 2.0))
+        return rounded.astype(np.int64)
 
     def decided(self, edge: int) -> tuple[IntArray, int]:
         """(int64[q], s): what a decided bandwidth adds at the sender's whole limit, in 1 / s ticks;

@@ -276,7 +276,7 @@ def test_operators_of_one_device_never_overlap(seed, over):
     if over == "highs":
         answer = highs.solve(formulation.draft.build(), 20.0, 0.05)
     else:
-        answer = moirai_intervals.solve(formulation, Instance(problem), (), 20.0, 0.05)
+        answer = moirai_intervals.solve(formulation, (), 20.0, 0.05)
     values = answer.values
     assert values is not None
     device = values[formulation.x].argmax(axis=1)

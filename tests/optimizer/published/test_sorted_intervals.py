@@ -45,7 +45,7 @@ def solved(problem: Problem, name: PaperName, settings: SolveSettings) -> tuple[
 
 
 def whole_numbers(problem: Problem, name: PaperName) -> WholeNumbers:
-    return WholeNumbers(formulate(problem, name, with_rows=False), Instance(problem))
+    return WholeNumbers(formulate(problem, name, with_rows=False))
 
 
 def allowed(problem: Problem, name: PaperName, step: float) -> float:
@@ -113,7 +113,7 @@ def test_ticks_change_a_step_by_less_than_is_stated():
 def test_the_shorter_of_one_device_and_heft_is_a_whole_hint(name, monkeypatch):
     """CP-SAT may take a hint as it is: every variable that decides something has its value."""
     problem = odd(9, 8)
-    formulation, instance = formulate(problem, name, with_rows=False), Instance(problem)
+    formulation = formulate(problem, name, with_rows=False)
     seen = []
 
     def hint_alone(model, until, gap, told):
@@ -128,7 +128,7 @@ def test_the_shorter_of_one_device_and_heft_is_a_whole_hint(name, monkeypatch):
     assert len(devices) == 2
     steps = []
     for starts in ([devices[0]], [devices[1]], devices):
-        answer = sorted_intervals.solve(formulation, instance, starts, 10.0, 0.0)
+        answer = sorted_intervals.solve(formulation, starts, 10.0, 0.0)
         steps.append(answer.objective)
         ticks = seen[-1] / whole_numbers(problem, name).horizon
         assert ticks == pytest.approx(answer.objective, rel=1e-3)
