@@ -13,7 +13,7 @@ from placewire.optimizer.engines.place import place
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.formulations.engine import solve
-from placewire.optimizer.published.formulations.papers import formulate
+from placewire.optimizer.published.formulations.papers import PaperName, formulate
 from placewire.optimizer.published.formulations.topological_sort import depth_first_sort
 from tests.optimizer.cases import cluster, graph, graphs
 from tests.optimizer.problems import drawn
@@ -75,8 +75,9 @@ _BRANCHES = graph(
 
 def test_the_thesis_programs_run_in_it_and_quickps_in_the_recorded_sort():
     problem = Problem(_BRANCHES, cluster(2), "strict")
-    for name, expected in (("thesis-p1", "ACBD"), ("thesis-p3", "ACBD"), ("icc-p1", "ABCD")):
-        order = formulate(problem, name).instance.order  # type: ignore[arg-type]
+    sorts: dict[PaperName, str] = {"thesis-p1": "ACBD", "thesis-p3": "ACBD", "icc-p1": "ABCD"}
+    for name, expected in sorts.items():
+        order = formulate(problem, name).instance.order
         assert "".join(_BRANCHES.ids[i] for i in order) == expected, name
     # Under model thesis every placement runs in the recorded sort, and so the program decides.
     under_thesis = replace(problem, model="thesis")
