@@ -28,7 +28,9 @@ def solve(
     name: PaperName, problem: Problem, settings: SolveSettings, progress: Report | None = None
 ) -> Solution:
     """The optimum under the paper's own model, whatever the problem's, within settings.gap and
-    settings.time_limit_seconds; progress hears the solver's incumbent, bound and status.
+    settings.time_limit_seconds; progress hears the solver's incumbent, bound and status, by that
+    model. So does a function in settings.options["own_progress"]: what progress hears may be joined
+    with figures of other models on its way to whoever asked.
 
     Raises FormulationTooLargeError before building, FormulationRefusedError for an unsuitable
     cluster or a solver that is missing, InfeasibleError where (3.2) admits no placement,
@@ -40,11 +42,13 @@ def solve(
     formulation = formulate(problem, name, with_rows=solver != "cp-sat", sort=sort)
     refuse_too_large(formulation, solver)
     horizon = formulation.horizon_seconds
+    reports: list[Report | None] = [progress, settings.options.get("own_progress")]
 
     def heard(answer: Answer, words: str = "") -> None:
-        if progress is not None:
-            seconds, bound = time.monotonic() - began, max(answer.bound, 0.0) * horizon
-            progress(Progress(seconds, answer.objective * horizon, bound, answer.rounds, words))
+        seconds, bound = time.monotonic() - began, max(answer.bound, 0.0) * horizon
+        for report in reports:
+            if report is not None:
+                report(Progress(seconds, answer.objective * horizon, bound, answer.rounds, words))
 
     starts = starting_devices(problem)
     if solver == "cp-sat":
