@@ -17,6 +17,7 @@ from placewire.frozen import Frozen
 from placewire.optimizer.graph.validation_message import first_mistake
 from placewire.optimizer.names import Model
 from placewire.optimizer.published.formulations.solver import SolverName
+from placewire.optimizer.published.formulations.topological_sort import SortName
 from placewire.optimizer.published.learned.settings import Feature
 
 # placed: a placement within all memories, which was checked. infeasible: no placement within the
@@ -49,6 +50,7 @@ class Row(Frozen):
     seed: int
     gap: float
     solver: SolverName
+    sort: SortName = "auto"
     moves: int | None = None
     without: tuple[Feature, ...] = ()
     limit_seconds: float

@@ -1,9 +1,9 @@
 """Solves one case: `python -m placewire.optimizer.published.comparison.worker`.
 
 The first line of standard input is the case as JSON, {graph, cluster, engine, reduction, model,
-seed, gap, time_limit_seconds, solver, moves, without, placement}; standard output gets the fields
-of rows.Row that the solve decides. The program ends when its standard input does, because whoever
-asked is gone then. What solvers print goes to standard error.
+seed, gap, time_limit_seconds, solver, sort, moves, without, placement}; standard output gets the
+fields of rows.Row that the solve decides. The program ends when its standard input does, because
+whoever asked is gone then. What solvers print goes to standard error.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ def settings_of(asked: dict[str, Any]) -> SolveSettings:
     return SolveSettings(
         gap=asked["gap"], time_limit_seconds=asked["time_limit_seconds"], seed=asked["seed"],
         moves=asked["moves"],
-        options={"solver": asked["solver"], "without": tuple(asked["without"])},
+        options={
+            "solver": asked["solver"], "sort": asked["sort"], "without": tuple(asked["without"])
+        },
     )  # fmt: skip
 
 

@@ -12,8 +12,8 @@ from placewire.optimizer.published.formulations.errors import FormulationTooLarg
 from placewire.optimizer.published.formulations.instance import Instance
 
 _WORKERS = 2
-# Optional intervals and conditional rows together; with more, a model takes minutes to build.
-_MOST_PARTS = 300_000
+# Intervals, rows and clauses together. A million take some fifteen seconds to build.
+_MOST_PARTS = 1_000_000
 
 # The value of a variable or literal.
 Value = Callable[[Any], int]
@@ -34,15 +34,16 @@ def refuse_too_large(name: str, parts: int) -> None:
     """Raises FormulationTooLargeError."""
     if parts > _MOST_PARTS:
         raise FormulationTooLargeError(
-            f"{name} is too large: {parts:,} optional intervals and conditional rows, of which at "
-            f"most {_MOST_PARTS:,} are tried over cp-sat. Engine auto takes graphs of this size; a "
+            f"{name} is too large: {parts:,} intervals, rows and clauses, of which at most "
+            f"{_MOST_PARTS:,} are tried over cp-sat. Engine auto takes graphs of this size; a "
             "reduction makes them smaller (--reduction thesis)"
         )
 
 
-def places(model: Any, instance: Instance) -> list[list[Any]]:
+def places(model: Any, instance: Instance, may_run: Any) -> list[list[Any]]:
     """x: a literal for each operator and device, [n][D]. Operators that share a device share their
-    literals. Adds that each is on one device that can run it, and within the static memories."""
+    literals. Adds that each is on one device where it may run, bool[n, D], and within the static
+    memories."""
     devices = range(instance.devices)
     on = [[model.new_bool_var("") for _ in devices] for _ in range(instance.operators)]
     for group in instance.groups:
@@ -50,9 +51,9 @@ def places(model: Any, instance: Instance) -> list[list[Any]]:
             on[i] = on[int(group[0])]
     for row in _distinct(on):
         model.add_exactly_one(row)
-    for row, able in zip(on, instance.able.tolist(), strict=True):
-        for literal, can in zip(row, able, strict=True):
-            if not can:
+    for row, may in zip(on, may_run.tolist(), strict=True):
+        for literal, here in zip(row, may, strict=True):
+            if not here:
                 model.add(literal == 0)
     held = instance.memory_bytes.tolist()
     for d, room in enumerate(instance.problem.cluster.memory_bytes.tolist()):

@@ -33,8 +33,9 @@ def solve(
     with figures of other models on its way to whoever asked.
 
     Raises FormulationTooLargeError before building, FormulationRefusedError for an unsuitable
-    cluster or a solver that is missing, InfeasibleError where (3.2) admits no placement,
-    NoIncumbentError where the time was too short to find one.
+    cluster, a sort that the problem's model does not have or a solver that is missing,
+    SolverCrashedError, InfeasibleError where (3.2) admits no placement, NoIncumbentError where the
+    time was too short to find one.
     """
     began = time.monotonic()
     solver = solver_of(name, settings.options.get("solver", "auto"))

@@ -42,9 +42,10 @@ def _add_sort(group: _ArgumentGroup) -> None:
         "--sort",
         choices=get_args(SortName),
         default="auto",
-        help="the order in which every device runs its operators; default: auto, depth-first for "
-        "the thesis' programs, but recorded with --model thesis, under which every placement runs "
-        "in the recorded sort; recorded for the others",
+        help="the order in which every device runs its operators: recorded, the graph's own, by "
+        "Kahn's algorithm; or depth-first; default: auto, depth-first for the thesis' programs and "
+        "recorded for the others; only recorded with --model thesis, which runs every placement in "
+        "it",
     )
 
 

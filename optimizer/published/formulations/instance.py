@@ -15,13 +15,13 @@ import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.problem import Problem
-from placewire.optimizer.published.formulations.topological_sort import SortName, depth_first_sort
+from placewire.optimizer.published.formulations.topological_sort import Sort, depth_first_sort
 
 
 @dataclass(frozen=True)
 class Instance:
     problem: Problem
-    sort: SortName = "recorded"
+    sort: Sort = "recorded"
 
     @cached_property
     def order(self) -> IntArray:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from placewire.optimizer.published.formulations import gurobi
+from placewire.optimizer.published.formulations import (
+    cp_sat,
+    gurobi,
+    moirai_intervals,
+    sorted_intervals,
+)
 from placewire.optimizer.published.formulations.errors import FormulationTooLargeError
 from placewire.optimizer.published.formulations.highs import tangent_rows
 from placewire.optimizer.published.formulations.papers import Formulation
 from placewire.optimizer.published.formulations.solver import SolverName
+from placewire.optimizer.published.formulations.whole_numbers import refuse_beyond_64_bits
 
 HIGHS_ROWS = 1_500_000
 HIGHS_BYTES = 3 * 2**30
@@ -22,9 +28,18 @@ def highs_bytes(formulation: Formulation) -> int:
     return rows * _BYTES_PER_ROW + nonzeros * _BYTES_PER_NONZERO
 
 
+def cp_sat_parts(formulation: Formulation) -> int:
+    """The size of a model of CP-SAT: its intervals, rows and clauses."""
+    if formulation.name == "moirai":
+        return moirai_intervals.part_count(formulation.instance)
+    return sorted_intervals.part_count(formulation)
+
+
 def refuse_too_large(formulation: Formulation, solver: SolverName) -> None:
-    """Raises FormulationTooLargeError. cp-sat gets no rows; its limit is in cp_sat.py."""
+    """Raises FormulationTooLargeError."""
     if solver == "cp-sat":
+        cp_sat.refuse_too_large(formulation.name, cp_sat_parts(formulation))
+        refuse_beyond_64_bits(formulation)
         return
     size = formulation.draft.size
     if solver == "gurobi":

@@ -68,8 +68,11 @@ def _values(formulation: Formulation, built: _Model, value: cp_sat.Value) -> Flo
 
 
 def part_count(instance: Instance) -> int:
-    """The number of optional intervals."""
-    return instance.devices * (instance.operators + 2 * len(instance.edges[0]))
+    """The number of intervals, rows and clauses: an interval for an operator on each device; for a
+    flow four rows, three clauses for each pair of devices, and on each device two intervals with
+    three clauses each."""
+    d, edges = instance.devices, len(instance.edges[0])
+    return d * instance.operators + edges * (4 + 3 * d * (d - 1) + 8 * d)
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ class _Model:
         self.flows: list[_Flow] = []
         self.silent: list[tuple[int, int]] = []
         n = instance.operators
-        self.on = cp_sat.places(self.model, instance)  # (4c), (5) and co-location
+        self.on = cp_sat.places(self.model, instance, instance.able)  # (4c), (5) and co-location
         self.start = [self._time() for _ in range(n)]
         self.end = [self._ends(i) for i in range(n)]
         self._operators()

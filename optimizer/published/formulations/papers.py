@@ -20,6 +20,7 @@ from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.formulations import constraints as c
 from placewire.optimizer.published.formulations import moirai
+from placewire.optimizer.published.formulations.errors import FormulationRefusedError
 from placewire.optimizer.published.formulations.instance import Instance
 from placewire.optimizer.published.formulations.network import (
     Network,
@@ -28,7 +29,7 @@ from placewire.optimizer.published.formulations.network import (
     full_mesh,
 )
 from placewire.optimizer.published.formulations.program import Draft, Family
-from placewire.optimizer.published.formulations.topological_sort import SortName
+from placewire.optimizer.published.formulations.topological_sort import Sort, SortName
 from placewire.optimizer.published.formulations.transfers import (
     Transfers,
     allocated,
@@ -64,8 +65,8 @@ def formulate(
 ) -> Formulation:
     """Sizes the formulation and does not build it. with_rows: False for a solver that knows
     intervals, which takes the programs without rows. Raises FormulationRefusedError where the
-    paper does not describe the cluster, FormulationTooLargeError where there are more rows than can
-    be counted."""
+    paper does not describe the cluster or the problem's model does not have the sort,
+    FormulationTooLargeError where there are more rows than can be counted."""
     instance = Instance(problem, sort_of(name, problem, sort))
     if name == "moirai":
         return _moirai(instance, with_rows=with_rows)
@@ -93,12 +94,19 @@ def formulate(
     return Formulation(name, instance, draft, core.horizon_seconds, core.x, network, transfers)
 
 
-def sort_of(name: PaperName, problem: Problem, asked: SortName) -> SortName:
-    """What `asked` stands for."""
+def sort_of(name: PaperName, problem: Problem, asked: SortName) -> Sort:
+    """What `asked` stands for. Raises FormulationRefusedError."""
+    if problem.model == "thesis":
+        if asked == "depth-first":
+            raise FormulationRefusedError(
+                f"{name}: --model thesis runs every placement in the recorded sort, and would "
+                "score another one than --sort depth-first has decided; leave --sort out, or take "
+                "another model (--model contended)"
+            )
+        return "recorded"
     if asked != "auto":
         return asked
-    thesis = name.startswith("thesis") and problem.model != "thesis"
-    return "depth-first" if thesis else "recorded"
+    return "depth-first" if name.startswith("thesis") else "recorded"
 
 
 def _moirai(instance: Instance, *, with_rows: bool) -> Formulation:

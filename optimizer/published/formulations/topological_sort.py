@@ -15,8 +15,9 @@ import numpy as np
 from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 
+Sort = Literal["recorded", "depth-first"]
 # auto: the paper's own; recorded under model thesis, whose simulator runs every placement in it.
-SortName = Literal["auto", "recorded", "depth-first"]
+SortName = Literal["auto", Sort]
 
 
 def depth_first_sort(graph: OperatorGraph) -> IntArray:

@@ -1,11 +1,14 @@
 """The whole numbers of a program over CP-SAT, and how much rounding to them may change.
 
-Times are ticks, TICKS of them in the horizon for each operator, and rounded to the nearest. No path
-is longer than all operators with a transfer between each two of them, so that the error of a step
-is below a small part of the horizon whatever the graph's size: `time_rounding`.
+Times are ticks, rounded to the nearest. A step that the program is known to reach has TICKS of them
+for each operator. No path is longer than all operators with a transfer between each two of them, so
+that the error of a step is below a small part of the known one whatever the graph's size:
+`time_rounding`.
 
 A decided bandwidth b is counted in parts of its sender's limit, and its slowness 1 / b in parts of
 that of the whole limit. `rate_rounding` is the part of the step that this costs at most.
+
+CP-SAT takes no row whose terms may exceed 64 bits: `refuse_beyond_64_bits`.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.published.formulations.errors import FormulationTooLargeError
 from placewire.optimizer.published.formulations.instance import Instance
 from placewire.optimizer.published.formulations.network import Network
 from placewire.optimizer.published.formulations.own_step import travelling
@@ -25,14 +29,24 @@ TICKS = 200_000
 RATE_PARTS, SLOWNESS_PARTS = 2**28, 2**14
 # Each of a sender's k pairs keeps 1 / (_KEPT k) of its limit, so that a slowness has an end.
 _KEPT = 2**12
-# What a tensor takes at the whole limit is counted in 2^-s ticks, so that there are about _PARTS of
-# them, with s at most _FINEST.
+# What a tensor takes at its sender's whole limit is counted in 2^-s ticks, so that there are at
+# least _PARTS of them, with s at most _FINEST.
 _PARTS, _FINEST = 2**14, 15
+# CP-SAT refuses a row whose terms may sum to 2^62; each of two kinds of terms gets half of that.
+_LARGEST = 2**61
 
 
 @dataclass(frozen=True)
 class WholeNumbers:
+    """known_seconds: a step that the program reaches, where one is known; else its horizon is."""
+
     formulation: Formulation
+    known_seconds: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Of `horizon` ticks."""
+        return self.known_seconds or self.formulation.horizon_seconds
 
     @property
     def instance(self) -> Instance:
@@ -49,13 +63,13 @@ class WholeNumbers:
 
     @property
     def latest(self) -> int:
-        """Ticks within which the program has an answer, if it has one within its horizon."""
+        """Ticks within which the program has an answer, if it has one within `horizon`."""
         grown = self.horizon * (1.0 + 2.0 * self.rate_rounding + self.time_rounding)
         return int(np.ceil(grown)) + 1
 
     @cached_property
     def tick_seconds(self) -> float:
-        return self.formulation.horizon_seconds / self.horizon
+        return self.seconds / self.horizon
 
     @property
     def pairs_of_a_sender(self) -> int:
@@ -64,11 +78,18 @@ class WholeNumbers:
 
     @property
     def time_rounding(self) -> float:
-        """The part of the horizon by which the ticks change a step at most. An operator is off by
+        """The part of `seconds` by which the ticks change a step at most. An operator is off by
         half a tick. So is a transfer; one at a decided bandwidth by one more, because it ends with
-        a tick, and by its slowness, at most _KEPT k, times half a part."""
+        a tick, and, of fewer than _PARTS parts, by its slowness, at most _KEPT k, times half a
+        part."""
         k = self.pairs_of_a_sender
-        return (2.0 + _KEPT * k * 2.0 ** -(_FINEST + 1) if k else 1.0) / TICKS
+        return (2.0 + _KEPT * k * 2.0 ** -(self._finest + 1) if k else 1.0) / TICKS
+
+    @property
+    def _finest(self) -> int:
+        """The largest s with which a row of _of_pairs in sorted_intervals.py, with up to four times
+        `latest` ticks in parts of slowness, stays below _LARGEST."""
+        return min(_FINEST, (_LARGEST // (8 * SLOWNESS_PARTS * self.horizon)).bit_length() - 1)
 
     @property
     def rate_rounding(self) -> float:
@@ -82,27 +103,36 @@ class WholeNumbers:
             return 0.0
         return 1.01 * (1 / _KEPT + _KEPT * k / RATE_PARTS + 1 / SLOWNESS_PARTS + 0.5 / _PARTS)
 
+    @property
+    def rounding(self) -> float:
+        """By how much nearer to its own bound a search must come, that the answer is within a gap
+        of the lowered one: enough for a step of a tenth of `seconds`."""
+        return self.rate_rounding + 20.0 * self.time_rounding
+
     @cached_property
     def operators(self) -> IntArray:
-        """int64[n, D]: the ticks of each operator."""
-        return np.round(self.instance.seconds / self.tick_seconds).astype(np.int64)
+        """int64[n, D]: the ticks of each operator; more than `latest` where it takes longer."""
+        return self._no_longer(self.instance.seconds / self.tick_seconds)
 
     def given(self, edge: int) -> IntArray:
         """int64[q]: the ticks of an edge's transfer between each two devices, without what a
-        decided bandwidth adds; more than the horizon where it cannot be sent."""
+        decided bandwidth adds; more than `latest` where it cannot be sent."""
         bits = self.instance.edges[2][edge]
-        ticks = (self.network.latency + bits * self.network.per_bit) / self.tick_seconds
+        return self._no_longer(
+            (self.network.latency + bits * self.network.per_bit) / self.tick_seconds
+        )
+
+    def _no_longer(self, ticks: FloatArray) -> IntArray:
         rounded: FloatArray = np.round(np.minimum(ticks, 2.0 * self.latest + 2.0))
         return rounded.astype(np.int64)
 
-    def decided(self, edge: int) -> tuple[IntArray, int]:
-        """(int64[q], s): what a decided bandwidth adds at the sender's whole limit, in 1 / s ticks;
-        0 for a pair of devices for which none is decided."""
-        ticks = self._at_the_limit(edge)
-        largest = float(ticks.max(initial=0.0))
-        finer = np.ceil(np.log2(_PARTS / largest)) if largest > 0 else 0
-        scale = 2 ** int(np.clip(finer, 0, _FINEST))
-        return np.round(np.minimum(ticks, 2.0 * self.latest) * scale).astype(np.int64), scale
+    def decided(self, edge: int) -> tuple[IntArray, IntArray]:
+        """(int64[q], s int64[q]): what a decided bandwidth adds at its sender's whole limit, in
+        1 / s ticks; 0 for a pair of devices for which none is decided."""
+        ticks = np.minimum(self._at_the_limit(edge), 2.0 * self.latest)
+        finer = np.ceil(np.log2(_PARTS / np.maximum(ticks, 2.0**-_FINEST)))
+        scale = 2 ** np.clip(finer, 0, self._finest).astype(np.int64)
+        return np.round(ticks * scale).astype(np.int64), scale
 
     def least_decided(self, edge: int) -> IntArray:
         """int64[q]: the whole ticks that a decided bandwidth adds at least."""
@@ -157,5 +187,19 @@ class WholeNumbers:
             if (pair := int(self.network.decided[q])) >= 0:
                 size, scale = self.decided(e)
                 slow = int(size[q]) * self.slowness(int(parts[pair]))
-                late[e] += -(-slow // (SLOWNESS_PARTS * scale))
+                late[e] += -(-slow // (SLOWNESS_PARTS * int(scale[q])))
         return late
+
+
+def refuse_beyond_64_bits(formulation: Formulation) -> None:
+    """Raises FormulationTooLargeError where CP-SAT could not take the product of a bandwidth and
+    its slowness, or of a tensor and a slowness."""
+    whole = WholeNumbers(formulation)
+    pairs, operators = whole.pairs_of_a_sender, whole.instance.operators
+    if pairs and max(RATE_PARTS, whole.latest) * whole.slowness(whole.least_parts) > _LARGEST:
+        raise FormulationTooLargeError(
+            f"{formulation.name} is too large: {operators:,} operators with a bandwidth to decide "
+            f"from each server to {pairs:,} others need whole numbers of more than 64 bits, which "
+            "cp-sat does not have. Give it fewer servers, or a smaller graph (--reduction thesis), "
+            "or use a solver that is not bound to whole numbers: --solver highs"
+        )

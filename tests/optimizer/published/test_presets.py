@@ -153,3 +153,13 @@ def test_what_cannot_be_had_is_refused_in_words(tmp_path, capsys):
         main(["compare", "--preset", "icc-table-1", "--out", out, "--engines", "heft"])
     assert ended.value.code == 2
     assert "leave --engines out" in capsys.readouterr().err
+
+
+def test_tables_of_the_thesis_say_that_their_sort_is_not_its_own():
+    """Wherever a program is solved, which the presets do under model thesis."""
+    for name in (one for one in PRESETS if one.startswith("thesis-")):
+        preset = load_preset(name)
+        solved = [figure.asked for figure in preset.figures if isinstance(figure.asked, Solved)]
+        programs = [one.method for one in solved if one.method.engine.startswith("thesis-")]
+        assert {method.model for method in programs} <= {"thesis"}
+        assert bool(programs) == any("Kahn's algorithm" in words for words in preset.differs), name

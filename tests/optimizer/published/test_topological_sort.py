@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -9,10 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from placewire.optimizer.cli import main
 from placewire.optimizer.engines.place import place
+from placewire.optimizer.graph.graph_file import save_graph
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.formulations.engine import solve
+from placewire.optimizer.published.formulations.errors import FormulationRefusedError
 from placewire.optimizer.published.formulations.papers import PaperName, formulate
 from placewire.optimizer.published.formulations.topological_sort import depth_first_sort
 from tests.optimizer.cases import cluster, graph, graphs
@@ -100,6 +104,33 @@ def test_the_sort_decides_the_optimum_and_the_placements_order(solver):
         expected = "ABCD" if sort == "recorded" else "ACBD"
         assert "".join(_BRANCHES.ids[i] for i in urgent_first) == expected
         placement = place(problem, "thesis-p1", settings)
-        assert placement.engine == "thesis-p1"
+        ran = [operator for one in placement.order.values() for operator in one if operator != "D"]
+        assert "".join(ran) == ("ABC" if sort == "recorded" else "ACB")
     assert steps["recorded"] == pytest.approx(12.0, rel=1e-6)
     assert steps["depth-first"] == pytest.approx(20.0, rel=1e-6)
+
+
+def test_a_sort_that_the_scoring_model_does_not_have_is_refused():
+    """Model thesis runs every placement in the recorded sort: it would score another one."""
+    under_thesis = Problem(_BRANCHES, cluster(2), "strict", "thesis")
+    asked = replace(EXACT, options={"sort": "depth-first"})
+    with pytest.raises(FormulationRefusedError, match="leave --sort out") as refused:
+        solve("thesis-p1", under_thesis, asked)
+    assert "--model contended" in str(refused.value)
+    recorded = replace(EXACT, options={"sort": "recorded"})
+    assert place(under_thesis, "thesis-p1", recorded).step_seconds == pytest.approx(12.0, rel=1e-6)
+
+
+def test_a_comparison_takes_a_sort(tmp_path):
+    save_graph(_BRANCHES, tmp_path / "branches.json")
+    (tmp_path / "two.json").write_text(cluster(2).model_dump_json())
+    own = []
+    for sort in ("recorded", "depth-first"):
+        out = tmp_path / sort
+        command = ["compare", tmp_path / "branches.json", "--cluster", tmp_path / "two.json",
+                   "--engines", "thesis-p1", "--sort", sort, "--out", out]  # fmt: skip
+        assert main([str(word) for word in command]) == 0
+        (row,) = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
+        assert row["sort"] == sort
+        own.append(row["own_found"][-1][1])
+    assert own == [pytest.approx(12.0, rel=1e-6), pytest.approx(20.0, rel=1e-6)]
