@@ -45,6 +45,9 @@ def of(problem: Problem, name: PaperName) -> WholeNumbers:
 def test_ticks_change_a_step_by_less_than_is_stated():
     """Of random placements of graphs of several sizes, whose times no tick divides."""
     largest = 0.0
+    stated = of(odd(5, 1), "thesis-p2")
+    assert stated.time_rounding < 1.1e-5 and stated.rate_rounding < 4e-4
+    assert of(odd(5, 1), "thesis-p1").time_rounding == 5e-6
     for n, seed in ((5, 1), (20, 2), (80, 3)):
         problem = odd(n, seed)
         for name in ("thesis-p1", "thesis-p2"):
