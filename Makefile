@@ -17,8 +17,9 @@
 #              answers the dashboard's questions (root; it fetches Debian's package, 19 MB, and installs nothing)
 # make check   format, lint, types, import rules and the fast tests, in about a minute
 # make bench-engine   the engine's figures: docs/benchmarks/engine.md is written anew (over an hour)
-# make bench-methods  every method on the same graphs: docs/benchmarks/methods.md (two hours; a run that
-#              was cut off goes on where it ended)
+# make bench-methods  every method on the same graphs: docs/benchmarks/methods.md (three hours; a run that
+#              was cut off goes on where it ended; PLACEWIRE_BENCH_PROGRAM_SECONDS=600 gives each of the
+#              papers' programs of item 4 ten minutes)
 # make bench-agent    the agent's figures: docs/benchmarks/agent.md (root: it makes labs; two hours)
 # make bench-job      the placed job's figures: docs/benchmarks/job.md (root: it makes labs)
 # make soak        a lab of four servers under random operations and faults for three hours (root)

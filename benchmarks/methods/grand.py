@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.methods.field import LIMIT_SECONDS, grand_cases, rows_of
+from benchmarks.methods.own import own_cells
 from benchmarks.table import Table, mebibytes, milliseconds
 from placewire.optimizer.published.comparison.plots import draw
 from placewire.optimizer.published.comparison.ranking import (
@@ -116,28 +117,31 @@ def _all(found: list[Ranking]) -> Table:
         alone = ranking.single_device_seconds
         single = "-" if alone is None else milliseconds(alone)
         heading = f"{ranking.graph} ({ranking.operators})"
-        rows.append([heading, f"bound {bound}", "", f"one {single}", "", ""])
+        rows.append([heading, f"bound {bound}", "", f"one {single}", "", "", "", ""])
         placed = [one for one in ranking.ranked if one.over_best is not None]
         for one in sorted(placed, key=lambda s: s.over_best or 0.0):
             row, step = one.row, step_of(one.row)
             assert step is not None and one.over_best is not None
             rows.append([
                 f"  {row.engine}", milliseconds(step), f"{one.over_best:.3f}",
-                "-" if one.gap is None else f"{one.gap:.1%}", *_cost(row),
+                "-" if one.gap is None else f"{one.gap:.1%}", *_cost(row), *own_cells(row),
             ])  # fmt: skip
         for row in (one.row for one in ranking.ranked if one.over_best is None):
             number = reasons.number(
                 f"{row.engine} {row.why}", f"{row.graph}, {row.engine}: {row.why}"
             )
-            rows.append([f"  {row.engine}", f"{row.outcome} ({number})", "-", "-", *_cost(row)])
+            ended = f"{row.outcome} ({number})"
+            rows.append([f"  {row.engine}", ended, "-", "-", *_cost(row), *own_cells(row)])
     return Table(
         title="1. Every method on every graph",
-        columns=("graph (operators)", "step ms", "/best", "gap", "s", "MiB"),
+        columns=("graph (operators)", "step ms", "/best", "gap", "s", "MiB", "own ms", "to 10 % s"),
         rows=rows,
         notes=(
             f"{LIMIT_SECONDS:g} s for each; s: from the problem to the checked placement. gap: to "
-            "the best bound that any row proved; !: later than its limit and a tenth. Why there is "
-            "no placement, with the figures of the first graph of each reason:",
+            "the best bound that any row proved; !: later than its limit and a tenth. own: a "
+            "program's own objective, of the graph that it was given; to 10 %: when its solver was "
+            "that near to its own bound. Why there is no placement, with the figures of the first "
+            "graph of each reason:",
             *reasons.lines,
         ),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.methods import claims, grand, promises
+from benchmarks.methods import claims, grand, programs, promises
 from placewire.optimizer.published.comparison.cases import ComparedGraph
 from tests.optimizer.published.comparison_rows import row
 
@@ -100,3 +100,48 @@ def test_mcmc_is_held_against_when_auto_was_as_short(monkeypatch):
     table = claims._random_walks()
     assert [one[2:] for one in table.rows] == [["1.040", "9.0", "0.4"], ["1.000", "9.0", "12.0"]]
     assert table.notes[-1].endswith("holds on 1 of 2 that can tell.")
+
+
+def test_programs_stand_beside_each_other_by_their_own_and_the_contended_step(monkeypatch):
+    """Each over every solver, with auto; why one has no placement is told once."""
+    reduced = {"reduction": "thesis", "reduced": "thesis: 9 -> 4 operators, 1 groups"}
+
+    def rows_of(cases):
+        asked = [(case.method.engine, case.method.solver) for case in cases]
+        assert asked[:3] == [
+            ("thesis-p1", "highs"),
+            ("thesis-p1", "gurobi"),
+            ("thesis-p1", "cp-sat"),
+        ]
+        assert asked[-1] == ("auto", "auto") and len(asked) == 6 * 3 + 1
+        assert len({case.method.time_limit_seconds for case in cases}) == 1
+        return [
+            row(engine="thesis-p1", solver="cp-sat", own_found=((0.5, 1.5, 0.0), (2.0, 1.2, 1.14)),
+                **reduced),
+            row(engine="thesis-p2", solver="gurobi", outcome="refused", why="a licence for 200",
+                contended_seconds=None, fits=None, reduction="thesis"),
+            row(engine="auto"),
+        ]  # fmt: skip
+
+    monkeypatch.setattr(programs, "rows_of", rows_of)
+    monkeypatch.setattr(
+        programs, "captured_graph", lambda name: ComparedGraph(name, Path(name), 3, name, name)
+    )
+    monkeypatch.setattr(programs, "GRAPHS", ("g",))
+    (table,) = programs.tables(None)
+    assert table.rows == [
+        ["g (3)", "thesis: 9 -> 4 operators, 1 groups", "", "", "", ""],
+        ["  thesis-p1 cp-sat", "1200", "5.0%", "2.0", "2000", "0.5"],
+        ["  thesis-p2 gurobi", "-", "-", "-", "refused (1)", "0.5"],
+        ["  auto", "-", "-", "-", "2000", "0.5"],
+    ]
+    assert table.notes[1:] == ("(1) g, thesis-p2 gurobi: a licence for 200",)
+
+
+def test_what_a_program_says_by_its_own_model_is_in_the_great_table(monkeypatch):
+    rows = [auto(), row(engine="thesis-p3", own_found=((0.4, 1.8, 1.7),))]
+    _, everything = tables(grand, rows, monkeypatch)
+    cells = {one[0].strip(): one[-2:] for one in everything.rows}
+    assert everything.columns[-2:] == ("own ms", "to 10 % s")
+    assert cells["thesis-p3"] == ["1800", "0.4"]
+    assert cells["auto"] == ["-", "-"]

@@ -21,6 +21,7 @@ from placewire.optimizer.engines.engine import ENGINES
 from placewire.optimizer.names import Model
 from placewire.optimizer.published.comparison.presets import PRESETS
 from placewire.optimizer.published.formulations.solver import SolverName
+from placewire.optimizer.published.formulations.topological_sort import SortName
 from placewire.optimizer.reductions.reduction import REDUCTIONS
 from placewire.visible import json_document
 
@@ -37,7 +38,7 @@ _LIMIT_SECONDS = 30.0
 # The options that a preset decides itself.
 _OF_A_PRESET = (
     "graphs", "cluster", "servers", "nics", "rate", "device_memory", "device_type",
-    "setup_latency", "engines", "reductions", "models", "seeds", "gap", "solver",
+    "setup_latency", "engines", "reductions", "models", "seeds", "gap", "solver", "sort",
 )  # fmt: skip
 
 
@@ -110,6 +111,13 @@ def parser(prog: str) -> argparse.ArgumentParser:
         choices=get_args(SolverName),
         help="of the published formulations; default: auto, cp-sat for moirai and highs for the "
         "others",
+    )
+    made.add_argument(
+        "--sort",
+        choices=get_args(SortName),
+        help="of the published formulations with a fixed order: recorded, the graph's own, by "
+        "Kahn's algorithm; or depth-first, which --models thesis refuses; default: auto, as "
+        "`optimizer solve` has it",
     )
     made.add_argument("--json", action="store_true", help="the rows as JSON, not as text")
     return made
@@ -224,7 +232,16 @@ def _methods(options: argparse.Namespace) -> list[Method]:
     engines, reductions = options.engines or ["all"], options.reductions or ["auto"]
     limit = options.time_limit or _LIMIT_SECONDS
     return [
-        Method(engine, reduction, model, seed, options.gap or 0.0, limit, options.solver or "auto")
+        Method(
+            engine,
+            reduction,
+            model,
+            seed,
+            options.gap or 0.0,
+            limit,
+            options.solver or "auto",
+            options.sort or "auto",
+        )
         for model in options.models or ["contended"]
         for engine in (ENGINES.names if "all" in engines else engines)
         for reduction in (REDUCTIONS.names if "all" in reductions else reductions)

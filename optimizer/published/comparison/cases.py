@@ -15,6 +15,7 @@ from placewire.optimizer.engines.engine import ENGINES
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.names import Model
 from placewire.optimizer.published.formulations.solver import SolverName
+from placewire.optimizer.published.formulations.topological_sort import SortName
 from placewire.optimizer.published.learned.settings import Feature
 
 _OPTIMIZER = Path(__file__).resolve().parents[2]
@@ -56,6 +57,7 @@ class Method:
     gap: float = 0.0
     time_limit_seconds: float = 30.0
     solver: SolverName = "auto"
+    sort: SortName = "auto"
     moves: int | None = None
     without: tuple[Feature, ...] = ()
 

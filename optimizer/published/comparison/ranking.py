@@ -63,8 +63,22 @@ def _ranked(row: Row, best: float | None, bound: float | None) -> RankedRow:
     step = step_of(row)
     if step is None:
         return RankedRow(row, None, None)
-    gap = None if bound is None else max(0.0, 1.0 - bound / step) if step > 0 else 0.0
+    gap = None if bound is None else _gap(step, bound)
     return RankedRow(row, step / best if best else 1.0, gap)
+
+
+def own_gap(row: Row) -> float | None:
+    """How far a program's own objective is from the bound that its solver proved, at its end."""
+    return _gap(*row.own_found[-1][1:]) if row.own_found else None
+
+
+def seconds_to_gap(row: Row, gap: float) -> float | None:
+    """When a program's solver was first so near to its own bound; None: never, or no program."""
+    return next((at for at, step, bound in row.own_found if _gap(step, bound) <= gap), None)
+
+
+def _gap(step: float, bound: float) -> float:
+    return max(0.0, 1.0 - bound / step) if step > 0 else 0.0
 
 
 def seconds_until(row: Row, step_seconds: float) -> float | None:

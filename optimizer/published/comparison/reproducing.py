@@ -32,7 +32,7 @@ from placewire.optimizer.published.comparison.presets.preset import (
     Saved,
     Solved,
 )
-from placewire.optimizer.published.comparison.ranking import step_of
+from placewire.optimizer.published.comparison.ranking import own_gap, seconds_to_gap, step_of
 from placewire.optimizer.published.comparison.reasons import Reasons
 from placewire.optimizer.published.comparison.reduction_report import (
     ReductionReport,
@@ -163,6 +163,8 @@ def _solved(row: Row, asked: Solved) -> str:
         raise NoFigureError(f"{row.outcome} after {row.search_seconds:.1f} s: {row.why}")
     if asked.figure == "search":
         return f"{row.search_seconds:.3g} s"
+    if asked.figure == "solver":
+        return _solver_seconds(row)
     step = row.step_seconds if asked.figure == "own" else step_of(row)
     if step is None:
         raise NoFigureError("a memory is exceeded under contended")
@@ -172,6 +174,17 @@ def _solved(row: Row, asked: Solved) -> str:
             raise NoFigureError("no single device can hold the model")
         return f"{alone / step:.2f}x"
     return f"{step * 1e3:.4g} ms"
+
+
+def _solver_seconds(row: Row) -> str:
+    reached, gap = seconds_to_gap(row, row.gap), own_gap(row)
+    if reached is not None:
+        return f"{reached:.3g} s"
+    end = "it says no bound" if gap is None else f"its gap was {gap:.0%}"
+    raise NoFigureError(
+        f"after {row.search_seconds:.0f} s {row.engine} was not within {row.gap:.0%} of its own "
+        f"bound: {end}"
+    )
 
 
 def _reduced(found: ReductionReport, asked: Reduced) -> str:

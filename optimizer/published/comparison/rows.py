@@ -17,6 +17,7 @@ from placewire.frozen import Frozen
 from placewire.optimizer.graph.validation_message import first_mistake
 from placewire.optimizer.names import Model
 from placewire.optimizer.published.formulations.solver import SolverName
+from placewire.optimizer.published.formulations.topological_sort import SortName
 from placewire.optimizer.published.learned.settings import Feature
 
 # placed: a placement within all memories, which was checked. infeasible: no placement within the
@@ -35,6 +36,8 @@ class Row(Frozen):
     a placement. checked: whether its file, loaded again, passed `optimizer check`. search_seconds:
     from the problem to the checked placement; processor_seconds: of all its processes meanwhile.
     found: (seconds, step) of each better placement of the graph as given, when it was found.
+    own_found: of a program, (seconds, step, bound) by its own model of the graph that it was given,
+    each time its solver told a better one.
     limit_seconds: the time that the method was given."""
 
     key: str
@@ -47,6 +50,7 @@ class Row(Frozen):
     seed: int
     gap: float
     solver: SolverName
+    sort: SortName = "auto"
     moves: int | None = None
     without: tuple[Feature, ...] = ()
     limit_seconds: float
@@ -64,6 +68,16 @@ class Row(Frozen):
     processor_seconds: float = 0.0
     peak_memory_bytes: int = 0
     found: tuple[tuple[float, float], ...] = ()
+    own_found: tuple[tuple[float, float, float], ...] = ()
+
+    @property
+    def own_seconds(self) -> float | None:
+        """A program's own objective: the step by its own model, of the graph that it was given."""
+        return self.own_found[-1][1] if self.own_found else None
+
+    @property
+    def own_bound_seconds(self) -> float | None:
+        return self.own_found[-1][2] if self.own_found else None
 
     @property
     def in_time(self) -> bool:

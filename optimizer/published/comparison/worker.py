@@ -1,9 +1,9 @@
 """Solves one case: `python -m placewire.optimizer.published.comparison.worker`.
 
 The first line of standard input is the case as JSON, {graph, cluster, engine, reduction, model,
-seed, gap, time_limit_seconds, solver, moves, without, placement}; standard output gets the fields
-of rows.Row that the solve decides. The program ends when its standard input does, because whoever
-asked is gone then. What solvers print goes to standard error.
+seed, gap, time_limit_seconds, solver, sort, moves, without, placement}; standard output gets the
+fields of rows.Row that the solve decides. The program ends when its standard input does, because
+whoever asked is gone then. What solvers print goes to standard error.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import resource
 import sys
 import threading
 import time
+from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +63,19 @@ def _solved(asked: dict[str, Any]) -> dict[str, Any]:
         if step < (found[-1][1] if found else float("inf")):
             found.append((round(time.monotonic() - began, 4), step))
 
+    own_found: list[tuple[float, float, float]] = []
+
+    def heard_own(progress: Progress) -> None:
+        step, bound = progress.incumbent_seconds, progress.bound_seconds
+        if isfinite(step) and (step, bound) != (own_found[-1][1:] if own_found else None):
+            own_found.append((round(time.monotonic() - began, 4), step, bound))
+
     placement, outcome, why = None, "placed", ""
+    settings = settings_of(asked)
+    settings = replace(settings, options={**settings.options, "own_progress": heard_own})
     try:
         problem = Problem(graph, cluster, model=asked["model"])
-        placement = place(problem, asked["engine"], settings_of(asked), asked["reduction"], heard)
+        placement = place(problem, asked["engine"], settings, asked["reduction"], heard)
     except InfeasibleError as error:
         outcome, why = "infeasible", str(error)
     except OutOfTimeError as error:
@@ -77,6 +88,7 @@ def _solved(asked: dict[str, Any]) -> dict[str, Any]:
         "outcome": outcome,
         "why": why,
         "found": found,
+        "own_found": own_found,
         "search_seconds": round(time.monotonic() - began, 4),
         "processor_seconds": round(_processor_seconds() - before, 4),
     }
@@ -87,7 +99,9 @@ def settings_of(asked: dict[str, Any]) -> SolveSettings:
     return SolveSettings(
         gap=asked["gap"], time_limit_seconds=asked["time_limit_seconds"], seed=asked["seed"],
         moves=asked["moves"],
-        options={"solver": asked["solver"], "without": tuple(asked["without"])},
+        options={
+            "solver": asked["solver"], "sort": asked["sort"], "without": tuple(asked["without"])
+        },
     )  # fmt: skip
 
 

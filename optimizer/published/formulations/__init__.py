@@ -7,7 +7,8 @@ thesis-p3-fixed              P3 at a fixed bandwidth, as the thesis has it befor
 moirai                       Moirai's (4)-(8): unlike devices and channels, an order of operators
                              that is decided, and transfers that wait for one another
 
-In all of them memory is a static sum. In the first two papers transfers never wait for one another,
-and every device runs its operators in the graph's recorded topological sort. The placement is
-scored under the problem's own model afterwards, like that of any other engine.
+They run over HiGHS, Gurobi or CP-SAT. In all of them memory is a static sum. In the first two
+papers transfers never wait for one another, and every device runs its operators in a topological
+sort. The placement is scored under the problem's own model afterwards, like that of any other
+engine.
 """

@@ -5,7 +5,8 @@ its time limit on programs of some 100,000 rows; CP-SAT took half as long again.
 solved in this process, which saves the start of another.
 
 The child reads (task, seconds, gap) from standard input; it writes an Answer after every round, and
-a last one, to standard output. All are pickles. What the solver prints goes to standard error.
+a last one, to standard output. All are pickles; after the last there is one of no bytes. What the
+solver prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -13,23 +14,27 @@ from __future__ import annotations
 import os
 import pickle
 import selectors
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import IO
 
-from placewire.optimizer.published.formulations import highs, moirai_intervals
+from placewire.optimizer.arrays import IntArray
+from placewire.optimizer.published.formulations import highs, moirai_intervals, sorted_intervals
 from placewire.optimizer.published.formulations.answer import NO_ANSWER, Answer, Heard
-from placewire.optimizer.published.formulations.instance import Instance
+from placewire.optimizer.published.formulations.errors import SolverCrashedError
+from placewire.optimizer.published.formulations.limits import cp_sat_parts
 from placewire.optimizer.published.formulations.papers import Formulation
 from placewire.optimizer.published.formulations.program import Program
 
-# With fewer rows, or intervals, than this the solvers keep to their time limit well enough.
-_SMALL_ROWS, _SMALL_INTERVALS = 10_000, 3_000
+# With fewer rows, or parts of a model of CP-SAT, than this the solvers keep to their time limit
+# well enough.
+_SMALL_ROWS, _SMALL_PARTS = 10_000, 10_000
 # How much later than the time limit the child is ended, as a fraction of the limit; and the seconds
 # that its start and its answer's way back may take.
 _GRACE, _START_SECONDS = 0.03, 0.7
@@ -41,7 +46,7 @@ Task = Callable[[float, float, Heard], Answer]
 
 def solve(program: Program, seconds: float, gap: float, heard: Heard) -> Answer:
     """As highs.solve, but never longer than `seconds`: the answer of the round before replaces one
-    that comes too late."""
+    that comes too late. Raises SolverCrashedError where the child ended before both."""
     task = partial(highs.solve, program)
     if len(program.limit) < _SMALL_ROWS:
         return task(seconds, gap, heard)
@@ -49,12 +54,16 @@ def solve(program: Program, seconds: float, gap: float, heard: Heard) -> Answer:
 
 
 def solve_intervals(
-    formulation: Formulation, instance: Instance, seconds: float, gap: float, heard: Heard
+    formulation: Formulation,
+    starts: Sequence[IntArray],
+    seconds: float,
+    gap: float,
+    heard: Heard,
 ) -> Answer:
-    """As moirai_intervals.solve, but never longer than that. Raises FormulationTooLargeError."""
-    moirai_intervals.refuse_too_large(instance)
-    task = partial(moirai_intervals.solve, formulation, instance)
-    if moirai_intervals.interval_count(instance) < _SMALL_INTERVALS:
+    """As solve of moirai_intervals or sorted_intervals, but never longer than that."""
+    solver = moirai_intervals if formulation.name == "moirai" else sorted_intervals
+    task = partial(solver.solve, formulation, tuple(starts))
+    if cp_sat_parts(formulation) < _SMALL_PARTS:
         return task(seconds, gap, heard)
     return _in_a_child(task, seconds, gap, heard)
 
@@ -71,11 +80,24 @@ def _in_a_child(task: Task, seconds: float, gap: float, heard: Heard) -> Answer:
         for answer in _answers(child.stdout, until):
             best = answer
             heard(answer)
+    except EOFError:
+        raise SolverCrashedError(_how_it_ended(child.wait())) from None
     finally:
         child.kill()
         child.wait()
         child.stdout.close()
     return best
+
+
+def _how_it_ended(code: int) -> str:
+    how = f"with exit code {code}" if code >= 0 else f"by signal {-code}"
+    if code == -signal.SIGKILL:
+        how += ", as the kernel ends processes where memory runs out"
+    return (
+        f"the solver's process ended {how}, before its time and without an answer; what it said of "
+        "that is above. Choose another solver (--solver), reduce the graph (--reduction), or use "
+        "engine auto"
+    )
 
 
 def _send(pipe: IO[bytes], asked: bytes) -> None:
@@ -87,17 +109,20 @@ def _send(pipe: IO[bytes], asked: bytes) -> None:
 
 
 def _answers(pipe: IO[bytes], until: float) -> Iterator[Answer]:
-    """Yields answers as they come, until the pipe is closed or time.monotonic() reaches `until`."""
+    """Yields answers as they come, until the last one or until time.monotonic() reaches `until`.
+    Raises EOFError where the pipe is closed before both."""
     received = bytearray()
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
         while (left := until - time.monotonic()) > 0 and selector.select(left):
             piece = os.read(pipe.fileno(), 1 << 20)
             if not piece:
-                return
+                raise EOFError
             received += piece
             while len(received) >= 8:
                 size = int.from_bytes(received[:8], "big")
+                if size == 0:
+                    return
                 if len(received) < 8 + size:
                     break
                 answer: Answer = pickle.loads(received[8 : 8 + size])
@@ -111,11 +136,14 @@ def _child() -> None:
     task, seconds, gap = pickle.load(sys.stdin.buffer)
 
     def tell(answer: Answer) -> None:
-        told = pickle.dumps(answer)
+        write(pickle.dumps(answer))
+
+    def write(told: bytes) -> None:
         results.write(len(told).to_bytes(8, "big") + told)
         results.flush()
 
     tell(task(seconds, gap, tell))
+    write(b"")
 
 
 if __name__ == "__main__":

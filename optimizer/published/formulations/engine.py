@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from placewire.optimizer.arrays import FloatArray
+from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.solution import Progress, Report, Solution
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.published.formulations import child_process, gurobi
 from placewire.optimizer.published.formulations.answer import Answer
-from placewire.optimizer.published.formulations.errors import (
-    FormulationRefusedError,
-    NoIncumbentError,
-)
-from placewire.optimizer.published.formulations.instance import Instance
+from placewire.optimizer.published.formulations.errors import NoIncumbentError
 from placewire.optimizer.published.formulations.limits import refuse_too_large
 from placewire.optimizer.published.formulations.network import rates_per_rail
 from placewire.optimizer.published.formulations.papers import Formulation, PaperName, formulate
@@ -25,68 +22,66 @@ from placewire.optimizer.published.formulations.program import Start
 from placewire.optimizer.published.formulations.solver import SolverName
 from placewire.optimizer.published.formulations.starts import starting_devices
 from placewire.optimizer.quantities import format_step
-from placewire.optimizer.simulation.simulate import recorded_priority
 
 
 def solve(
     name: PaperName, problem: Problem, settings: SolveSettings, progress: Report | None = None
 ) -> Solution:
     """The optimum under the paper's own model, whatever the problem's, within settings.gap and
-    settings.time_limit_seconds; progress hears the solver's incumbent, bound and status.
+    settings.time_limit_seconds; progress hears the solver's incumbent, bound and status, by that
+    model. So does a function in settings.options["own_progress"]: what progress hears may be joined
+    with figures of other models on its way to whoever asked.
 
     Raises FormulationTooLargeError before building, FormulationRefusedError for an unsuitable
-    cluster or solver, InfeasibleError where (3.2) admits no placement, NoIncumbentError where the
+    cluster, a sort that the problem's model does not have or a solver that is missing,
+    SolverCrashedError, InfeasibleError where (3.2) admits no placement, NoIncumbentError where the
     time was too short to find one.
     """
     began = time.monotonic()
     solver = solver_of(name, settings.options.get("solver", "auto"))
-    formulation = formulate(problem, name, with_rows=solver != "cp-sat")
+    sort = settings.options.get("sort", "auto")
+    formulation = formulate(problem, name, with_rows=solver != "cp-sat", sort=sort)
     refuse_too_large(formulation, solver)
     horizon = formulation.horizon_seconds
+    reports: list[Report | None] = [progress, settings.options.get("own_progress")]
 
     def heard(answer: Answer, words: str = "") -> None:
-        if progress is not None:
-            seconds, bound = time.monotonic() - began, max(answer.bound, 0.0) * horizon
-            progress(Progress(seconds, answer.objective * horizon, bound, answer.rounds, words))
+        seconds, bound = time.monotonic() - began, max(answer.bound, 0.0) * horizon
+        for report in reports:
+            if report is not None:
+                report(Progress(seconds, answer.objective * horizon, bound, answer.rounds, words))
 
-    program = None
-    if solver != "cp-sat":
-        program = replace(formulation.draft.build(), starts=_starts(problem, formulation))
-    left = max(began + settings.time_limit_seconds - time.monotonic(), 0.0)
-    if program is None:
-        answer = child_process.solve_intervals(
-            formulation, Instance(problem), left, settings.gap, heard
-        )
-    elif solver == "gurobi":
-        answer = gurobi.solve(program, left, settings.gap)
+    starts = starting_devices(problem)
+    if solver == "cp-sat":
+        left = max(began + settings.time_limit_seconds - time.monotonic(), 0.0)
+        answer = child_process.solve_intervals(formulation, starts, left, settings.gap, heard)
     else:
-        answer = child_process.solve(program, left, settings.gap, heard)
+        program = replace(formulation.draft.build(), starts=_of_program(formulation, starts))
+        left = max(began + settings.time_limit_seconds - time.monotonic(), 0.0)
+        if solver == "gurobi":
+            answer = gurobi.solve(program, left, settings.gap)
+        else:
+            answer = child_process.solve(program, left, settings.gap, heard)
     heard(answer, f"{name} over {solver}: {_said(formulation, answer)}")
     if answer.values is None:
         raise _why_nothing(problem, name, solver, answer)
     device = answer.values[formulation.x].argmax(axis=1).astype(np.int64)
-    priority = recorded_priority(problem)
+    priority = -np.argsort(formulation.instance.order).astype(np.float64)
     if formulation.start is not None:
         priority = -answer.values[formulation.start]
     return Solution(device, priority, _rates(problem, formulation, answer.values))
 
 
-def _starts(problem: Problem, formulation: Formulation) -> tuple[Start, ...]:
+def _of_program(formulation: Formulation, starts: Sequence[IntArray]) -> tuple[Start, ...]:
     devices = np.arange(formulation.x.shape[1])
     return tuple(
         Start(formulation.x.ravel(), (device[:, None] == devices).ravel().astype(np.float64))
-        for device in starting_devices(problem)
+        for device in starts
     )
 
 
 def solver_of(name: PaperName, asked: SolverName) -> SolverName:
-    """The solver that `asked` stands for. Raises FormulationRefusedError where it does not take
-    programs of this kind."""
-    if asked == "cp-sat" and name != "moirai":
-        raise FormulationRefusedError(
-            f"{name} is no program of intervals, and cp-sat takes no other here; use "
-            "--solver highs or gurobi"
-        )
+    """The solver that `asked` stands for."""
     if asked == "auto":
         return "cp-sat" if name == "moirai" else "highs"
     return asked

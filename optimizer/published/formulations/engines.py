@@ -14,6 +14,7 @@ from placewire.optimizer.published.formulations.network import (
     refuse_servers_without_common_rail,
 )
 from placewire.optimizer.published.formulations.solver import SolverName
+from placewire.optimizer.published.formulations.topological_sort import SortName
 
 if TYPE_CHECKING:
     from placewire.optimizer.published.formulations.papers import PaperName
@@ -36,18 +37,31 @@ def _add_solver(group: _ArgumentGroup) -> None:
     )
 
 
+def _add_sort(group: _ArgumentGroup) -> None:
+    group.add_argument(
+        "--sort",
+        choices=get_args(SortName),
+        default="auto",
+        help="the order in which every device runs its operators: recorded, the graph's own, by "
+        "Kahn's algorithm; or depth-first; default: auto, depth-first for the thesis' programs and "
+        "recorded for the others; only recorded with --model thesis, which runs every placement in "
+        "it",
+    )
+
+
 _program = partial(
     Engine, sees="each transfer alone", memory="static sum: a constraint", unlike="yes",
     reduction="none", options=(_add_solver,),
 )  # fmt: skip
+_sorted = partial(_program, options=(_add_solver, _add_sort))
 _quickp = partial(
-    _program,
+    _sorted,
     paper="QuickP (ICC 2025)",
     decides="devices",
     accepts=refuse_servers_without_common_rail,
 )
 _thesis = partial(
-    _program, paper="Joint Optimization of Algebraic Transformation, Device Placement … (thesis)"
+    _sorted, paper="Joint Optimization of Algebraic Transformation, Device Placement … (thesis)"
 )
 
 MOIRAI = _program(

@@ -15,3 +15,7 @@ class FormulationRefusedError(EngineRefusedError):
 
 class NoIncumbentError(OutOfTimeError):
     """The solver ran out of time before it found any placement; there may well be one."""
+
+
+class SolverCrashedError(EngineRefusedError):
+    """The solver's process ended by itself, without an answer."""

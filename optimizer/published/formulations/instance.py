@@ -15,11 +15,19 @@ import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.problem import Problem
+from placewire.optimizer.published.formulations.topological_sort import Sort, depth_first_sort
 
 
 @dataclass(frozen=True)
 class Instance:
     problem: Problem
+    sort: Sort = "recorded"
+
+    @cached_property
+    def order(self) -> IntArray:
+        """TP int64[n]."""
+        graph = self.problem.graph
+        return depth_first_sort(graph) if self.sort == "depth-first" else graph.topological_order
 
     @property
     def operators(self) -> int:
@@ -80,8 +88,8 @@ class Instance:
 
     @cached_property
     def sorted_costly(self) -> IntArray:
-        """The operators with p > 0 on some device, in the recorded topological sort TP."""
-        order = self.problem.graph.topological_order
+        """The operators with p > 0 on some device, in TP."""
+        order = self.order
         costly = self.seconds.max(axis=1, initial=0.0) > 0
         found: IntArray = order[costly[order]]
         return found
@@ -91,6 +99,16 @@ class Instance:
         """bool[D]: whether the device can run, and hold, all operators."""
         memory = self.problem.cluster.memory_bytes
         return self.able.all(axis=0) & (self.memory_bytes.sum() <= memory)
+
+    def admits(self, device: IntArray) -> bool:
+        """Whether these devices, int64[n], can run their operators, hold them (3.2), and keep the
+        groups together."""
+        used = np.bincount(device, weights=self.memory_bytes, minlength=self.devices)
+        return bool(
+            (used <= self.problem.cluster.memory_bytes).all()
+            and self.able[np.arange(self.operators), device].all()
+            and all((device[group] == device[group[0]]).all() for group in self.groups)
+        )
 
     @property
     def all_pair_count(self) -> int:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from placewire.optimizer.published.formulations import gurobi
+from placewire.optimizer.published.formulations import (
+    cp_sat,
+    gurobi,
+    moirai_intervals,
+    sorted_intervals,
+)
 from placewire.optimizer.published.formulations.errors import FormulationTooLargeError
 from placewire.optimizer.published.formulations.highs import tangent_rows
 from placewire.optimizer.published.formulations.papers import Formulation
 from placewire.optimizer.published.formulations.solver import SolverName
+from placewire.optimizer.published.formulations.whole_numbers import refuse_beyond_64_bits
 
 HIGHS_ROWS = 1_500_000
 HIGHS_BYTES = 3 * 2**30
@@ -22,9 +28,18 @@ def highs_bytes(formulation: Formulation) -> int:
     return rows * _BYTES_PER_ROW + nonzeros * _BYTES_PER_NONZERO
 
 
+def cp_sat_parts(formulation: Formulation) -> int:
+    """The size of a model of CP-SAT: its intervals, rows and clauses."""
+    if formulation.name == "moirai":
+        return moirai_intervals.part_count(formulation.instance)
+    return sorted_intervals.part_count(formulation)
+
+
 def refuse_too_large(formulation: Formulation, solver: SolverName) -> None:
-    """Raises FormulationTooLargeError. cp-sat gets no rows; its limit is in moirai_intervals.py."""
+    """Raises FormulationTooLargeError."""
     if solver == "cp-sat":
+        cp_sat.refuse_too_large(formulation.name, cp_sat_parts(formulation))
+        refuse_beyond_64_bits(formulation)
         return
     size = formulation.draft.size
     if solver == "gurobi":
@@ -45,8 +60,9 @@ def refuse_too_large(formulation: Formulation, solver: SolverName) -> None:
         raise FormulationTooLargeError(
             f"{_words(formulation)}; with tangents that is {rows:,} rows and about "
             f"{needed / 2**30:.1f} GiB for HiGHS, of which at most {HIGHS_ROWS:,} rows and "
-            f"{HIGHS_BYTES / 2**30:.0f} GiB are tried. Engine auto takes graphs of this size; a "
-            "reduction makes them smaller (--reduction thesis)"
+            f"{HIGHS_BYTES / 2**30:.0f} GiB are tried. Engine auto takes graphs of this size, and "
+            "cp-sat needs no such rows (--solver cp-sat); a reduction makes them smaller "
+            "(--reduction thesis)"
         )
 
 

@@ -20,6 +20,7 @@ from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.formulations import constraints as c
 from placewire.optimizer.published.formulations import moirai
+from placewire.optimizer.published.formulations.errors import FormulationRefusedError
 from placewire.optimizer.published.formulations.instance import Instance
 from placewire.optimizer.published.formulations.network import (
     Network,
@@ -28,11 +29,13 @@ from placewire.optimizer.published.formulations.network import (
     full_mesh,
 )
 from placewire.optimizer.published.formulations.program import Draft, Family
+from placewire.optimizer.published.formulations.topological_sort import Sort, SortName
 from placewire.optimizer.published.formulations.transfers import (
     Transfers,
     allocated,
     apart,
     between,
+    decided_rates,
 )
 
 PaperName = Literal[
@@ -45,9 +48,10 @@ _OF_A_REDUCED_GRAPH = {"icc-p2", "thesis-p3", "thesis-p3-fixed"}
 @dataclass(frozen=True)
 class Formulation:
     """A draft, and the columns of its decision: x int64[n, D]; transfers.rate for bandwidths; start
-    int64[n] where the order is decided too, else None."""
+    int64[n] where the order is decided too, else None. instance: what it is of."""
 
     name: PaperName
+    instance: Instance
     draft: Draft
     horizon_seconds: float
     x: IntArray
@@ -56,12 +60,14 @@ class Formulation:
     start: IntArray | None = None
 
 
-def formulate(problem: Problem, name: PaperName, *, with_rows: bool = True) -> Formulation:
+def formulate(
+    problem: Problem, name: PaperName, *, with_rows: bool = True, sort: SortName = "auto"
+) -> Formulation:
     """Sizes the formulation and does not build it. with_rows: False for a solver that knows
-    intervals, which takes Moirai's program without rows. Raises FormulationRefusedError where the
-    paper does not describe the cluster, FormulationTooLargeError where there are more rows than can
-    be counted."""
-    instance = Instance(problem)
+    intervals, which takes the programs without rows. Raises FormulationRefusedError where the
+    paper does not describe the cluster or the problem's model does not have the sort,
+    FormulationTooLargeError where there are more rows than can be counted."""
+    instance = Instance(problem, sort_of(name, problem, sort))
     if name == "moirai":
         return _moirai(instance, with_rows=with_rows)
     if name in _DECIDED:
@@ -69,6 +75,10 @@ def formulate(problem: Problem, name: PaperName, *, with_rows: bool = True) -> F
     else:
         network = fixed_network(problem, with_latency=name.startswith("thesis"))
     core = c.core(instance, c.horizon(instance, network))
+    if not with_rows:
+        transfers = decided_rates(core, network) if name in _DECIDED else Transfers([])
+        draft = Draft(core.columns, [])
+        return Formulation(name, instance, draft, core.horizon_seconds, core.x, network, transfers)
     grouped = name in _OF_A_REDUCED_GRAPH
     families = [c.step(core), c.memory(core), c.durations(core)]
     families += _reduced(core) if grouped else _whole(core)
@@ -81,7 +91,22 @@ def formulate(problem: Problem, name: PaperName, *, with_rows: bool = True) -> F
     else:
         transfers = between(core, network, sending)
     draft = Draft(core.columns, [*families, *transfers.families], transfers.hyperbolas)
-    return Formulation(name, draft, core.horizon_seconds, core.x, network, transfers)
+    return Formulation(name, instance, draft, core.horizon_seconds, core.x, network, transfers)
+
+
+def sort_of(name: PaperName, problem: Problem, asked: SortName) -> Sort:
+    """What `asked` stands for. Raises FormulationRefusedError."""
+    if problem.model == "thesis":
+        if asked == "depth-first":
+            raise FormulationRefusedError(
+                f"{name}: --model thesis runs every placement in the recorded sort, and would "
+                "score another one than --sort depth-first has decided; leave --sort out, or take "
+                "another model (--model contended)"
+            )
+        return "recorded"
+    if asked != "auto":
+        return asked
+    return "depth-first" if name.startswith("thesis") else "recorded"
 
 
 def _moirai(instance: Instance, *, with_rows: bool) -> Formulation:
@@ -91,7 +116,7 @@ def _moirai(instance: Instance, *, with_rows: bool) -> Formulation:
     families += moirai.families(core, network) if with_rows else []
     draft = Draft(core.columns, families if with_rows else [])
     return Formulation(
-        "moirai", draft, core.horizon_seconds, core.x, network, Transfers([]), core.start
+        "moirai", instance, draft, core.horizon_seconds, core.x, network, Transfers([]), core.start
     )
 
 

@@ -87,13 +87,23 @@ def between(core: Core, network: Network, sending: IntArray) -> Transfers:
     return Transfers(families)
 
 
-def allocated(core: Core, network: Network, sending: IntArray) -> Transfers:
-    """(3.7)-(3.9): the bandwidth of each pair of servers is decided."""
-    delta, families = _pairs_in_use(core, network, sending)
+def decided_rates(core: Core, network: Network) -> Transfers:
+    """The columns of b, without any rows."""
     rate_unit = float(network.transmit.max(initial=0.0)) or 1.0
     limit = network.transmit / rate_unit
     sender = network.server_pairs[:, 0]
     rate = core.columns.add((len(network.server_pairs),), limit[sender])
+    return Transfers([], rate=rate, rate_unit=rate_unit)
+
+
+def allocated(core: Core, network: Network, sending: IntArray) -> Transfers:
+    """(3.7)-(3.9): the bandwidth of each pair of servers is decided."""
+    delta, families = _pairs_in_use(core, network, sending)
+    decided = decided_rates(core, network)
+    rate, rate_unit = decided.rate, decided.rate_unit
+    assert rate is not None
+    limit = network.transmit / rate_unit
+    sender = network.server_pairs[:, 0]
     between_servers = np.flatnonzero(network.decided >= 0)
     slow = core.columns.add((len(sending), len(between_servers)), np.inf)
     families.append(_arrivals(core, network, sending, delta, slow, rate_unit))

@@ -23,7 +23,12 @@ from placewire.optimizer.published.comparison.cases import (
     meant_method,
     read_graph,
 )
-from placewire.optimizer.published.comparison.ranking import rankings, seconds_until
+from placewire.optimizer.published.comparison.ranking import (
+    own_gap,
+    rankings,
+    seconds_to_gap,
+    seconds_until,
+)
 from placewire.optimizer.published.comparison.rescoring import step_under
 from placewire.optimizer.published.comparison.rows import RowsFile, RowsFileError
 from placewire.optimizer.published.comparison.tables import csv_text, table_lines
@@ -192,6 +197,37 @@ def test_when_a_search_first_knew_a_step_as_short():
     assert seconds_until(searched, 4.2) == 0.1
     assert seconds_until(searched, 2.0) == 0.7  # a tie
     assert seconds_until(searched, 1.0) is None
+
+
+def test_a_programs_own_objective_stands_beside_the_contended_step(files, capsys):
+    engines = "--engines", "thesis-p3", "heft"
+    assert compare(files, *engines, "--solver", "cp-sat", "--gap", "0.1") == 0
+    said = capsys.readouterr().out
+    assert "own: the step by a program's own model" in said.replace("\n", " ")
+    (head,) = [line for line in said.splitlines() if line.startswith("  engine")]
+    assert head.split()[-3:] == ["own", "to", "10%"]
+    assert all(len(line) <= 100 for line in said.splitlines()[:-1])
+    with (files[2] / "table.csv").open() as text:
+        program, heft = csv.DictReader(text)
+    assert heft["own_seconds"] == heft["own_gap_of_10_percent_seconds"] == ""
+    own, bound = float(program["own_seconds"]), float(program["own_bound_seconds"])
+    assert 0 < bound <= own
+    assert float(program["own_gap"]) == pytest.approx(1 - bound / own)
+    assert float(program["own_gap"]) <= 0.1
+    reached = float(program["own_gap_of_10_percent_seconds"])
+    assert 0 < reached <= float(program["search_seconds"])
+    # It is the program's: its transfers never wait, and its graph is the reduced one.
+    assert own != float(program["contended_seconds"])
+
+
+def test_when_a_solver_was_first_so_near_to_its_own_bound():
+    solved = row(own_found=((0.1, 4.0, 0.0), (0.7, 2.0, 1.0), (3.0, 2.0, 1.9)))
+    assert seconds_to_gap(solved, 1.0) == 0.1
+    assert seconds_to_gap(solved, 0.5) == 0.7
+    assert seconds_to_gap(solved, 0.10) == 3.0
+    assert seconds_to_gap(solved, 0.01) is None
+    assert (solved.own_seconds, own_gap(solved)) == (2.0, pytest.approx(0.05))
+    assert (ROW.own_seconds, own_gap(ROW), seconds_to_gap(ROW, 1.0)) == (None, None, None)
 
 
 def test_a_placement_found_without_contention_is_scored_with_it():

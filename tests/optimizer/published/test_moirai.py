@@ -8,18 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ortools.sat.python import cp_model
 
 from placewire.optimizer.check.check import check
 from placewire.optimizer.cluster import Cluster, Device, Link, Nic, Server
 from placewire.optimizer.engines.place import place
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
-from placewire.optimizer.published.formulations import highs, moirai, moirai_intervals
-from placewire.optimizer.published.formulations.engine import solve
-from placewire.optimizer.published.formulations.errors import (
-    FormulationRefusedError,
-    FormulationTooLargeError,
+from placewire.optimizer.published.formulations import (
+    cp_sat,
+    highs,
+    moirai,
+    moirai_intervals,
 )
+from placewire.optimizer.published.formulations.engine import solve
+from placewire.optimizer.published.formulations.errors import FormulationTooLargeError
 from placewire.optimizer.published.formulations.instance import Instance
 from placewire.optimizer.published.formulations.network import bottleneck_rates, full_mesh
 from placewire.optimizer.published.formulations.papers import formulate
@@ -273,7 +276,7 @@ def test_operators_of_one_device_never_overlap(seed, over):
     if over == "highs":
         answer = highs.solve(formulation.draft.build(), 20.0, 0.05)
     else:
-        answer = moirai_intervals.solve(formulation, Instance(problem), 20.0, 0.05)
+        answer = moirai_intervals.solve(formulation, (), 20.0, 0.05)
     values = answer.values
     assert values is not None
     device = values[formulation.x].argmax(axis=1)
@@ -325,11 +328,29 @@ def test_more_than_a_solver_takes_is_refused_with_its_size(monkeypatch):
     monkeypatch.setattr(moirai, "_MOST_PAIRS", 44_000)  # 300 x 299 / 2 is 44,850
     with pytest.raises(FormulationTooLargeError, match="more than 44,000 pairs of data flows"):
         place(problem, "moirai", replace(EXACT, options={"solver": "highs"}))
-    monkeypatch.setattr(moirai_intervals, "_MOST_INTERVALS", 4_000)
+    monkeypatch.setattr(cp_sat, "_MOST_PARTS", 4_000)
     with pytest.raises(FormulationTooLargeError, match="4,800 optional intervals"):
         place(problem, "moirai", EXACT)
 
 
-def test_cp_sat_is_for_moirai_alone():
-    with pytest.raises(FormulationRefusedError, match="no program of intervals"):
-        solve("thesis-p1", drawn(1), replace(EXACT, options={"solver": "cp-sat"}))
+def test_cp_sat_begins_with_the_shorter_of_one_device_and_heft(monkeypatch):
+    """Without time to search it has the hint: two branches on two devices, or all on one where what
+    they send takes longer than they do."""
+    settings = replace(EXACT, time_limit_seconds=1e-6)
+    monkeypatch.setattr(cp_sat, "search", _hint_alone)
+    for sent, expected in ((0.5, 6.5), (20.0, 11.0)):
+        problem = printed(
+            {"a": (1.0, 1.0), "b": (5.0, 5.0), "c": (5.0, 5.0)},
+            {("a", "b"): sent, ("a", "c"): sent},
+        )
+        assert objective(problem, settings) == pytest.approx(expected)
+
+
+def _hint_alone(model, until, gap, told):
+    """A search that accepts nothing but the hint, which must be a whole answer."""
+    solver = cp_model.CpSolver()
+    solver.parameters.fix_variables_to_their_hinted_value = True
+    assert solver.solve(model) == cp_model.OPTIMAL
+    assert len(model.proto.solution_hint.vars) == len(model.proto.variables)
+    told(solver.value, solver.objective_value, 0.0)
+    return cp_sat.Ended(0.0, infeasible=False, words="the hint")

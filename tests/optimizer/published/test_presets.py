@@ -72,6 +72,7 @@ def test_a_model_that_is_not_there_is_named(tmp_path):
 def test_figures_stand_beside_the_papers_and_refusals_beside_those(tmp_path):
     servers = equal_servers(2, "rtx4080s", 16, nics=2, gigabits=10.0)
     one = Solved("two", Method("single", time_limit_seconds=5.0), "step")
+    program = Method("thesis-p3-fixed", "thesis", "thesis", gap=0.1, time_limit_seconds=60.0)
     preset = Preset(
         "A paper, table 1", {"MLP": Captured("placewire.examples.models.mlp:training_step", 8),
                              "Gone": Captured("placewire.examples.models.gone:training_step", 8)},
@@ -81,6 +82,8 @@ def test_figures_stand_beside_the_papers_and_refusals_beside_those(tmp_path):
             Figure("MLP", "search", "2", replace(one, figure="search")),
             Figure("MLP", "speed-up", "1", replace(one, figure="speedup")),
             Figure("MLP", "saved", "11 %", Saved(one, one)),
+            Figure("MLP", "solver", "0.7", Solved("two", program, "solver")),
+            Figure("MLP", "solver of none", "0.7", replace(one, figure="solver")),
             Figure("MLP", "operators", "9 -> 3", Reduced("two", "thesis", "operators")),
             Figure("MLP", "by modules", "3", Reduced("two", "spotlight", "operators")),
             Figure("MLP", "alpha", "-", Delays("alpha")),
@@ -97,13 +100,17 @@ def test_figures_stand_beside_the_papers_and_refusals_beside_those(tmp_path):
     assert ours["MLP", "step"].ours.endswith(" ms")
     assert ours["MLP", "speed-up"].ours == "1.00x"
     assert ours["MLP", "saved"].ours == "0.0%"
+    assert ours["MLP", "solver"].ours.endswith(" s")
+    assert ours["MLP", "solver of none"].why.endswith(
+        "single was not within 0% of its own bound: it says no bound"
+    )
     assert ours["MLP", "operators"].ours.count(" -> ") == 1
     assert ours["MLP", "path"].ours.startswith("+0.0%, ")
     assert ours["MLP", "by modules"].ours.count(" -> ") == 1
     assert ours["MLP", "learned"].why == "engine oracle is not in the catalogue"
     assert ours["MLP", "HRL"].why == "HRL is not here"
     assert ours["Gone", "step"].why == "there is no model placewire.examples.models.gone"
-    assert len(rows) == 1
+    assert len(rows) == 2
     lines = beside_lines(preset, found)
     assert all(len(line) <= 100 for line in lines)
     assert "- theirs ran, ours is simulated" in lines
@@ -146,3 +153,13 @@ def test_what_cannot_be_had_is_refused_in_words(tmp_path, capsys):
         main(["compare", "--preset", "icc-table-1", "--out", out, "--engines", "heft"])
     assert ended.value.code == 2
     assert "leave --engines out" in capsys.readouterr().err
+
+
+def test_tables_of_the_thesis_say_that_their_sort_is_not_its_own():
+    """Wherever a program is solved, which the presets do under model thesis."""
+    for name in (one for one in PRESETS if one.startswith("thesis-")):
+        preset = load_preset(name)
+        solved = [figure.asked for figure in preset.figures if isinstance(figure.asked, Solved)]
+        programs = [one.method for one in solved if one.method.engine.startswith("thesis-")]
+        assert {method.model for method in programs} <= {"thesis"}
+        assert bool(programs) == any("Kahn's algorithm" in words for words in preset.differs), name

@@ -14,7 +14,7 @@ NOT_IN_TEXT = "-"
 _SETUP_SECONDS = 50e-6
 
 
-SolvedFigure = Literal["step", "own", "search", "speedup"]
+SolvedFigure = Literal["step", "own", "search", "solver", "speedup"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Captured:
 @dataclass(frozen=True)
 class Solved:
     """A figure of one solve. on: a cluster of the preset. figure: step is under contended, strict;
-    own is the step under the method's own model; search is in seconds; speedup is one device's step
+    own is the step under the method's own model; search is in seconds; solver, too: until a
+    program's solver was within the method's gap of its own bound; speedup is one device's step
     over its own."""
 
     on: str
