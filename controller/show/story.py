@@ -20,6 +20,7 @@ from placewire.controller.show.changes import previewed_lines
 from placewire.controller.show.console import console
 from placewire.controller.show.few_names import counts_in_words
 from placewire.controller.show.outcomes import progress_line
+from placewire.controller.show.sent_by_script import SentByScript
 from placewire.controller.show.status import show_job, show_servers
 from placewire.controller.show.steps import Steps, reported
 from placewire.controller.verify.rail_use import (
@@ -56,9 +57,6 @@ _STAGES = {
     "remove": "removing what was installed",
 }
 _LONGEST_LINE = 90
-_CARRIED_EVERY_SECONDS = 60.0
-# What connections send by themselves, to be kept open; a script that trains sends more.
-_IDLE_BYTES = 64 << 10
 
 
 class Show:
@@ -71,7 +69,7 @@ class Show:
         self._every_change = every_change
         self._began = time.monotonic()
         self._steps = Steps(ranks=1)
-        self._told_carried: dict[int, Carried] = {}
+        self._sent = SentByScript(servers=2)
         self._provisioning: Progress | None = None
 
     def stage(self, name: str) -> None:
@@ -99,11 +97,13 @@ class Show:
     def decision(self, decision: PlacementDecision | TrafficDecision) -> None:
         if isinstance(decision, TrafficDecision):
             allocation = decision.allocation
+            servers, rails = allocation.cluster.servers, ", ".join(allocation.cluster.rails)
+            self._sent = SentByScript(len(servers))
             pairs = len({(source, destination) for source, destination, _ in allocation.talks})
-            self.say(
-                f"the job places itself: {pairs} pairs of servers send over rails "
-                f"{', '.join(allocation.cluster.rails)}; network sharing: {allocation.sharing}"
-            )
+            sends = f"{pairs} pairs of servers send over rails {rails}"
+            if len(servers) == 1:
+                sends = "it runs on one server, which sends nothing to others"
+            self.say(f"the job places itself: {sends}; network sharing: {allocation.sharing}")
             return
         placement, notes = decision.placement, decision.graph_notes
         self._steps = Steps(len(placement.devices_used))
@@ -172,26 +172,10 @@ class Show:
         elif isinstance(event, Finished):
             self.progress(f"rank {event.rank} done, {_memory(event)}")
         elif isinstance(event, Carried):
-            self._carried(event)
+            for line in self._sent.told(event):
+                self.say(line)
         elif isinstance(event, Failed):
             self.progress(f"rank {event.rank} failed: {event.what}")
-
-    def _carried(self, event: Carried) -> None:
-        """Prints once in _CARRIED_EVERY_SECONDS; the report has the totals."""
-        last = self._told_carried.get(event.rank) or Carried(
-            rank=event.rank, seconds=0.0, sent_bytes={}
-        )
-        if event.seconds - last.seconds < _CARRIED_EVERY_SECONDS:
-            return
-        self._told_carried[event.rank] = event
-        sent = ", ".join(f"{format_bytes(b)} on {r}" for r, b in event.sent_bytes.items())
-        self.progress(f"rank {event.rank}'s server has sent {sent}")
-        if sum(event.sent_bytes.values()) - sum(last.sent_bytes.values()) < _IDLE_BYTES:
-            self.say(
-                f"rank {event.rank}'s server has sent next to nothing for "
-                f"{event.seconds - last.seconds:.0f} s: its script computes for long, or waits; "
-                "`controller logs PLAN` has what it printed, and Ctrl-C ends it"
-            )
 
     def printed(self, rank: int, text: str) -> None:
         """Prints what a rank printed beside its events, whole: a line of metrics is long."""
