@@ -14,14 +14,13 @@ from typing import Any
 
 from placewire.controller.errors import JobFailed
 from placewire.controller.launch.blame import (
-    ALL_ENDED,
     about_those_that_stay,
     culprit,
     has_not_begun,
+    how_ranks_ended,
     job_failed,
     named,
     quote,
-    say_that_some_stay,
 )
 from placewire.controller.launch.followed import Followed, event_of
 from placewire.controller.launch.launcher import RankProcess, Starter
@@ -162,13 +161,14 @@ class _Job:
                 raise JobFailed(
                     f"no rank said anything for {silent:.0f} s{quote(self._ranks[0].tail)}",
                     where=f"{len(running)} of {len(self._ranks)} ranks still run",
-                    remedy=ALL_ENDED,
                 )
         if failed := [rank for rank in self._ranks if rank.has_failed]:
             raise job_failed(*culprit(failed, {r.process.rank: r for r in self._ranks}))
 
     async def end(self, on_late: Callable[[str], None], failure: JobFailed | None) -> None:
         self._ending = True
+        # What fails from here on fails because it is ended.
+        failed = [rank for rank in self._ranks if rank.has_failed or rank.failure]
         for stop, seconds in (("terminate", TERMINATE_SECONDS), ("kill", _KILL_SECONDS)):
             running = [rank for rank in self._ranks if rank.status is None]
             if not running:
@@ -181,8 +181,9 @@ class _Job:
         await asyncio.gather(*self._readers(), return_exceptions=True)
         if stay := [rank for rank in self._ranks if not rank.exited_seconds]:
             on_late(about_those_that_stay(stay))
-            if failure is not None:
-                say_that_some_stay(failure, stay)
+        if failure is not None:
+            told = failure.remedy, how_ranks_ended(self._ranks, failed, stay)
+            failure.remedy = "; ".join(filter(None, told))
 
     def _readers(self) -> list[asyncio.Task[None]]:
         return [reader for rank in self._ranks for reader in rank.readers]

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from placewire.agent.contract.messages import Previewed
 from placewire.agent.contract.state import Change
-from placewire.controller.show.few_names import MOST_NAMES, few_names
+from placewire.controller.few_names import MOST_NAMES, few_names
 from placewire.optimizer.quantities import format_bits_per_second, format_bytes
 from placewire.visible import visible
 

@@ -11,6 +11,7 @@ from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.agent.contract.messages import Observation, Previewed, ReadBackResult
 from placewire.controller.decide.decide import PlacementDecision
 from placewire.controller.decide.traffic import TrafficDecision
+from placewire.controller.few_names import counts_in_words
 from placewire.controller.launch.job_status import JobStatus
 from placewire.controller.provision.progress import Began, Progress
 from placewire.controller.records.report import NOT_AS_BEFORE, CalibratedRow, RunReport
@@ -18,7 +19,6 @@ from placewire.controller.records.run_log import rank_mark
 from placewire.controller.show import placements, rates, reports
 from placewire.controller.show.changes import previewed_lines
 from placewire.controller.show.console import console
-from placewire.controller.show.few_names import counts_in_words
 from placewire.controller.show.outcomes import progress_line
 from placewire.controller.show.sent_by_script import SentByScript
 from placewire.controller.show.status import show_job, show_servers
