@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from placewire.controller.story.tools import Tools
 
 # -P: root runs it, and must not import from the folder that it happens to be in.
-CONTROLLER_PROGRAM = ("-P", "-m", "placewire.controller.cli")
+CONTROLLER_PROGRAM = ("-P", "-m", "placewire.command_line", "controller")
 
 Work = Callable[["Plan", "Tools"], Coroutine[Any, Any, int]]
 
