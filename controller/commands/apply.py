@@ -68,6 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _detached(arguments, None if previewed is None else previewed.parsed())
 
     kept: list[RunReport] = []
+    written: list[str] = []
 
     async def work(plan: Plan, tools: Tools) -> int:
         from placewire.controller.apply import apply
@@ -76,7 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
 
         def keep(report: RunReport) -> None:
             kept.append(report)
-            _keep(report, tools, arguments.out)
+            if _keep(report, tools, arguments.out):
+                written.append(f"the run's report is in {arguments.out.absolute()}")
 
         if not arguments.network_only:
             await abandonable(tools.launcher.require_ready)
@@ -94,8 +96,10 @@ def run(arguments: argparse.Namespace) -> int:
                 try:
                     report = await apply(request, tools, keep)
                 finally:
-                    if kept and arguments.report is not None:
-                        _write_page(kept[-1], arguments.report)
+                    page = arguments.report
+                    if kept and page is not None and _write_page(kept[-1], page):
+                        written.append(f"the run's page is in {page.absolute()}")
+                    tools.show.notes(written)
         if arguments.json:
             print_json(report.model_dump(mode="json"))
         return 0
@@ -150,14 +154,14 @@ def _require_writable(arguments: argparse.Namespace) -> None:
         raise UsageError("--out and --report are the same file", remedy="give two names")
 
 
-def _keep(report: RunReport, tools: Tools, out: Path | None) -> None:
-    """Writes the report to the journal and to `out`. Where neither takes it, it goes to another
-    file, or to standard error: the run has ended, and nothing can make its report again. The
-    command's exit status says how the run ended."""
+def _keep(report: RunReport, tools: Tools, out: Path | None) -> bool:
+    """Writes the report to the journal and to `out`; returns whether `out` took it. Where neither
+    takes it, it goes to another file, or to standard error: the run has ended, and nothing can make
+    its report again. The command's exit status says how the run ended."""
     from placewire.controller.records.unrecorded import write_elsewhere
     from placewire.optimizer.graph.named_output import open_stream
 
-    text, kept = visible_json(report.model_dump_json(indent=2)) + "\n", False
+    text, kept, is_out = visible_json(report.model_dump_json(indent=2)) + "\n", False, False
     try:
         tools.journal.record_run(report.plan_name, report.model_dump_json())
         kept = True
@@ -167,27 +171,31 @@ def _keep(report: RunReport, tools: Tools, out: Path | None) -> None:
         try:
             with open_stream(out) or out.open("wb") as file:
                 file.write(text.encode())
-            kept = True
+            is_out = True
         except OSError as error:
             _say(f"--out {out}: not written: {error.strerror}")
-    if kept:
-        return
+    if kept or is_out:
+        return is_out
     folders = (tools.logs / report.plan_name, Path.cwd(), Path(tempfile.gettempdir()))
     elsewhere = write_elsewhere(report.plan_name, text, folders)
     if elsewhere is not None:
         _say(f"the run's report is in {elsewhere}")
     else:
         _say(f"the run's report can be written nowhere; here it is:\n{text}")
+    return False
 
 
-def _write_page(report: RunReport, page: Path) -> None:
-    """A page that cannot be made must not change how the run ended: run.json has all of it."""
+def _write_page(report: RunReport, page: Path) -> bool:
+    """Returns whether it is written. A page that cannot be made must not change how the run ended:
+    run.json has all of it."""
     try:
         from placewire.controller.page.page import write_page
 
         write_page(report, page)
     except Exception as error:
         _say(f"--report {page}: not written: {error or type(error).__name__}")
+        return False
+    return True
 
 
 def _say(what: str) -> None:
