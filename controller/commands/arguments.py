@@ -7,11 +7,10 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from placewire.controller.agent_advice import LAB_VARIABLE, STATE_VARIABLE
 from placewire.controller.errors import PlacewireError, UsageError
 from placewire.optimizer.graph.named_output import why_not
 
-_STATE_VARIABLE = "PLACEWIRE_STATE_DIR"
-LAB_VARIABLE = "PLACEWIRE_LAB"
 # Where there is no such folder, no lab is up, and looking for one would take half a second.
 _LABS = Path("/run/placewire/lab")
 
@@ -107,7 +106,7 @@ def add_state_dir(parser: argparse.ArgumentParser) -> None:
         "--state-dir",
         type=Path,
         action=_Given,
-        default=Path(os.environ.get(_STATE_VARIABLE, "/var/lib/placewire")),
+        default=Path(os.environ.get(STATE_VARIABLE, "/var/lib/placewire")),
         help="folder of certificates, journal and cache (default: %(default)s, or the environment "
         "variable PLACEWIRE_STATE_DIR)",
     )

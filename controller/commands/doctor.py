@@ -10,7 +10,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from placewire.controller.abandonable import abandonable
-from placewire.controller.commands.arguments import LAB_VARIABLE, add_plan
+from placewire.controller.agent_advice import LAB_VARIABLE
+from placewire.controller.commands.arguments import add_plan
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import print_json
 from placewire.controller.errors import AgentProblem, PlacewireError

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from placewire.controller.agent_advice import LAB_VARIABLE
 from placewire.controller.commands.arguments import (
-    LAB_VARIABLE,
     add_json,
     add_link,
     require_writable,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewire.controller.commands.arguments import LAB_VARIABLE
+from placewire.controller.agent_advice import LAB_VARIABLE
 from placewire.controller.commands.interrupts import interruptible
 from placewire.controller.errors import CannotListen, ChangeUnderWay, UsageError
 from placewire.controller.uninterruptible import NOTHING_CHANGED
@@ -36,21 +36,26 @@ def in_session(
     needs_journal: bool = True,
     runs_job: bool = False,
     every_change: bool = True,
+    before_lab: Callable[[], Mapping[str, str]] = dict,
 ) -> int:
     """Runs a command's work, in the lab of the plan's name where one is up. arguments: of
     `add_plan`. plan: replaces what its file has now. needs_journal: whether the work must not begin
     without the journal. runs_job: whether it needs the job's files. every_change: whether to
-    show each change of servers. Raises PlanError before anything is done."""
+    show each change of servers. before_lab: called before this process leaves its own network for a
+    lab's; returns what the command needs there in its environment. Raises PlanError before anything
+    is done."""
     from placewire.controller.plan.plan_file import load_plan
 
     plan = plan or load_plan(arguments.plan, runs_job=runs_job)
-    _enter_lab(plan, arguments)
+    _enter_lab(plan, arguments, before_lab)
     return interruptible(
         _with_tools(plan, arguments, work, needs_journal, every_change), means=NOTHING_CHANGED
     )
 
 
-def _enter_lab(plan: Plan, arguments: argparse.Namespace) -> None:
+def _enter_lab(
+    plan: Plan, arguments: argparse.Namespace, before_lab: Callable[[], Mapping[str, str]] = dict
+) -> None:
     """Where a lab of the plan's name is up, this process becomes the same command inside it."""
     if arguments.no_lab or LAB_VARIABLE in os.environ:
         return
@@ -59,7 +64,8 @@ def _enter_lab(plan: Plan, arguments: argparse.Namespace) -> None:
     if (lab := find_lab(plan.name)) is not None:
         told = f"controller: using the lab {lab.name!r} on this machine"
         print(told, file=sys.stderr, flush=True)
-        lab.run_in_controller([sys.executable, *CONTROLLER_PROGRAM, *sys.argv[1:]])
+        command = [sys.executable, *CONTROLLER_PROGRAM, *sys.argv[1:]]
+        lab.run_in_controller(command, before_lab())
 
 
 def with_launcher(

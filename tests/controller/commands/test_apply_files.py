@@ -16,9 +16,7 @@ def test_apply_says_where_its_report_and_its_page_are(tmp_path: Path) -> None:
     with cluster.running():
         plan = cluster.plan()
         out, page = tmp_path / "run.json", tmp_path / "page.html"
-        done = cluster.run(
-            "apply", plan, "--network-only", "--yes", "--out", out, "--report", page
-        )
+        done = cluster.run("apply", plan, "--network-only", "--yes", "--out", out, "--report", page)
         again = cluster.run("apply", plan, "--network-only", "--yes", "--report", "/dev/full")
     assert done.code == 0 and out.exists() and page.exists(), done.output
     last = done.output.splitlines()[-2:]
