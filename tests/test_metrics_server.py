@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from placewire import metrics_server
-from placewire.metrics_server import REQUEST_BYTES, MetricsServer, NotKnownNow
+from placewire.metrics_server import REQUEST_BYTES, MetricsServer, NotKnownNow, loopback_port
 from tests.free_port import free_port
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -87,13 +87,29 @@ def test_what_is_not_known_is_said(tmp_path: Path) -> None:
     assert answer.startswith(b"HTTP/1.1 503") and b"does not answer" in answer
 
 
+def test_what_fails_is_answered_in_one_line_and_ends_nothing(tmp_path: Path) -> None:
+    asked: list[bool] = []
+
+    def fails_once() -> str:
+        if asked:
+            return "x 1\n"
+        asked.append(True)
+        raise ZeroDivisionError("a\nb\x1b[2J\udcff")
+
+    answer, after = served(tmp_path, GET, fails_once)
+    head, body = answer.split(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 500 ") and body.count(b"\n") == 1
+    assert body.startswith(b"metrics cannot be made: ZeroDivisionError: a") and b"\x1b" not in body
+    assert after.endswith(b"x 1\n")
+
+
 def test_a_loopback_port_is_served() -> None:
     async def collect() -> str:
         return "x 1\n"
 
     async def run(port: int) -> bytes:
         server = MetricsServer(collect)
-        await server.open_port(port)
+        await server.open_port(loopback_port(port))
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(GET)
         answer = await reader.read()

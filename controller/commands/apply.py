@@ -56,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from placewire.controller.metrics.serving import pass_port_on
     from placewire.controller.story.preview_file import read_preview
 
     _require_writable(arguments)
@@ -105,7 +106,10 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
 
     plan = None if previewed is None else previewed.parsed()
-    return in_session(arguments, work, plan, runs_job=True, every_change=arguments.full)
+    return in_session(
+        arguments, work, plan, runs_job=True, every_change=arguments.full,
+        before_lab=lambda: pass_port_on(arguments.metrics_port),
+    )  # fmt: skip
 
 
 def _detached(arguments: argparse.Namespace, plan: Plan | None) -> int:

@@ -1,19 +1,27 @@
-"""Serves the metrics of a run while its command goes on."""
+"""Serves the metrics of a run while its command goes on.
+
+A lab's command runs in a network of its own, whose loopback nobody else reaches. So the port is
+made before the command enters that network, and passed on to it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from placewire.controller.errors import UsageError
 from placewire.controller.metrics.run_metrics import exposition
 from placewire.controller.metrics.run_state import RunState
-from placewire.metrics_server import LOOPBACK, MetricsServer
+from placewire.metrics_server import LOOPBACK, MetricsServer, loopback_port
 
 SOCKET = "run-metrics.sock"
 # Loss and names of a run are the business of the user who runs the controller.
 SOCKET_MODE = 0o600
+# The number of the open file that is the port, in the environment of a lab's command.
+PORT_VARIABLE = "PLACEWIRE_METRICS_PORT_FILE"
 
 
 @asynccontextmanager
@@ -30,7 +38,7 @@ async def metrics_served(
     server = MetricsServer(collect)
     try:
         if tcp_port is not None:
-            await _open_port(server, tcp_port)
+            await server.open_port(_passed_on() or _port(tcp_port))
         try:
             await server.open_socket(folder / SOCKET, SOCKET_MODE)
         except OSError as error:
@@ -40,9 +48,28 @@ async def metrics_served(
         await server.close()
 
 
-async def _open_port(server: MetricsServer, tcp_port: int) -> None:
+def pass_port_on(tcp_port: int | None) -> Mapping[str, str]:
+    """Makes the port in the network that this process is in, and returns what the program that it
+    becomes needs in its environment. Raises UsageError as above."""
+    if tcp_port is None:
+        return {}
+    descriptor = _port(tcp_port).detach()
+    os.set_inheritable(descriptor, True)
+    return {PORT_VARIABLE: str(descriptor)}
+
+
+def _passed_on() -> socket.socket | None:
+    """The port that this program was begun with; no program that it begins has it."""
+    number = os.environ.pop(PORT_VARIABLE, None)
+    if number is None:
+        return None
+    os.set_inheritable(int(number), False)
+    return socket.socket(fileno=int(number))
+
+
+def _port(tcp_port: int) -> socket.socket:
     try:
-        await server.open_port(tcp_port)
+        return loopback_port(tcp_port)
     except OSError as error:
         raise UsageError(
             f"--metrics-port {tcp_port}: it cannot be listened at: {error.strerror}",

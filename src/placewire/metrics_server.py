@@ -1,17 +1,20 @@
 """Answers `GET /metrics` on a Unix socket, and on a port of the loopback.
 
 Metrics are made for one request at a time. A request that is too slow or too large is hung up on.
+Whatever fails while they are made is answered: who asks learns of it, and may ask again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
 from placewire.exposition import CONTENT_TYPE
+from placewire.visible import visible
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +22,20 @@ REQUEST_SECONDS = 5.0
 REQUEST_BYTES = 8192
 MOST_CONNECTIONS = 16
 LOOPBACK = "127.0.0.1"
+
+
+def loopback_port(tcp_port: int) -> socket.socket:
+    """A port of the loopback, of the network that this process is in now. Raises OSError."""
+    port = socket.socket()
+    try:
+        port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        port.bind((LOOPBACK, tcp_port))
+        # Of two that are bound to one port only one may listen.
+        port.listen()
+    except OSError:
+        port.close()
+        raise
+    return port
 
 
 class NotKnownNow(Exception):
@@ -42,9 +59,9 @@ class MetricsServer:
         self._socket = path
         path.chmod(mode)
 
-    async def open_port(self, tcp_port: int) -> None:
-        """Every user of this machine may ask there. Raises OSError."""
-        server = await asyncio.start_server(self._serve, LOOPBACK, tcp_port, limit=REQUEST_BYTES)
+    async def open_port(self, port: socket.socket) -> None:
+        """port: of `loopback_port`. Every user of this machine may ask there. Raises OSError."""
+        server = await asyncio.start_server(self._serve, sock=port, limit=REQUEST_BYTES)
         self._servers.append(server)
 
     async def close(self) -> None:
@@ -78,6 +95,10 @@ class MetricsServer:
                 return _response("200 OK", await self._collect())
         except NotKnownNow as error:
             return _response("503 Service Unavailable", f"{error}\n")
+        except Exception as error:  # A defect of ours.
+            log.exception("metrics cannot be made")
+            what = visible(f"{type(error).__name__}: {error}")
+            return _response("500 Internal Server Error", f"metrics cannot be made: {what}\n")
 
 
 def _response(status: str, text: str) -> bytes:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import stat
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 from placewire.controller.errors import UsageError
+from placewire.controller.lab.system import inside
 from placewire.controller.metrics.run_state import RunState
-from placewire.controller.metrics.serving import SOCKET, metrics_served
+from placewire.controller.metrics.serving import PORT_VARIABLE, SOCKET, metrics_served, pass_port_on
 from tests.controller.metrics.test_run_metrics import FACTS
 from tests.free_port import free_port
 from tests.test_metrics_server import GET, ask
@@ -42,6 +47,42 @@ async def test_a_port_that_is_taken_is_refused(tmp_path: Path) -> None:
             async with metrics_served(RunState(), tmp_path, port, lambda text: None):
                 raise AssertionError("it began all the same")
     assert refused.value.where == f"127.0.0.1 port {port}"
+
+
+# Serves a run's metrics for as long as its input is open, in this process' network.
+SERVES = """
+import asyncio, sys
+from pathlib import Path
+from placewire.controller.metrics.run_state import RunState
+from placewire.controller.metrics.serving import metrics_served
+async def main():
+    async with metrics_served(RunState(), Path(sys.argv[1]), int(sys.argv[2]), print):
+        print("serves", flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.network
+def test_a_port_is_of_the_machine_though_the_command_is_in_a_lab(tmp_path: Path) -> None:
+    port, name = free_port(), f"metrics{os.getpid()}"
+    environment = {**os.environ, **pass_port_on(port)}
+    descriptor = int(environment[PORT_VARIABLE])
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    try:
+        with subprocess.Popen(
+            inside(name, [sys.executable, "-c", SERVES, str(tmp_path), str(port)]),
+            env=environment, pass_fds=[descriptor], text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        ) as command:  # fmt: skip
+            os.close(descriptor)
+            assert command.stdout is not None and command.stdout.readline() == "serves\n"
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+                assert answer.status == 200
+            command.communicate("")
+        assert command.returncode == 0
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], check=True)
 
 
 async def test_a_run_goes_on_where_its_socket_cannot_be_made(tmp_path: Path) -> None:
