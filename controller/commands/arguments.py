@@ -87,7 +87,9 @@ def plan_name(text: str) -> str:
 
 def add_full(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--full", action="store_true", help="show each change of a server, where they are many, too"
+        "--full",
+        action="store_true",
+        help="show each server and each change of it, where they are many, too",
     )
 
 

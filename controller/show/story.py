@@ -61,8 +61,8 @@ _LONGEST_LINE = 90
 
 class Show:
     """to_error: prints on standard error, so that standard output has nothing but JSON.
-    every_change: shows each change of a server, each rate and each pair's bytes, where they are
-    many, too."""
+    every_change: shows each change of a server, each rate, each pair's bytes, and each server's
+    status, where they are many, too."""
 
     def __init__(self, *, to_error: bool = False, every_change: bool = True) -> None:
         self.console = console(to_error=to_error)
@@ -235,9 +235,10 @@ class Show:
         results: Mapping[str, ReadBackResult],
         job: JobStatus | None = None,
     ) -> None:
-        show_servers(self.console, observations, results)
+        every_line = self._every_change
+        show_servers(self.console, observations, results, every_line=every_line)
         if job is not None:
-            show_job(self.console, job)
+            show_job(self.console, job, every_line=every_line)
 
 
 def _memory(event: Finished) -> str:
