@@ -9,16 +9,24 @@ import stat
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import yaml
 
+from placewire.controller import lab as labs
+from placewire.controller.agent_advice import LAB_VARIABLE
+from placewire.controller.cli import main
 from placewire.controller.errors import UsageError
 from placewire.controller.lab.system import inside
 from placewire.controller.metrics.run_state import RunState
 from placewire.controller.metrics.serving import PORT_VARIABLE, SOCKET, metrics_served, pass_port_on
 from tests.controller.metrics.test_run_metrics import FACTS
+from tests.controller.plans import plan_document
 from tests.free_port import free_port
+from tests.paths import ROOT
 from tests.test_metrics_server import GET, ask
 
 
@@ -83,6 +91,30 @@ def test_a_port_is_of_the_machine_though_the_command_is_in_a_lab(tmp_path: Path)
         assert command.returncode == 0
     finally:
         subprocess.run(["ip", "netns", "delete", name], check=True)
+
+
+def test_apply_makes_the_port_before_it_enters_a_lab(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: list[Mapping[str, str]] = []
+
+    def run_in_controller(argv: Sequence[str], more: Mapping[str, str]) -> None:
+        began.append(more)
+        raise SystemExit(0)
+
+    lab = SimpleNamespace(name="small", run_in_controller=run_in_controller)
+    monkeypatch.setattr(labs, "find_lab", lambda name: lab)
+    monkeypatch.delenv(LAB_VARIABLE, raising=False)
+    document = plan_document(2)
+    document["job"] = {"kind": "torchrun", "script": str(ROOT / "examples/ddp.py")}
+    del document["solve"]
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(document))
+    port = free_port()
+    with pytest.raises(SystemExit):
+        main(["apply", str(tmp_path / "plan.yaml"), "--yes", "--metrics-port", str(port)])
+    (more,) = began
+    with socket.socket(fileno=int(more[PORT_VARIABLE])) as passed_on:
+        assert passed_on.getsockname() == ("127.0.0.1", port)
 
 
 async def test_a_run_goes_on_where_its_socket_cannot_be_made(tmp_path: Path) -> None:

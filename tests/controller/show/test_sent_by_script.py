@@ -17,7 +17,7 @@ from tests.controller.plans import plan, plan_document
 HOUR = 3600
 
 
-def told(tmp_path: Path, servers: int, sent: Mapping[float, int]) -> list[list[str]]:
+def told(tmp_path: Path, servers: int, sent: Mapping[int, int]) -> list[list[str]]:
     """What is printed at each time, in seconds, at which rank 0 has sent so much."""
     document = plan_document(servers)
     document["network"]["sharing"] = "job"
