@@ -35,6 +35,7 @@ def runs_table(runs: Sequence[Run]) -> Table:
         words=("ended", "plan", "trained", "sharing"),
         figures=("devices", "steps", "predicted", "measured", "off by", ""),
     )
+    made.padding = (0, 0)  # So many columns leave room for words alone.
     for run in runs:
         try:
             report = RunReport.model_validate_json(run.report)
