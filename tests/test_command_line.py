@@ -22,6 +22,13 @@ import pathlib, time
 pathlib.Path(__file__).with_name("begun").touch()
 time.sleep(600)
 """
+# A shell that runs these tests in the background has all their processes ignore the signal.
+BEGUN_AT_A_TERMINAL = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from placewire.command_line import %s
+%s()
+"""
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -29,7 +36,7 @@ def test_an_interrupt_while_a_command_imports_its_modules(command: str, tmp_path
     (tmp_path / "argparse.py").write_text(IMPORTED)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     with subprocess.Popen(
-        [sys.executable, "-c", f"from placewire.command_line import {command}; {command}()"],
+        [sys.executable, "-c", BEGUN_AT_A_TERMINAL % (command, command)],
         env={**os.environ, "PYTHONPATH": path}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
