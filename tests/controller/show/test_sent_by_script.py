@@ -53,15 +53,31 @@ def test_that_nothing_is_sent_any_more_is_told_after_a_minute_and_then_ever_less
     tmp_path: Path, trained_minutes: int
 ) -> None:
     sent = {minute * 60: min(minute, trained_minutes) << 20 for minute in range(1, 1201)}
-    found = told(tmp_path, 2, sent)
-    idle = {minute - trained_minutes: line for minute, lines in enumerate(found, start=1)
-            for line in lines if "next to nothing" in line}  # fmt: skip
-    assert list(idle)[:5] == [1, 3, 7, 15, 31] and len(idle) < 12
+    idle = {minute - trained_minutes: line for minute, line in idle_lines(tmp_path, sent)}
+    assert list(idle)[:5] == [1, 2, 4, 8, 16] and len(idle) < 12
     assert "next to nothing for 60 s: its script" in idle[1]
-    assert "next to nothing for 420 s: its script" in idle[7]
+    assert "next to nothing for 480 s: its script" in idle[8]
 
 
-def test_a_script_that_pauses_every_few_minutes_is_not_told_of_each_time(tmp_path: Path) -> None:
-    sent = {minute * 60: minute // 2 << 20 for minute in range(1, 601)}
-    found = told(tmp_path, 2, sent)
-    assert sum("next to nothing" in line for lines in found for line in lines) < 12
+def test_a_script_that_begins_late_and_then_hangs_is_told_of_soon(tmp_path: Path) -> None:
+    """It reads its data for an hour, trains for seven minutes, and hangs."""
+    sent = {minute * 60: max(0, min(minute, 70) - 63) << 20 for minute in range(1, 121)}
+    hangs = [minute for minute, _ in idle_lines(tmp_path, sent) if minute > 63]
+    assert hangs[:3] == [72, 74, 78]
+
+
+@pytest.mark.parametrize("pause_minutes", [1, 5, 30])
+def test_a_script_that_pauses_again_and_again_is_not_told_of_each_time(
+    tmp_path: Path, pause_minutes: int
+) -> None:
+    sent = {minute * 60: minute // (pause_minutes + 1) << 20 for minute in range(1, 2001)}
+    assert len(idle_lines(tmp_path, sent)) < 20
+
+
+def idle_lines(tmp_path: Path, sent: Mapping[int, int]) -> list[tuple[int, str]]:
+    return [
+        (minute, line)
+        for minute, lines in enumerate(told(tmp_path, 2, sent), start=1)
+        for line in lines
+        if "next to nothing" in line
+    ]
