@@ -55,15 +55,18 @@ def about_those_that_stay(ranks: Sequence[Followed]) -> str:
 
 
 def how_ranks_ended(
-    ranks: Sequence[Followed], failed: Sequence[Followed], stay: Sequence[Followed]
+    ranks: Sequence[Followed],
+    named_already: Sequence[Followed],
+    failed: Sequence[Followed],
+    stay: Sequence[Followed],
 ) -> str:
-    """failed: those that failed by themselves; all others that had not finished were ended. stay:
-    as above. "" where the job had one rank alone, about which all is said."""
+    """named_already: the rank that is blamed, and the one that says so. failed: those that had
+    failed before any was ended; all others that had not finished were ended. stay: as above."""
     ended = [one for one in ranks if not one.finished and one not in failed and one not in stay]
     told = []
-    if failed and len(ranks) > 1:
-        told.append(f"{_names(failed)} failed")
-    if ended and len(ranks) > 1:
+    if others := [one for one in failed if one not in named_already]:
+        told.append(f"{_names(others)} also failed, perhaps because of it")
+    if ended:
         told.append(f"{_names(ended)} {'was' if len(ended) == 1 else 'were'} ended")
     if stay:
         told.append(about_those_that_stay(stay))

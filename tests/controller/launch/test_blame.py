@@ -1,4 +1,4 @@
-"""A job's failure says which ranks failed by themselves, and which were ended because of it."""
+"""A job's failure says which other ranks failed, too, and which were ended because of it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from tests.controller.launch.rank_programs import specs
 
 FAILS, FINISHES, RUNS = "fails", "finishes", "runs"
 SAYS_WHY_AND_HANGS = "says why it fails, and hangs"
+# Something that it started still holds what it prints to.
+FAILS_AND_LEAVES_A_CHILD = "fails, and leaves a child"
+LOSES_RANK_0 = "says that rank 0 is lost, and fails"
 
 
 class InMemory:
@@ -30,14 +33,20 @@ class InMemory:
             yield self._event(event="finished", traffic=[], peak_memory_bytes=1)
         elif self.does == SAYS_WHY_AND_HANGS:
             yield self._event(event="failed", what="no memory", remedy="a smaller batch")
+        elif self.does == LOSES_RANK_0:
+            yield self._event(event="failed", what="rank 0 is lost", lost_rank=0, remedy="look")
+        elif self.does == FAILS_AND_LEAVES_A_CHILD:
+            await self.told_to_end.wait()
 
     async def errors(self) -> AsyncIterator[bytes]:
         for line in list[bytes]():
             yield line
 
     async def wait(self) -> int:
-        if self.does in (FAILS, FINISHES):
-            return 7 if self.does == FAILS else 0
+        if self.does == FINISHES:
+            return 0
+        if self.does in (FAILS, FAILS_AND_LEAVES_A_CHILD, LOSES_RANK_0):
+            return 7
         await self.told_to_end.wait()
         return -15
 
@@ -53,10 +62,14 @@ class InMemory:
 
 
 class Starter:
+    """Starts ranks that do this; a rank beyond them cannot be started."""
+
     def __init__(self, *does: str) -> None:
         self.does = does
 
     async def start(self, spec: ProgramSpec) -> InMemory:
+        if spec.rank >= len(self.does):
+            raise JobFailed("no such interpreter", where=f"s{spec.rank + 1}", remedy="install it")
         return InMemory(spec.rank, self.does[spec.rank])
 
 
@@ -64,20 +77,21 @@ class Starter:
     "does, remedy",
     [
         ([FAILS], ""),
-        ([FAILS, RUNS, RUNS], "rank 0 (s1) failed; ranks 1 (s2), 2 (s3) were ended"),
-        ([FAILS, FAILS, FAILS], "ranks 0 (s1), 1 (s2), 2 (s3) failed"),
+        ([FAILS, RUNS, RUNS], "ranks 1 (s2), 2 (s3) were ended"),
+        ([FAILS, FAILS, FAILS], "ranks 1 (s2), 2 (s3) also failed, perhaps because of it"),
         (
             [FINISHES, FAILS, FAILS, RUNS],
-            "ranks 1 (s2), 2 (s3) failed; rank 3 (s4) was ended",
+            "rank 2 (s3) also failed, perhaps because of it; rank 3 (s4) was ended",
         ),
         (
             [FAILS, SAYS_WHY_AND_HANGS, RUNS],
-            "ranks 0 (s1), 1 (s2) failed; rank 2 (s3) was ended",
+            "rank 1 (s2) also failed, perhaps because of it; rank 2 (s3) was ended",
         ),
         (
-            [FAILS, *[RUNS] * 31],
-            "rank 0 (s1) failed; ranks 1 (s2), 2 (s3), 3 (s4) … 31 (s32) were ended",
+            [FAILS, FAILS_AND_LEAVES_A_CHILD],
+            "rank 1 (s2) also failed, perhaps because of it",
         ),
+        ([FAILS, *[RUNS] * 31], "ranks 1 (s2), 2 (s3), 3 (s4) … 31 (s32) were ended"),
     ],
 )
 async def test_ranks_that_failed_are_told_apart_from_those_that_were_ended(
@@ -88,7 +102,23 @@ async def test_ranks_that_failed_are_told_apart_from_those_that_were_ended(
     assert failure.value.remedy == remedy
 
 
-async def test_ranks_that_were_silent_too_long_are_ended() -> None:
+async def test_a_rank_that_says_whom_it_lost_is_named_once() -> None:
+    with pytest.raises(JobFailed, match=r"rank 0 is lost \(as rank 1 says\)") as failure:
+        await run_ranks(Starter(RUNS, LOSES_RANK_0, RUNS), specs(3), lambda event: None)
+    assert failure.value.remedy == "look; ranks 0 (s1), 2 (s3) were ended"
+
+
+@pytest.mark.parametrize(
+    "ranks, remedy", [(1, "rank 0 (s1) was ended"), (2, "ranks 0 (s1), 1 (s2) were ended")]
+)
+async def test_ranks_that_were_silent_too_long_are_ended(ranks: int, remedy: str) -> None:
+    does = [RUNS] * ranks
     with pytest.raises(JobFailed, match="no rank said anything") as failure:
-        await run_ranks(Starter(RUNS, RUNS), specs(2), lambda event: None, silence_seconds=0.1)
-    assert failure.value.remedy == "ranks 0 (s1), 1 (s2) were ended"
+        await run_ranks(Starter(*does), specs(ranks), lambda event: None, silence_seconds=0.1)
+    assert failure.value.remedy == remedy
+
+
+async def test_the_ranks_that_had_started_are_ended_where_another_cannot_start() -> None:
+    with pytest.raises(JobFailed, match="no such interpreter") as failure:
+        await run_ranks(Starter(RUNS), specs(2), lambda event: None)
+    assert failure.value.remedy == "install it; rank 0 (s1) was ended"
