@@ -65,21 +65,26 @@ def how_ranks_ended(
     ended = [one for one in ranks if not one.finished and one not in failed and one not in stay]
     told = []
     if others := [one for one in failed if one not in named_already]:
-        told.append(f"{_names(others)} also failed, perhaps because of it")
+        told.append(f"{_some(others)} also failed, perhaps because of it")
     if ended:
-        told.append(f"{_names(ended)} {'was' if len(ended) == 1 else 'were'} ended")
+        told.append(f"{_some(ended)} {'was' if len(ended) == 1 else 'were'} ended")
     if stay:
         told.append(about_those_that_stay(stay))
     return "; ".join(told)
 
 
 def named(ranks: Sequence[Followed]) -> str:
-    return f"{_names(ranks)} {'has' if len(ranks) == 1 else 'have'}"
+    """Names each: a person must look at all of them."""
+    word, has = ("rank", "has") if len(ranks) == 1 else ("ranks", "have")
+    return f"{word} {', '.join(_names(ranks))} {has}"
 
 
-def _names(ranks: Sequence[Followed]) -> str:
-    names = few_names([f"{rank.process.rank} ({rank.process.server})" for rank in ranks])
-    return f"rank {names}" if len(ranks) == 1 else f"ranks {names}"
+def _some(ranks: Sequence[Followed]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {few_names(_names(ranks))}"
+
+
+def _names(ranks: Sequence[Followed]) -> list[str]:
+    return [f"{rank.process.rank} ({rank.process.server})" for rank in ranks]
 
 
 def has_not_begun(latest: Followed, late: Sequence[Followed]) -> JobFailed:
