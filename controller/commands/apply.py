@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,7 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from placewire.controller.metrics.serving import pass_port_on
     from placewire.controller.story.preview_file import read_preview
 
     _require_writable(arguments)
@@ -108,8 +108,29 @@ def run(arguments: argparse.Namespace) -> int:
     plan = None if previewed is None else previewed.parsed()
     return in_session(
         arguments, work, plan, runs_job=True, every_change=arguments.full,
-        before_lab=lambda: pass_port_on(arguments.metrics_port),
+        before_lab=lambda state_dir: _port_passed_on(arguments.metrics_port, state_dir),
     )  # fmt: skip
+
+
+def _port_passed_on(port: int | None, state_dir: Path) -> Mapping[str, str]:
+    """Raises UsageError where the port cannot be had."""
+    from placewire.controller.metrics.serving import pass_port_on
+
+    try:
+        return pass_port_on(port)
+    except UsageError:
+        # Another `apply` of this lab may be what listens there.
+        _require_no_change(state_dir)
+        raise
+
+
+def _require_no_change(state_dir: Path) -> None:
+    """Raises ChangeUnderWay."""
+    from placewire.controller.records.journal import Journal
+
+    with Journal.open(state_dir) as journal:
+        if (holder := journal.change_lock.holder()) is not None:
+            raise ChangeUnderWay(holder, where=str(state_dir))
 
 
 def _detached(arguments: argparse.Namespace, plan: Plan | None) -> int:
@@ -118,7 +139,6 @@ def _detached(arguments: argparse.Namespace, plan: Plan | None) -> int:
     from placewire.controller.commands.session import CONTROLLER_PROGRAM, require_own_folder
     from placewire.controller.detached import start
     from placewire.controller.plan.plan_file import load_plan
-    from placewire.controller.records.journal import Journal
 
     if not arguments.yes:
         raise UsageError("--detach leaves nobody to ask; nothing was changed", remedy="give --yes")
@@ -129,9 +149,7 @@ def _detached(arguments: argparse.Namespace, plan: Plan | None) -> int:
     ]
     state_dir = state_dir_of(arguments, plan.name)
     require_own_folder(state_dir)
-    with Journal.open(state_dir) as journal:
-        if (holder := journal.change_lock.holder()) is not None:
-            raise ChangeUnderWay(holder, where=str(state_dir))
+    _require_no_change(state_dir)
     try:
         command = [sys.executable, *CONTROLLER_PROGRAM, *words]
         output = start(command, state_dir / "logs", plan.name)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placewire.controller.agent_advice import LAB_VARIABLE
+from placewire.controller.commands.arguments import state_dir_of
 from placewire.controller.commands.interrupts import interruptible
 from placewire.controller.errors import CannotListen, ChangeUnderWay, UsageError
 from placewire.controller.uninterruptible import NOTHING_CHANGED
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 CONTROLLER_PROGRAM = ("-P", "-m", "placewire.command_line", "controller")
 
 Work = Callable[["Plan", "Tools"], Coroutine[Any, Any, int]]
+# Called with the controller's folder before this process leaves its own network for a lab's; returns
+# what the command needs there in its environment.
+BeforeLab = Callable[[Path], Mapping[str, str]]
 
 
 def in_session(
@@ -36,14 +40,12 @@ def in_session(
     needs_journal: bool = True,
     runs_job: bool = False,
     every_change: bool = True,
-    before_lab: Callable[[], Mapping[str, str]] = dict,
+    before_lab: BeforeLab | None = None,
 ) -> int:
     """Runs a command's work, in the lab of the plan's name where one is up. arguments: of
     `add_plan`. plan: replaces what its file has now. needs_journal: whether the work must not begin
     without the journal. runs_job: whether it needs the job's files. every_change: whether to
-    show each change of servers. before_lab: called before this process leaves its own network for a
-    lab's; returns what the command needs there in its environment. Raises PlanError before anything
-    is done."""
+    show each change of servers. Raises PlanError before anything is done."""
     from placewire.controller.plan.plan_file import load_plan
 
     plan = plan or load_plan(arguments.plan, runs_job=runs_job)
@@ -54,7 +56,7 @@ def in_session(
 
 
 def _enter_lab(
-    plan: Plan, arguments: argparse.Namespace, before_lab: Callable[[], Mapping[str, str]] = dict
+    plan: Plan, arguments: argparse.Namespace, before_lab: BeforeLab | None = None
 ) -> None:
     """Where a lab of the plan's name is up, this process becomes the same command inside it."""
     if arguments.no_lab or LAB_VARIABLE in os.environ:
@@ -65,7 +67,8 @@ def _enter_lab(
         told = f"controller: using the lab {lab.name!r} on this machine"
         print(told, file=sys.stderr, flush=True)
         command = [sys.executable, *CONTROLLER_PROGRAM, *sys.argv[1:]]
-        lab.run_in_controller(command, before_lab())
+        more = {} if before_lab is None else before_lab(state_dir_of(arguments, plan.name))
+        lab.run_in_controller(command, more)
 
 
 def with_launcher(

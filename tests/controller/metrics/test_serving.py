@@ -11,7 +11,6 @@ import sys
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -20,9 +19,13 @@ from placewire.controller import lab as labs
 from placewire.controller.agent_advice import LAB_VARIABLE
 from placewire.controller.cli import main
 from placewire.controller.errors import UsageError
+from placewire.controller.lab.lab import Lab
+from placewire.controller.lab.record import LabRecord
 from placewire.controller.lab.system import inside
 from placewire.controller.metrics.run_state import RunState
 from placewire.controller.metrics.serving import PORT_VARIABLE, SOCKET, metrics_served, pass_port_on
+from placewire.controller.records.change_lock import ChangeLock
+from placewire.metrics_server import loopback_port
 from tests.controller.metrics.test_run_metrics import FACTS
 from tests.controller.plans import plan_document
 from tests.free_port import free_port
@@ -93,28 +96,55 @@ def test_a_port_is_of_the_machine_though_the_command_is_in_a_lab(tmp_path: Path)
         subprocess.run(["ip", "netns", "delete", name], check=True)
 
 
-def test_apply_makes_the_port_before_it_enters_a_lab(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    began: list[Mapping[str, str]] = []
-
-    def run_in_controller(argv: Sequence[str], more: Mapping[str, str]) -> None:
-        began.append(more)
-        raise SystemExit(0)
-
-    lab = SimpleNamespace(name="small", run_in_controller=run_in_controller)
-    monkeypatch.setattr(labs, "find_lab", lambda name: lab)
+@pytest.fixture
+def plan_of_a_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The plan of a lab that is up, as far as `apply` looks before it enters the lab."""
+    record = LabRecord(
+        name="small", servers=(), controller_namespace="pw-small",
+        controller_address="10.9.0.254", namespaces=("pw-small",),
+    )  # fmt: skip
+    monkeypatch.setattr(labs, "find_lab", lambda name: Lab(record))
     monkeypatch.delenv(LAB_VARIABLE, raising=False)
     document = plan_document(2)
     document["job"] = {"kind": "torchrun", "script": str(ROOT / "examples/ddp.py")}
     del document["solve"]
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(document))
+    return tmp_path / "plan.yaml"
+
+
+def test_apply_makes_the_port_before_it_enters_a_lab(
+    plan_of_a_lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    became: list[Mapping[str, str]] = []
+
+    def become(program: str, argv: Sequence[str], environment: Mapping[str, str]) -> None:
+        became.append(environment)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(os, "execvpe", become)
     port = free_port()
     with pytest.raises(SystemExit):
-        main(["apply", str(tmp_path / "plan.yaml"), "--yes", "--metrics-port", str(port)])
-    (more,) = began
-    with socket.socket(fileno=int(more[PORT_VARIABLE])) as passed_on:
+        main(["apply", str(plan_of_a_lab), "--yes", "--metrics-port", str(port)])
+    (environment,) = became
+    with socket.socket(fileno=int(environment[PORT_VARIABLE])) as passed_on:
         assert passed_on.getsockname() == ("127.0.0.1", port)
+
+
+def test_a_second_apply_of_a_lab_is_told_of_the_first(
+    plan_of_a_lab: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first one listens at the port, too."""
+    port, state = free_port(), tmp_path / "state"
+    state.mkdir()
+    command = ["apply", str(plan_of_a_lab), "--yes", "--state-dir", str(state)]
+    command += ["--metrics-port", str(port)]
+    with loopback_port(port):
+        with ChangeLock(state, print, needed=True).exclusive(), pytest.raises(SystemExit):
+            main(command)
+        assert f"another change is under way: process {os.getpid()}" in capsys.readouterr().err
+        with pytest.raises(SystemExit):
+            main(command)
+        assert f"--metrics-port {port}: it cannot be listened at" in capsys.readouterr().err
 
 
 async def test_a_run_goes_on_where_its_socket_cannot_be_made(tmp_path: Path) -> None:
