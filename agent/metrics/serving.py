@@ -27,7 +27,7 @@ async def serve_metrics(config: AgentConfig, collect: Callable[[], str]) -> Metr
         except EffectError as error:
             raise NotKnownNow(str(error)) from error
 
-    server = MetricsServer(in_thread)
+    server = MetricsServer(in_thread, log.error)
     path = Path(config.metrics_socket or f"{config.state_dir}/metrics.sock")
     try:
         await server.open_socket(path, SOCKET_MODE)

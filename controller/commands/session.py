@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 CONTROLLER_PROGRAM = ("-P", "-m", "placewire.command_line", "controller")
 
 Work = Callable[["Plan", "Tools"], Coroutine[Any, Any, int]]
-# Called with the controller's folder before this process leaves its own network for a lab's; returns
-# what the command needs there in its environment.
+# Called with the controller's folder, before this process leaves its own network for a lab's;
+# returns what the command needs there in its environment.
 BeforeLab = Callable[[Path], Mapping[str, str]]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -43,10 +44,12 @@ class NotKnownNow(Exception):
 
 
 class MetricsServer:
-    """collect: makes the text; may raise NotKnownNow."""
+    """collect: makes the text; may raise NotKnownNow. say: told once of each defect in it. Who asks
+    learns only that there is one: on a port that may be any user."""
 
-    def __init__(self, collect: Callable[[], Awaitable[str]]) -> None:
-        self._collect = collect
+    def __init__(self, collect: Callable[[], Awaitable[str]], say: Callable[[str], None]) -> None:
+        self._collect, self._say = collect, say
+        self._told: set[str] = set()
         self._collecting = asyncio.Lock()
         self._open = 0
         self._socket: Path | None = None
@@ -94,11 +97,17 @@ class MetricsServer:
             async with self._collecting:
                 return _response("200 OK", await self._collect())
         except NotKnownNow as error:
-            return _response("503 Service Unavailable", f"{error}\n")
+            return _response("503 Service Unavailable", f"{visible(str(error))}\n")
         except Exception as error:  # A defect of ours.
-            log.exception("metrics cannot be made")
-            what = visible(f"{type(error).__name__}: {error}")
-            return _response("500 Internal Server Error", f"metrics cannot be made: {what}\n")
+            self._tell(error)
+            return _response("500 Internal Server Error", "metrics cannot be made: a defect\n")
+
+    def _tell(self, defect: Exception) -> None:
+        frame = traceback.extract_tb(defect.__traceback__)[-1]
+        where = f"{type(defect).__name__} at {Path(frame.filename).name}:{frame.lineno}"
+        if where not in self._told:
+            self._told.add(where)
+            self._say(f"metrics cannot be made, a defect: {where}: {visible(str(defect))}")
 
 
 def _response(status: str, text: str) -> bytes:
