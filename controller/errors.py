@@ -131,7 +131,7 @@ class AgentUnreachable(AgentProblem):
         super().__init__(
             f"no answer from the agent{'s' if len(servers) > 1 else ''}{': ' + why if why else ''}",
             where=", ".join(servers),
-            remedy=remedy or find_out_why(),
+            remedy=remedy or find_out_why(servers),
         )
 
 

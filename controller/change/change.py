@@ -24,7 +24,7 @@ from placewire.agent.contract.state import (
     Refusal,
     refuse,
 )
-from placewire.controller.agent_advice import look_into_log, restore_by_hand
+from placewire.controller.agent_advice import look_into_logs, restore_by_hand
 from placewire.controller.agents.agents import Agents
 from placewire.controller.agents.boot_clock import boot_seconds
 from placewire.controller.change.not_restored import remedies
@@ -118,7 +118,8 @@ class NetworkChange:
         reports = await self._agents.ask_all(requests, ApplyReport, _STAGE_TIMEOUT_SECONDS)
         for server, report in reports.items():
             if not report.succeeded:
-                no_reason = refuse("", "it says that it failed, and not why", look_into_log())
+                look = look_into_logs([server])
+                no_reason = refuse("", "it says that it failed, and not why", look)
                 raise AgentRefused(server, next(iter(report.refusals), no_reason))
         self.made = {server: report.changes for server, report in reports.items()}
         self._held_until = dict.fromkeys(reports, boot_seconds() + LEASE_SECONDS)

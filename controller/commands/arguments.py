@@ -7,8 +7,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from placewire.controller.agent_advice import LAB_VARIABLE, STATE_VARIABLE
 from placewire.controller.errors import PlacewireError, UsageError
+from placewire.controller.own_lab import STATE_VARIABLE, own_lab
 from placewire.optimizer.graph.named_output import why_not
 
 # Where there is no such folder, no lab is up, and looking for one would take half a second.
@@ -133,7 +133,7 @@ def state_dir_of(arguments: argparse.Namespace, plan: str) -> Path:
     """The controller's folder for a plan of this name: that of its lab where one is up, as `apply`
     has it, unless the command line names another. arguments: of `add_state_dir`."""
     given: Path = arguments.state_dir
-    outside = getattr(arguments, "no_lab", False) or LAB_VARIABLE in os.environ
+    outside = getattr(arguments, "no_lab", False) or own_lab() is not None
     if arguments.state_dir_given or outside or plan != Path(plan).name or not _LABS.is_dir():
         return given
     from placewire.controller.lab import find_lab

@@ -10,10 +10,10 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewire.controller.agent_advice import LAB_VARIABLE
 from placewire.controller.commands.arguments import state_dir_of
 from placewire.controller.commands.interrupts import interruptible
 from placewire.controller.errors import CannotListen, ChangeUnderWay, UsageError
+from placewire.controller.own_lab import own_lab
 from placewire.controller.uninterruptible import NOTHING_CHANGED
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _enter_lab(
     plan: Plan, arguments: argparse.Namespace, before_lab: BeforeLab | None = None
 ) -> None:
     """Where a lab of the plan's name is up, this process becomes the same command inside it."""
-    if arguments.no_lab or LAB_VARIABLE in os.environ:
+    if arguments.no_lab or own_lab() is not None:
         return
     from placewire.controller.lab import find_lab
 
@@ -165,8 +165,7 @@ def _launcher(plan: Plan, plan_file: Path) -> Launcher:
     job = plan.job
     if plan.launch is not None:
         return _ssh_launcher(plan, plan.launch)
-    lab_name = os.environ.get(LAB_VARIABLE)
-    lab = None if lab_name is None else find_lab(lab_name)
+    lab = None if (own := own_lab()) is None else find_lab(own.name)
     if lab is None:
         roots = [*import_roots(job, plan_file), os.environ.get("PYTHONPATH", "")]
         paths = os.pathsep.join(path for path in roots if path)

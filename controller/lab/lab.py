@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from placewire.controller.agent_advice import STATE_VARIABLE
 from placewire.controller.errors import PlacewireError
 from placewire.controller.lab import record as records
 from placewire.controller.lab.record import LabRecord
 from placewire.controller.lab.system import inside, marked_environment
+from placewire.controller.own_lab import STATE_VARIABLE
 
 
 @dataclass(frozen=True)

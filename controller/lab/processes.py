@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from placewire.controller.agent_advice import LAB_VARIABLE
 from placewire.controller.lab.record import LabRecord, ProcessRecord
 from placewire.controller.lab.system import NAMESPACE_DIRECTORY
+from placewire.controller.own_lab import LAB_VARIABLE
 
 _TERM_SECONDS = 1.5
 # A killed process ends when a processor is free for that.

@@ -9,8 +9,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from placewire.controller.agent_advice import LAB_VARIABLE
 from placewire.controller.errors import PlacewireError, UsageError
+from placewire.controller.own_lab import LAB_VARIABLE
 
 NAMESPACE_DIRECTORY = Path("/run/netns")
 # Needed programs, by Debian package.

@@ -29,8 +29,8 @@ async def metrics_served(
     state: RunState, folder: Path, tcp_port: int | None, say: Callable[[str], None]
 ) -> AsyncIterator[None]:
     """At a socket in the controller's folder, and at that port of the loopback. say: told where the
-    socket cannot be made, or metrics cannot, without which the run goes on. Raises UsageError where the port, which
-    the user asked for, cannot be had."""
+    socket cannot be made, or metrics cannot, without which the run goes on. Raises UsageError where
+    the port, which the user asked for, cannot be had."""
 
     async def collect() -> str:
         return exposition(state)

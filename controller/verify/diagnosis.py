@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from placewire.agent.contract.diagnosis import Diagnosis, Finding
 from placewire.agent.contract.messages import Hello
 from placewire.agent.contract.state import NicFacts
-from placewire.controller.agent_advice import find_out_why, make_lab_anew
+from placewire.controller.agent_advice import find_out_why, make_anew
+from placewire.controller.own_lab import OwnLab
 from placewire.controller.plan.job import ReplayJob
 from placewire.controller.plan.plan import Plan
 from placewire.controller.verify.gpus import gpu_findings
@@ -23,7 +24,7 @@ _CLOCKS_APART_SECONDS = 1.0
 # `controller lab up` starts each switch with a large send buffer, looks that the switch has it, and
 # puts the machine's setting back, which agents then read.
 _SEEN_TO_BY_LABS = "net.core.wmem_default"
-_NOT_IN_LABS = re.compile(r"systemctl \w+ (openvswitch-switch|placewire-agent)")
+_UNIT = re.compile(r"systemctl \w+ (openvswitch-switch|placewire-agent)")
 
 
 def plan_findings(plan: Plan, hellos: Mapping[str, Hello]) -> dict[str, list[Finding]]:
@@ -39,12 +40,14 @@ def plan_findings(plan: Plan, hellos: Mapping[str, Hello]) -> dict[str, list[Fin
     }
 
 
-def of_a_lab(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+def of_a_lab(findings: Sequence[Finding], lab: OwnLab) -> tuple[Finding, ...]:
     """Leaves out what does not hold of a lab's servers, though agents find it on their machine. A
-    lab's switches and agents have no units of systemd, which agents advise to look at."""
+    lab's switches and agents have no units of systemd: says what to do instead where an agent
+    advises `systemctl`. What it advises besides stays as it is."""
+    instead = f"in a lab, instead of systemctl: {make_anew(lab)}"
     return tuple(
-        one.model_copy(update={"remedy": make_lab_anew()})
-        if _NOT_IN_LABS.match(one.remedy)
+        one.model_copy(update={"remedy": f"{one.remedy}; {instead}"})
+        if _UNIT.search(one.remedy)
         else one
         for one in findings
         if one.where != _SEEN_TO_BY_LABS
@@ -125,5 +128,5 @@ def absent(server: str) -> Finding:
     return Finding(
         severity="error", what="does not dial in", where="agent",
         why="nothing can be asked of that server, and nothing changed there",
-        remedy=find_out_why(),
+        remedy=find_out_why([server]),
     )  # fmt: skip

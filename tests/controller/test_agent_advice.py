@@ -9,10 +9,12 @@ import pytest
 
 from placewire.agent.contract.diagnosis import Finding
 from placewire.agent.contract.state import Refusal
+from placewire.agent.reconcile.refusals_switch import REMEDY as TOO_OLD
 from placewire.controller.change.not_restored import not_restored
 from placewire.controller.errors import AgentUnreachable
 from placewire.controller.lab.lab import Lab
 from placewire.controller.lab.record import LabRecord
+from placewire.controller.own_lab import OwnLab
 from placewire.controller.verify.diagnosis import absent, of_a_lab
 
 LEFT = {"s2": (Refusal(what="nic0 is still in pw-nic0", where="nic0", remedy="look"),)}
@@ -38,25 +40,24 @@ def test_a_lab_s_agent_has_a_log_and_the_lab_s_commands(monkeypatch: pytest.Monk
         monkeypatch.setenv(name, value)
     for advice in _advice():
         assert "systemctl" not in advice and "agent restore" not in advice
-        assert str(lab.directory / "*/agent.log") in advice
+        assert f"look into {lab.directory}/s2/agent.log; " in advice
         assert "`controller lab down here` and then `controller lab up PLAN`" in advice
+        assert "without its history" in advice
 
 
 @pytest.mark.parametrize(
-    "remedy, is_told",
+    "remedy, has_units",
     [
-        ("systemctl status openvswitch-switch", False),
-        ("systemctl start openvswitch-switch, or correct ovsdb_remote", False),
-        ("systemctl disable --now lldpad", True),
-        ("apt-get install openvswitch-switch", True),
+        ("systemctl status openvswitch-switch", True),
+        (TOO_OLD, True),
+        ("systemctl disable --now lldpad", False),
+        ("apt-get install openvswitch-switch", False),
     ],
 )
-def test_a_lab_s_switches_are_no_units(
-    remedy: str, is_told: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_lab_s_switches_and_agents_are_no_units(
+    remedy: str, has_units: bool, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("PLACEWIRE_LAB", "here")
-    monkeypatch.setenv("PLACEWIRE_STATE_DIR", str(tmp_path / "controller"))
     found = Finding(severity="error", what="is away", where="switch", why="", remedy=remedy)
-    (told,) = of_a_lab([found])
-    assert (told.remedy == remedy) is is_told
-    assert is_told or "controller lab down here" in told.remedy
+    (told,) = of_a_lab([found], OwnLab("here", tmp_path))
+    assert told.remedy.startswith(remedy)
+    assert ("instead of systemctl: `controller lab down here`" in told.remedy) is has_units

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from placewire.controller import lab as labs
-from placewire.controller.agent_advice import LAB_VARIABLE
 from placewire.controller.commands import init, session
 from placewire.controller.decide.measured.optimizer_process import OPTIMIZER_PROGRAM, run_relayed
 from placewire.controller.errors import PlacewireError
+from placewire.controller.own_lab import LAB_VARIABLE
 from placewire.optimizer.published.formulations import child_process
 
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from placewire.controller.agent_advice import LAB_VARIABLE
 from placewire.controller.errors import AgentUnreachable, PlacewireError
 from placewire.controller.lab import agent_daemons, find_lab, lab_down, lab_names, lab_up
 from placewire.controller.lab import record as records
 from placewire.controller.lab.processes import describe, start_ticks
 from placewire.controller.lab.record import Recorder
+from placewire.controller.own_lab import LAB_VARIABLE
 from tests.agent.server_under_test import wait_for
 from tests.controller.plans import plan, plan_document
 

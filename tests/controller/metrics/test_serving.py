@@ -16,7 +16,6 @@ import pytest
 import yaml
 
 from placewire.controller import lab as labs
-from placewire.controller.agent_advice import LAB_VARIABLE
 from placewire.controller.cli import main
 from placewire.controller.errors import UsageError
 from placewire.controller.lab.lab import Lab
@@ -24,6 +23,7 @@ from placewire.controller.lab.record import LabRecord
 from placewire.controller.lab.system import inside
 from placewire.controller.metrics.run_state import RunState
 from placewire.controller.metrics.serving import PORT_VARIABLE, SOCKET, metrics_served, pass_port_on
+from placewire.controller.own_lab import LAB_VARIABLE
 from placewire.controller.records.change_lock import ChangeLock
 from placewire.metrics_server import loopback_port
 from tests.controller.metrics.test_run_metrics import FACTS
