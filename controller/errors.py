@@ -26,14 +26,13 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from placewire.command_line import INTERRUPTED
 from placewire.controller.agent_advice import find_out_why
 from placewire.visible import visible
 
 if TYPE_CHECKING:
     from placewire.agent.contract.measurement import LinkMeasurement
     from placewire.agent.contract.state import Refusal
-
-INTERRUPTED = 130
 
 EXIT_CODES: Mapping[int, str] = {
     0: "done",
