@@ -20,8 +20,8 @@ from placewire.metrics_server import LOOPBACK, MetricsServer, loopback_port
 SOCKET = "run-metrics.sock"
 # Loss and names of a run are the business of the user who runs the controller.
 SOCKET_MODE = 0o600
-# The number of the open file that is the port, in the environment of a lab's command.
-PORT_VARIABLE = "PLACEWIRE_METRICS_PORT_FILE"
+# Has the descriptor of the port, in the environment of a lab's command.
+DESCRIPTOR_VARIABLE = "PLACEWIRE_METRICS_PORT_DESCRIPTOR"
 
 
 @asynccontextmanager
@@ -55,16 +55,25 @@ def pass_port_on(tcp_port: int | None) -> Mapping[str, str]:
         return {}
     descriptor = _port(tcp_port).detach()
     os.set_inheritable(descriptor, True)
-    return {PORT_VARIABLE: str(descriptor)}
+    return {DESCRIPTOR_VARIABLE: str(descriptor)}
 
 
 def _passed_on() -> socket.socket | None:
-    """The port that this program was begun with; no program that it begins has it."""
-    number = os.environ.pop(PORT_VARIABLE, None)
-    if number is None:
+    """The port that this program was begun with; no program that it begins has it. Raises
+    UsageError where the variable was left from another program."""
+    descriptor = os.environ.pop(DESCRIPTOR_VARIABLE, None)
+    if descriptor is None:
         return None
-    os.set_inheritable(int(number), False)
-    return socket.socket(fileno=int(number))
+    try:
+        port = socket.socket(fileno=int(descriptor))
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{DESCRIPTOR_VARIABLE}={descriptor}: no port is open there",
+            where="environment",
+            remedy=f"unset {DESCRIPTOR_VARIABLE}; `apply` alone sets it, for itself in a lab",
+        ) from error
+    port.set_inheritable(False)
+    return port
 
 
 def _port(tcp_port: int) -> socket.socket:

@@ -22,7 +22,12 @@ from placewire.controller.lab.lab import Lab
 from placewire.controller.lab.record import LabRecord
 from placewire.controller.lab.system import inside
 from placewire.controller.metrics.run_state import RunState
-from placewire.controller.metrics.serving import PORT_VARIABLE, SOCKET, metrics_served, pass_port_on
+from placewire.controller.metrics.serving import (
+    DESCRIPTOR_VARIABLE,
+    SOCKET,
+    metrics_served,
+    pass_port_on,
+)
 from placewire.controller.own_lab import LAB_VARIABLE
 from placewire.controller.records.change_lock import ChangeLock
 from placewire.metrics_server import loopback_port
@@ -77,23 +82,35 @@ asyncio.run(main())
 @pytest.mark.network
 def test_a_port_is_of_the_machine_though_the_command_is_in_a_lab(tmp_path: Path) -> None:
     port, name = free_port(), f"metrics{os.getpid()}"
-    environment = {**os.environ, **pass_port_on(port)}
-    descriptor = int(environment[PORT_VARIABLE])
-    subprocess.run(["ip", "netns", "add", name], check=True)
     try:
-        with subprocess.Popen(
-            inside(name, [sys.executable, "-c", SERVES, str(tmp_path), str(port)]),
-            env=environment, pass_fds=[descriptor], text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        ) as command:  # fmt: skip
-            os.close(descriptor)
+        subprocess.run(["ip", "netns", "add", name], check=True)
+        passed_on = pass_port_on(port)
+        descriptor = int(passed_on[DESCRIPTOR_VARIABLE])
+        with socket.socket(fileno=descriptor):
+            command = subprocess.Popen(
+                inside(name, [sys.executable, "-c", SERVES, str(tmp_path), str(port)]),
+                env={**os.environ, **passed_on}, pass_fds=[descriptor], text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            )  # fmt: skip
+        with command:
             assert command.stdout is not None and command.stdout.readline() == "serves\n"
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
                 assert answer.status == 200
             command.communicate("")
         assert command.returncode == 0
     finally:
-        subprocess.run(["ip", "netns", "delete", name], check=True)
+        subprocess.run(["ip", "netns", "delete", name], check=False)
+
+
+@pytest.mark.parametrize("left", ["no number", "1000000"])
+async def test_a_variable_that_another_program_left_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    monkeypatch.setenv(DESCRIPTOR_VARIABLE, left)
+    with pytest.raises(UsageError, match=f"{DESCRIPTOR_VARIABLE}={left}: no port is open there"):
+        async with metrics_served(RunState(), tmp_path, free_port(), lambda text: None):
+            raise AssertionError("it began all the same")
+    assert DESCRIPTOR_VARIABLE not in os.environ
 
 
 @pytest.fixture
@@ -126,7 +143,7 @@ def test_apply_makes_the_port_before_it_enters_a_lab(
     with pytest.raises(SystemExit):
         main(["apply", str(plan_of_a_lab), "--yes", "--metrics-port", str(port)])
     (environment,) = became
-    with socket.socket(fileno=int(environment[PORT_VARIABLE])) as passed_on:
+    with socket.socket(fileno=int(environment[DESCRIPTOR_VARIABLE])) as passed_on:
         assert passed_on.getsockname() == ("127.0.0.1", port)
 
 
