@@ -40,11 +40,14 @@ def test_an_interrupt_while_a_command_imports_its_modules(command: str, tmp_path
         env={**os.environ, "PYTHONPATH": path}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
-        while not (tmp_path / "begun").exists():
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
+        try:
+            while not (tmp_path / "begun").exists():
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            output, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert (process.returncode, output, errors) == (130, "", f"{command}: interrupted\n")
 
 
