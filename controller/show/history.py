@@ -32,7 +32,7 @@ def decisions_table(decisions: Sequence[Decision]) -> Table:
 def runs_table(runs: Sequence[Run]) -> Table:
     made = table(
         "Runs, the latest last",
-        words=("ended", "plan", "trained", "sharing"),
+        words=("ended", "plan", "program", "sharing"),
         figures=("devices", "steps", "predicted", "measured", "off by", ""),
     )
     made.padding = (0, 0)  # So many columns leave room for words alone.

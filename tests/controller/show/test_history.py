@@ -48,5 +48,5 @@ def test_a_script_s_run_has_no_devices_and_no_steps_that_are_known() -> None:
         (ProgramRow(kind="graph", name="graphs/alexnet.json.gz"), "alexnet.json.gz"),
     ],
 )
-def test_what_a_run_trained_is_named(program: ProgramRow, told: str) -> None:
+def test_the_program_that_a_run_s_ranks_ran_is_named(program: ProgramRow, told: str) -> None:
     assert _cells(REPORT.model_copy(update={"program": program}))[1] == told
