@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from placewire.command_line import INTERRUPTED
 from placewire.extras import needing
 from placewire.standard_streams import open_missing_streams
 from placewire.version import add_version
@@ -24,6 +25,7 @@ EXIT_CODES = {
     0: "done; doctor: found nothing worse than a note",
     EXIT_FAILED: "it failed, or something in force does not hold; doctor: found a warning",
     EXIT_USAGE: "usage or configuration is wrong; doctor: found an error",
+    INTERRUPTED: "interrupted",
 }
 
 

@@ -46,7 +46,7 @@ def give_root_up(config: AgentConfig, arguments: Sequence[str]) -> int | None:
     known = os.memfd_create("agent.json", 0)
     os.write(known, config.model_dump_json().encode())
     # -P: Python would import from the folder that root happens to be in.
-    again = [sys.executable, "-P", "-m", "placewire.agent.main", *arguments]
+    again = [sys.executable, "-P", "-m", "placewire.command_line", "agent", *arguments]
     command = [*as_owner(folder), *again, "--config", f"/dev/fd/{known}"]
     owner = name_of(folder.st_uid)
     print(

@@ -23,6 +23,7 @@ from placewire.controller.decide.traces import merge_traces
 from placewire.controller.decide.traffic import TrafficDecision
 from placewire.controller.errors import RestoreFailed, UsageError
 from placewire.controller.plan.plan import Plan
+from placewire.controller.records.program import program_of
 from placewire.controller.records.report import (
     NOT_AS_BEFORE,
     CalibratedRow,
@@ -148,6 +149,7 @@ def make_report(
         plan_name=plan.name,
         plan_digest=next(iter(proposal.desired.values())).plan_digest,
         ended_unix_seconds=time.time(),
+        program=None if request.network_only else program_of(plan.job),
         generations={server: state.generation for server, state in proposal.desired.items()},
         changes={server: len(changes) for server, changes in made.items()},
         changed={server: _counted(changes) for server, changes in made.items()},

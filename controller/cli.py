@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from placewire.command_line import INTERRUPTED
 from placewire.controller.commands import (
     advise,
     apply,
@@ -33,7 +34,7 @@ from placewire.controller.commands import (
 )
 from placewire.controller.commands.lasting_output import lost_output, make_output_last
 from placewire.controller.commands.talking import begin_output, print_only_json
-from placewire.controller.errors import EXIT_CODES, INTERRUPTED, PlacewireError
+from placewire.controller.errors import EXIT_CODES, PlacewireError
 from placewire.extras import needing
 from placewire.standard_streams import open_missing_streams
 from placewire.version import add_version

@@ -26,14 +26,13 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from placewire.command_line import INTERRUPTED
+from placewire.controller.agent_advice import find_out_why
 from placewire.visible import visible
 
 if TYPE_CHECKING:
     from placewire.agent.contract.measurement import LinkMeasurement
     from placewire.agent.contract.state import Refusal
-
-AGENT_UNIT = "placewire-agent"
-INTERRUPTED = 130
 
 EXIT_CODES: Mapping[int, str] = {
     0: "done",
@@ -48,15 +47,6 @@ EXIT_CODES: Mapping[int, str] = {
     INTERRUPTED: "interrupted; the message says what was put back or carried out; what "
     "provision did stays",
 }
-
-
-def restore_by_hand(servers: Sequence[str]) -> str:
-    """What a person must do on servers whose agent could not restore. The agent's daemon must be
-    stopped, because it keeps the state locked; systemd would restart one that was only killed."""
-    return (
-        f"on {', '.join(servers)}, as root: `systemctl stop {AGENT_UNIT}`, then `agent restore`; "
-        f"`agent status` shows what is left; then `systemctl start {AGENT_UNIT}`"
-    )
 
 
 class PlacewireError(Exception):
@@ -133,14 +123,14 @@ class AgentProblem(PlacewireError):
 
 class AgentUnreachable(AgentProblem):
     def __init__(
-        self, servers: Sequence[str], *, why: str = "", answered: Mapping[str, Any] | None = None
-    ) -> None:
+        self, servers: Sequence[str], *, why: str = "", answered: Mapping[str, Any] | None = None,
+        remedy: str = "",
+    ) -> None:  # fmt: skip
         self.servers, self.why, self.answered = tuple(servers), why, dict(answered or {})
         super().__init__(
             f"no answer from the agent{'s' if len(servers) > 1 else ''}{': ' + why if why else ''}",
             where=", ".join(servers),
-            remedy=f"check that the agent runs there (`systemctl status {AGENT_UNIT}`) and reaches "
-            "the controller",
+            remedy=remedy or find_out_why(servers),
         )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from placewire import metrics_server
-from placewire.metrics_server import REQUEST_BYTES, MetricsServer, NotKnownNow
+from placewire.metrics_server import REQUEST_BYTES, MetricsServer, NotKnownNow, loopback_port
 from tests.free_port import free_port
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -32,7 +32,10 @@ async def ask(path: Path, request: bytes) -> bytes:
 
 
 def served(
-    directory: Path, request: bytes, collect: Callable[[], str] = lambda: "x 1\n"
+    directory: Path,
+    request: bytes,
+    collect: Callable[[], str] = lambda: "x 1\n",
+    say: Callable[[str], None] = print,
 ) -> tuple[bytes, bytes]:
     """The answer to this request, and the answer to a good request after it."""
 
@@ -40,7 +43,7 @@ def served(
         return collect()
 
     async def run() -> tuple[bytes, bytes]:
-        server = MetricsServer(collected)
+        server = MetricsServer(collected, say)
         path = directory / "metrics.sock"
         await server.open_socket(path, 0o640)
         try:
@@ -81,10 +84,31 @@ def test_other_requests_are_refused_and_end_nothing(
 
 def test_what_is_not_known_is_said(tmp_path: Path) -> None:
     def failing() -> str:
-        raise NotKnownNow("the kernel does not answer")
+        raise NotKnownNow("the kernel does not answer \udcff")
 
     answer, _ = served(tmp_path, GET, failing)
-    assert answer.startswith(b"HTTP/1.1 503") and b"does not answer" in answer
+    assert answer.startswith(b"HTTP/1.1 503") and b"does not answer \\udcff\n" in answer
+
+
+def test_a_defect_is_answered_with_a_word_and_told_once(tmp_path: Path) -> None:
+    asked, said = list[int](), list[str]()
+
+    def fails() -> str:
+        asked.append(len(asked))
+        raise ZeroDivisionError(f"{len(asked)}\nb\x1b[2J\udcff")
+
+    for answer in served(tmp_path, GET, fails, said.append):
+        head, body = answer.split(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 500 ") and body == b"metrics cannot be made: a defect\n"
+    (told,) = said
+    assert len(asked) == 2 and f"ZeroDivisionError at {Path(__file__).name}:" in told
+    assert told.endswith("1\\nb\\x1b[2J\\udcff")
+
+
+def test_what_fails_once_ends_nothing(tmp_path: Path) -> None:
+    answers = iter([b"\xff", b"x 1\n"])
+    answer, after = served(tmp_path, GET, lambda: next(answers).decode())
+    assert answer.startswith(b"HTTP/1.1 500 ") and after.endswith(b"x 1\n")
 
 
 def test_a_loopback_port_is_served() -> None:
@@ -92,8 +116,8 @@ def test_a_loopback_port_is_served() -> None:
         return "x 1\n"
 
     async def run(port: int) -> bytes:
-        server = MetricsServer(collect)
-        await server.open_port(port)
+        server = MetricsServer(collect, print)
+        await server.open_port(loopback_port(port))
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(GET)
         answer = await reader.read()
@@ -111,5 +135,5 @@ def test_no_other_file_than_a_socket_is_replaced(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("kept")
     with pytest.raises(OSError):
-        asyncio.run(MetricsServer(collect).open_socket(file, 0o600))
+        asyncio.run(MetricsServer(collect, print).open_socket(file, 0o600))
     assert file.read_text() == "kept"

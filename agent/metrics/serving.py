@@ -9,7 +9,7 @@ from pathlib import Path
 
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.reconcile.effects import EffectError
-from placewire.metrics_server import LOOPBACK, MetricsServer, NotKnownNow
+from placewire.metrics_server import LOOPBACK, MetricsServer, NotKnownNow, loopback_port
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ async def serve_metrics(config: AgentConfig, collect: Callable[[], str]) -> Metr
         except EffectError as error:
             raise NotKnownNow(str(error)) from error
 
-    server = MetricsServer(in_thread)
+    server = MetricsServer(in_thread, log.error)
     path = Path(config.metrics_socket or f"{config.state_dir}/metrics.sock")
     try:
         await server.open_socket(path, SOCKET_MODE)
@@ -35,7 +35,7 @@ async def serve_metrics(config: AgentConfig, collect: Callable[[], str]) -> Metr
         log.error("metrics cannot be served at %s: %s", path, error)
     if config.metrics_tcp_port is not None:
         try:
-            await server.open_port(config.metrics_tcp_port)
+            await server.open_port(loopback_port(config.metrics_tcp_port))
         except OSError as error:
             place = f"{LOOPBACK} port {config.metrics_tcp_port}"
             log.error("metrics cannot be served at %s: %s", place, error)

@@ -24,15 +24,14 @@ from placewire.agent.contract.state import (
     Refusal,
     refuse,
 )
+from placewire.controller.agent_advice import look_into_logs, restore_by_hand
 from placewire.controller.agents.agents import Agents
 from placewire.controller.agents.boot_clock import boot_seconds
 from placewire.controller.change.not_restored import remedies
 from placewire.controller.errors import (
-    AGENT_UNIT,
     AgentProblem,
     AgentRefused,
     RestoreFailed,
-    restore_by_hand,
 )
 from placewire.controller.records.journal import Journal
 from placewire.controller.uninterruptible import interrupt_means, uninterruptible
@@ -48,12 +47,6 @@ _STAGE_TIMEOUT_SECONDS = 24.0
 # For this long restoring is requested again and again, in case an agent is silent for a moment.
 _RESTORE_TIMEOUT_SECONDS = 40.0
 _RESTORE_PAUSE_SECONDS = 0.5
-
-_NO_REASON = refuse(
-    "",
-    "it says that it failed, and not why",
-    f"look into its agent's log: `journalctl -u {AGENT_UNIT}`",
-)
 
 Result = TypeVar("Result")
 
@@ -125,7 +118,9 @@ class NetworkChange:
         reports = await self._agents.ask_all(requests, ApplyReport, _STAGE_TIMEOUT_SECONDS)
         for server, report in reports.items():
             if not report.succeeded:
-                raise AgentRefused(server, next(iter(report.refusals), _NO_REASON))
+                look = look_into_logs([server])
+                no_reason = refuse("", "it says that it failed, and not why", look)
+                raise AgentRefused(server, next(iter(report.refusals), no_reason))
         self.made = {server: report.changes for server, report in reports.items()}
         self._held_until = dict.fromkeys(reports, boot_seconds() + LEASE_SECONDS)
         self._renewing = asyncio.create_task(self._renew())

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from placewire.agent.contract.state import Refusal
-from placewire.controller.errors import RestoreFailed, restore_by_hand
+from placewire.controller.agent_advice import restore_by_hand
+from placewire.controller.errors import RestoreFailed
 
 
 def not_restored(left: Mapping[str, Sequence[Refusal]]) -> RestoreFailed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _detached(arguments, None if previewed is None else previewed.parsed())
 
     kept: list[RunReport] = []
+    written: list[str] = []
 
     async def work(plan: Plan, tools: Tools) -> int:
         from placewire.controller.apply import apply
@@ -76,7 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
 
         def keep(report: RunReport) -> None:
             kept.append(report)
-            _keep(report, tools, arguments.out)
+            if _keep(report, tools, arguments.out):
+                written.append(f"the run's report is in {arguments.out.absolute()}")
 
         if not arguments.network_only:
             await abandonable(tools.launcher.require_ready)
@@ -94,14 +97,40 @@ def run(arguments: argparse.Namespace) -> int:
                 try:
                     report = await apply(request, tools, keep)
                 finally:
-                    if kept and arguments.report is not None:
-                        _write_page(kept[-1], arguments.report)
+                    page = arguments.report
+                    if kept and page is not None and _write_page(kept[-1], page):
+                        written.append(f"the run's page is in {page.absolute()}")
+                    tools.show.notes(written)
         if arguments.json:
             print_json(report.model_dump(mode="json"))
         return 0
 
     plan = None if previewed is None else previewed.parsed()
-    return in_session(arguments, work, plan, runs_job=True, every_change=arguments.full)
+    return in_session(
+        arguments, work, plan, runs_job=True, every_change=arguments.full,
+        before_lab=lambda state_dir: _port_passed_on(arguments.metrics_port, state_dir),
+    )  # fmt: skip
+
+
+def _port_passed_on(port: int | None, state_dir: Path) -> Mapping[str, str]:
+    """Raises UsageError where the port cannot be had."""
+    from placewire.controller.metrics.serving import pass_port_on
+
+    try:
+        return pass_port_on(port)
+    except UsageError:
+        # Another `apply` of this lab may be what listens there.
+        _require_no_change(state_dir)
+        raise
+
+
+def _require_no_change(state_dir: Path) -> None:
+    """Raises ChangeUnderWay."""
+    from placewire.controller.records.journal import Journal
+
+    with Journal.open(state_dir) as journal:
+        if (holder := journal.change_lock.holder()) is not None:
+            raise ChangeUnderWay(holder, where=str(state_dir))
 
 
 def _detached(arguments: argparse.Namespace, plan: Plan | None) -> int:
@@ -110,7 +139,6 @@ def _detached(arguments: argparse.Namespace, plan: Plan | None) -> int:
     from placewire.controller.commands.session import CONTROLLER_PROGRAM, require_own_folder
     from placewire.controller.detached import start
     from placewire.controller.plan.plan_file import load_plan
-    from placewire.controller.records.journal import Journal
 
     if not arguments.yes:
         raise UsageError("--detach leaves nobody to ask; nothing was changed", remedy="give --yes")
@@ -121,9 +149,7 @@ def _detached(arguments: argparse.Namespace, plan: Plan | None) -> int:
     ]
     state_dir = state_dir_of(arguments, plan.name)
     require_own_folder(state_dir)
-    with Journal.open(state_dir) as journal:
-        if (holder := journal.change_lock.holder()) is not None:
-            raise ChangeUnderWay(holder, where=str(state_dir))
+    _require_no_change(state_dir)
     try:
         command = [sys.executable, *CONTROLLER_PROGRAM, *words]
         output = start(command, state_dir / "logs", plan.name)
@@ -150,14 +176,14 @@ def _require_writable(arguments: argparse.Namespace) -> None:
         raise UsageError("--out and --report are the same file", remedy="give two names")
 
 
-def _keep(report: RunReport, tools: Tools, out: Path | None) -> None:
-    """Writes the report to the journal and to `out`. Where neither takes it, it goes to another
-    file, or to standard error: the run has ended, and nothing can make its report again. The
-    command's exit status says how the run ended."""
+def _keep(report: RunReport, tools: Tools, out: Path | None) -> bool:
+    """Writes the report to the journal and to `out`; returns whether `out` took it. Where neither
+    takes it, it goes to another file, or to standard error: the run has ended, and nothing can make
+    its report again. The command's exit status says how the run ended."""
     from placewire.controller.records.unrecorded import write_elsewhere
     from placewire.optimizer.graph.named_output import open_stream
 
-    text, kept = visible_json(report.model_dump_json(indent=2)) + "\n", False
+    text, kept, is_out = visible_json(report.model_dump_json(indent=2)) + "\n", False, False
     try:
         tools.journal.record_run(report.plan_name, report.model_dump_json())
         kept = True
@@ -167,27 +193,31 @@ def _keep(report: RunReport, tools: Tools, out: Path | None) -> None:
         try:
             with open_stream(out) or out.open("wb") as file:
                 file.write(text.encode())
-            kept = True
+            is_out = True
         except OSError as error:
             _say(f"--out {out}: not written: {error.strerror}")
-    if kept:
-        return
+    if kept or is_out:
+        return is_out
     folders = (tools.logs / report.plan_name, Path.cwd(), Path(tempfile.gettempdir()))
     elsewhere = write_elsewhere(report.plan_name, text, folders)
     if elsewhere is not None:
         _say(f"the run's report is in {elsewhere}")
     else:
         _say(f"the run's report can be written nowhere; here it is:\n{text}")
+    return False
 
 
-def _write_page(report: RunReport, page: Path) -> None:
-    """A page that cannot be made must not change how the run ended: run.json has all of it."""
+def _write_page(report: RunReport, page: Path) -> bool:
+    """Returns whether it is written. A page that cannot be made must not change how the run ended:
+    run.json has all of it."""
     try:
         from placewire.controller.page.page import write_page
 
         write_page(report, page)
     except Exception as error:
         _say(f"--report {page}: not written: {error or type(error).__name__}")
+        return False
+    return True
 
 
 def _say(what: str) -> None:

@@ -8,10 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from placewire.controller.errors import PlacewireError, UsageError
+from placewire.controller.own_lab import STATE_VARIABLE, own_lab
 from placewire.optimizer.graph.named_output import why_not
 
-_STATE_VARIABLE = "PLACEWIRE_STATE_DIR"
-LAB_VARIABLE = "PLACEWIRE_LAB"
 # Where there is no such folder, no lab is up, and looking for one would take half a second.
 _LABS = Path("/run/placewire/lab")
 
@@ -88,7 +87,9 @@ def plan_name(text: str) -> str:
 
 def add_full(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--full", action="store_true", help="show each change of a server, where they are many, too"
+        "--full",
+        action="store_true",
+        help="show each server and each change of it, where they are many, too",
     )
 
 
@@ -107,7 +108,7 @@ def add_state_dir(parser: argparse.ArgumentParser) -> None:
         "--state-dir",
         type=Path,
         action=_Given,
-        default=Path(os.environ.get(_STATE_VARIABLE, "/var/lib/placewire")),
+        default=Path(os.environ.get(STATE_VARIABLE, "/var/lib/placewire")),
         help="folder of certificates, journal and cache (default: %(default)s, or the environment "
         "variable PLACEWIRE_STATE_DIR)",
     )
@@ -132,7 +133,7 @@ def state_dir_of(arguments: argparse.Namespace, plan: str) -> Path:
     """The controller's folder for a plan of this name: that of its lab where one is up, as `apply`
     has it, unless the command line names another. arguments: of `add_state_dir`."""
     given: Path = arguments.state_dir
-    outside = getattr(arguments, "no_lab", False) or LAB_VARIABLE in os.environ
+    outside = getattr(arguments, "no_lab", False) or own_lab() is not None
     if arguments.state_dir_given or outside or plan != Path(plan).name or not _LABS.is_dir():
         return given
     from placewire.controller.lab import find_lab

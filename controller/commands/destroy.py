@@ -10,7 +10,7 @@ from placewire.controller.commands.arguments import add_plan
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import confirmed, print_json
 from placewire.controller.errors import UsageError
-from placewire.controller.show.few_names import counts_in_words
+from placewire.controller.few_names import counts_in_words
 
 if TYPE_CHECKING:
     from placewire.controller.plan.plan import Plan

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from placewire.controller.abandonable import abandonable
-from placewire.controller.commands.arguments import LAB_VARIABLE, add_plan
+from placewire.controller.commands.arguments import add_plan
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import print_json
 from placewire.controller.errors import AgentProblem, PlacewireError
+from placewire.controller.own_lab import own_lab
 
 if TYPE_CHECKING:
     from placewire.agent.contract.diagnosis import Finding
@@ -69,7 +69,7 @@ async def _findings(plan: Plan, tools: Tools) -> dict[str, Sequence[Finding]]:
     found: dict[str, Sequence[Finding]] = {}
     for server in servers:
         own = answers[server].findings if server in answers else (diagnosis.absent(server),)
-        own = diagnosis.of_a_lab(own) if LAB_VARIABLE in os.environ else own
+        own = own if (lab := own_lab()) is None else diagnosis.of_a_lab(own, lab)
         rivals = tools.agents.rivals.get(server)
         twice = [] if rivals is None else [diagnosis.copied(server, rivals)]
         found[server] = (*twice, *planned.get(server, ()), *common.get(server, ()), *own)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewire.controller.commands.arguments import (
-    LAB_VARIABLE,
     add_json,
     add_link,
     require_writable,
@@ -20,6 +18,7 @@ from placewire.controller.commands.interrupts import interruptible
 from placewire.controller.commands.session import CONTROLLER_PROGRAM, agents_listening
 from placewire.controller.commands.talking import print_json
 from placewire.controller.errors import AgentUnreachable, UsageError
+from placewire.controller.own_lab import own_lab
 from placewire.optimizer.commands.arguments import positive
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     require_writable(arguments.out)
     if arguments.out.exists():
         raise UsageError(f"--out {arguments.out}: exists already", remedy="give another name")
-    if arguments.lab is not None and LAB_VARIABLE not in os.environ:
+    if arguments.lab is not None and own_lab() is None:
         from placewire.controller.lab import find_lab
 
         lab = find_lab(arguments.lab)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from placewire.controller.commands.arguments import add_full, add_no_measurement, add_plan
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import confirmed, print_json
-from placewire.controller.show.few_names import counts_in_words
+from placewire.controller.few_names import counts_in_words
 from placewire.optimizer.commands.arguments import positive
 
 if TYPE_CHECKING:

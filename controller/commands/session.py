@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewire.controller.commands.arguments import LAB_VARIABLE
+from placewire.controller.commands.arguments import state_dir_of
 from placewire.controller.commands.interrupts import interruptible
 from placewire.controller.errors import CannotListen, ChangeUnderWay, UsageError
+from placewire.controller.own_lab import own_lab
 from placewire.controller.uninterruptible import NOTHING_CHANGED
 
 if TYPE_CHECKING:
@@ -23,9 +24,12 @@ if TYPE_CHECKING:
     from placewire.controller.story.tools import Tools
 
 # -P: root runs it, and must not import from the folder that it happens to be in.
-CONTROLLER_PROGRAM = ("-P", "-m", "placewire.controller.cli")
+CONTROLLER_PROGRAM = ("-P", "-m", "placewire.command_line", "controller")
 
 Work = Callable[["Plan", "Tools"], Coroutine[Any, Any, int]]
+# Called with the controller's folder, before this process leaves its own network for a lab's;
+# returns what the command needs there in its environment.
+BeforeLab = Callable[[Path], Mapping[str, str]]
 
 
 def in_session(
@@ -36,6 +40,7 @@ def in_session(
     needs_journal: bool = True,
     runs_job: bool = False,
     every_change: bool = True,
+    before_lab: BeforeLab | None = None,
 ) -> int:
     """Runs a command's work, in the lab of the plan's name where one is up. arguments: of
     `add_plan`. plan: replaces what its file has now. needs_journal: whether the work must not begin
@@ -44,22 +49,26 @@ def in_session(
     from placewire.controller.plan.plan_file import load_plan
 
     plan = plan or load_plan(arguments.plan, runs_job=runs_job)
-    _enter_lab(plan, arguments)
+    _enter_lab(plan, arguments, before_lab)
     return interruptible(
         _with_tools(plan, arguments, work, needs_journal, every_change), means=NOTHING_CHANGED
     )
 
 
-def _enter_lab(plan: Plan, arguments: argparse.Namespace) -> None:
+def _enter_lab(
+    plan: Plan, arguments: argparse.Namespace, before_lab: BeforeLab | None = None
+) -> None:
     """Where a lab of the plan's name is up, this process becomes the same command inside it."""
-    if arguments.no_lab or LAB_VARIABLE in os.environ:
+    if arguments.no_lab or own_lab() is not None:
         return
     from placewire.controller.lab import find_lab
 
     if (lab := find_lab(plan.name)) is not None:
         told = f"controller: using the lab {lab.name!r} on this machine"
         print(told, file=sys.stderr, flush=True)
-        lab.run_in_controller([sys.executable, *CONTROLLER_PROGRAM, *sys.argv[1:]])
+        command = [sys.executable, *CONTROLLER_PROGRAM, *sys.argv[1:]]
+        more = {} if before_lab is None else before_lab(state_dir_of(arguments, plan.name))
+        lab.run_in_controller(command, more)
 
 
 def with_launcher(
@@ -156,8 +165,7 @@ def _launcher(plan: Plan, plan_file: Path) -> Launcher:
     job = plan.job
     if plan.launch is not None:
         return _ssh_launcher(plan, plan.launch)
-    lab_name = os.environ.get(LAB_VARIABLE)
-    lab = None if lab_name is None else find_lab(lab_name)
+    lab = None if (own := own_lab()) is None else find_lab(own.name)
     if lab is None:
         roots = [*import_roots(job, plan_file), os.environ.get("PYTHONPATH", "")]
         paths = os.pathsep.join(path for path in roots if path)

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from placewire.controller.commands.arguments import add_plan, plan_name, state_dir_of
+from placewire.controller.commands.arguments import add_full, add_plan, plan_name, state_dir_of
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import print_json
 from placewire.controller.errors import AgentUnreachable, ChangeUnderWay, LaunchFailed
@@ -24,7 +24,10 @@ PURPOSE = "show what is in force on every server of the plan"
 # So many of what ranks printed last are shown while a job runs.
 _LAST_LINES = 5
 
-add_arguments = add_plan
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_plan(parser)
+    add_full(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -74,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         return AgentUnreachable.exit_code if None in observations.values() else 0
 
     try:
-        return in_session(arguments, status, needs_journal=False)
+        return in_session(arguments, status, needs_journal=False, every_change=arguments.full)
     except ChangeUnderWay as change:
         return _tell_of(change, arguments)
 

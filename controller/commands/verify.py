@@ -17,7 +17,7 @@ from placewire.controller.errors import (
     UsageError,
     VerificationFailed,
 )
-from placewire.controller.show.few_names import counts_in_words
+from placewire.controller.few_names import counts_in_words
 
 if TYPE_CHECKING:
     from placewire.agent.contract.measurement import LinkMeasurement

@@ -133,7 +133,12 @@ def _await_dialling(listener: socket.socket, daemons: Sequence[_Daemon]) -> None
                     deadline = time.monotonic() + _DIAL_SECONDS
             for daemon in silent.values():
                 if daemon.process.poll() is not None or time.monotonic() > deadline:
-                    raise AgentUnreachable([daemon.server.name], why=_said(daemon))
+                    raise AgentUnreachable(
+                        [daemon.server.name],
+                        why=_said(daemon),
+                        remedy="correct what the lines above, the end of its log, tell, and try "
+                        "again; all that was made of the lab is removed",
+                    )
 
 
 def _said(daemon: _Daemon) -> str:

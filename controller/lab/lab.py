@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -12,8 +12,7 @@ from placewire.controller.errors import PlacewireError
 from placewire.controller.lab import record as records
 from placewire.controller.lab.record import LabRecord
 from placewire.controller.lab.system import inside, marked_environment
-
-STATE_VARIABLE = "PLACEWIRE_STATE_DIR"
+from placewire.controller.own_lab import STATE_VARIABLE
 
 
 @dataclass(frozen=True)
@@ -48,10 +47,10 @@ class Lab:
         """The environment of programs in this lab; its mark makes them end with the lab."""
         return marked_environment(self.name, **{STATE_VARIABLE: str(self.state_directory)})
 
-    def run_in_controller(self, argv: Sequence[str]) -> NoReturn:
-        """Replaces this process by argv, on the controller's network."""
+    def run_in_controller(self, argv: Sequence[str], more: Mapping[str, str] = {}) -> NoReturn:
+        """Replaces this process by argv, on the controller's network. more: of its environment."""
         command = self.inside_controller(argv)
-        os.execvpe(command[0], command, self.environment)
+        os.execvpe(command[0], command, {**self.environment, **more})
 
 
 def find_lab(name: str) -> Lab | None:

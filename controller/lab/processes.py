@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from placewire.controller.lab.record import LabRecord, ProcessRecord
-from placewire.controller.lab.system import MARKER, NAMESPACE_DIRECTORY
+from placewire.controller.lab.system import NAMESPACE_DIRECTORY
+from placewire.controller.own_lab import LAB_VARIABLE
 
 _TERM_SECONDS = 1.5
 # A killed process ends when a processor is free for that.
@@ -104,7 +105,7 @@ def _in_namespaces(namespaces: Iterable[str]) -> set[int]:
 
 
 def _is_marked(pid: int, lab: str) -> bool:
-    return f"{MARKER}={lab}" in _fields(pid, "environ")
+    return f"{LAB_VARIABLE}={lab}" in _fields(pid, "environ")
 
 
 def _fields(pid: int, file: str) -> list[str]:

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from placewire.controller.errors import PlacewireError, UsageError
+from placewire.controller.own_lab import LAB_VARIABLE
 
 NAMESPACE_DIRECTORY = Path("/run/netns")
-MARKER = "PLACEWIRE_LAB"
 # Needed programs, by Debian package.
 _PROGRAMS = {
     "ethtool": ("ethtool",),
@@ -75,4 +75,4 @@ def namespace_exists(namespace: str) -> bool:
 
 def marked_environment(lab: str, **more: str) -> dict[str, str]:
     """Returns the environment for a lab's processes; children inherit the mark in it."""
-    return {**os.environ, MARKER: lab, **more}
+    return {**os.environ, LAB_VARIABLE: lab, **more}

@@ -1,17 +1,16 @@
-"""Says which rank ended a job, and why. Pure."""
+"""Says which rank ended a job, and why, and how all others ended. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from placewire.controller.errors import JobFailed
+from placewire.controller.few_names import few_names
 from placewire.controller.launch.followed import Followed
 from placewire.job.contract.signal_name import signal_name
 
 # Of what a rank says it failed by.
 _LONGEST_FAILURE = 10_000
-# What is said before ranks are told to end.
-ALL_ENDED, _OTHERS_ENDED = "all ranks were ended", "all other ranks were ended"
 
 
 def culprit(
@@ -42,7 +41,7 @@ def job_failed(rank: Followed, witness: Followed | None) -> JobFailed:
     return JobFailed(
         what + quote(rank.tail),
         where=rank.process.server,
-        remedy=(failure.remedy if failure else "") or _OTHERS_ENDED,
+        remedy=failure.remedy if failure else "",
         rank=rank.process.rank,
     )
 
@@ -55,15 +54,37 @@ def about_those_that_stay(ranks: Sequence[Followed]) -> str:
     )
 
 
-def say_that_some_stay(failure: JobFailed, ranks: Sequence[Followed]) -> None:
-    """The failure was described before anybody knew."""
-    for words in (ALL_ENDED, _OTHERS_ENDED):
-        failure.remedy = failure.remedy.replace(words, about_those_that_stay(ranks))
+def how_ranks_ended(
+    ranks: Sequence[Followed],
+    named_already: Sequence[Followed],
+    failed: Sequence[Followed],
+    stay: Sequence[Followed],
+) -> str:
+    """named_already: the rank that is blamed, and the one that says so. failed: those that had
+    failed before any was ended; all others that had not finished were ended. stay: as above."""
+    ended = [one for one in ranks if not one.finished and one not in failed and one not in stay]
+    told = []
+    if others := [one for one in failed if one not in named_already]:
+        told.append(f"{_some(others)} also failed, perhaps because of it")
+    if ended:
+        told.append(f"{_some(ended)} {'was' if len(ended) == 1 else 'were'} ended")
+    if stay:
+        told.append(about_those_that_stay(stay))
+    return "; ".join(told)
 
 
 def named(ranks: Sequence[Followed]) -> str:
-    names = ", ".join(f"{rank.process.rank} ({rank.process.server})" for rank in ranks)
-    return f"rank {names} has" if len(ranks) == 1 else f"ranks {names} have"
+    """Names each: a person must look at all of them."""
+    word, has = ("rank", "has") if len(ranks) == 1 else ("ranks", "have")
+    return f"{word} {', '.join(_names(ranks))} {has}"
+
+
+def _some(ranks: Sequence[Followed]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {few_names(_names(ranks))}"
+
+
+def _names(ranks: Sequence[Followed]) -> list[str]:
+    return [f"{rank.process.rank} ({rank.process.server})" for rank in ranks]
 
 
 def has_not_begun(latest: Followed, late: Sequence[Followed]) -> JobFailed:
@@ -72,7 +93,7 @@ def has_not_begun(latest: Followed, late: Sequence[Followed]) -> JobFailed:
         + quote(latest.tail),
         where=latest.process.server,
         remedy="look what hangs there: an import from a file server that is away, or the way to "
-        f"rank 0 over the management network; {ALL_ENDED}",
+        "rank 0 over the management network",
         rank=latest.process.rank,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from placewire.controller.few_names import few_names
 from placewire.controller.launch.launcher import RunningProgram
 
 
@@ -17,7 +18,7 @@ def of_plan(
 
 
 def where(ranks: Sequence[RunningProgram]) -> str:
-    return ", ".join(f"{rank.server} (pid {rank.pid})" for rank in ranks)
+    return few_names([f"{rank.server} (pid {rank.pid})" for rank in ranks])
 
 
 def about_others(others: Sequence[RunningProgram]) -> list[str]:

@@ -14,14 +14,13 @@ from typing import Any
 
 from placewire.controller.errors import JobFailed
 from placewire.controller.launch.blame import (
-    ALL_ENDED,
     about_those_that_stay,
     culprit,
     has_not_begun,
+    how_ranks_ended,
     job_failed,
     named,
     quote,
-    say_that_some_stay,
 )
 from placewire.controller.launch.followed import Followed, event_of
 from placewire.controller.launch.launcher import RankProcess, Starter
@@ -114,6 +113,7 @@ class _Job:
         self._on_event, self._on_line, self._on_gone = on_event, on_line, on_gone
         self._ending = False
         self._ranks: list[Followed] = []
+        self._blamed: list[Followed] = []
         self._heard = time.monotonic()
         # Of all ranks together one line is handled at a time, and the event loop has its turn
         # before the next: ranks that print fast delay one another, and nothing else.
@@ -162,13 +162,20 @@ class _Job:
                 raise JobFailed(
                     f"no rank said anything for {silent:.0f} s{quote(self._ranks[0].tail)}",
                     where=f"{len(running)} of {len(self._ranks)} ranks still run",
-                    remedy=ALL_ENDED,
                 )
         if failed := [rank for rank in self._ranks if rank.has_failed]:
-            raise job_failed(*culprit(failed, {r.process.rank: r for r in self._ranks}))
+            rank, witness = culprit(failed, {r.process.rank: r for r in self._ranks})
+            self._blamed = [rank] if witness is None else [rank, witness]
+            raise job_failed(rank, witness)
 
     async def end(self, on_late: Callable[[str], None], failure: JobFailed | None) -> None:
         self._ending = True
+        # What fails from here on fails because it is ended.
+        failed = [
+            rank
+            for rank in self._ranks
+            if rank.has_failed or rank.failure or (rank.exited_seconds and not rank.finished)
+        ]
         for stop, seconds in (("terminate", TERMINATE_SECONDS), ("kill", _KILL_SECONDS)):
             running = [rank for rank in self._ranks if rank.status is None]
             if not running:
@@ -181,8 +188,9 @@ class _Job:
         await asyncio.gather(*self._readers(), return_exceptions=True)
         if stay := [rank for rank in self._ranks if not rank.exited_seconds]:
             on_late(about_those_that_stay(stay))
-            if failure is not None:
-                say_that_some_stay(failure, stay)
+        if failure is not None:
+            told = failure.remedy, how_ranks_ended(self._ranks, self._blamed, failed, stay)
+            failure.remedy = "; ".join(filter(None, told))
 
     def _readers(self) -> list[asyncio.Task[None]]:
         return [reader for rank in self._ranks for reader in rank.readers]

@@ -178,6 +178,10 @@ class PlacedJob(Frozen):
     workdir: Workdir = None
     env: Environment = Field(default_factory=dict)
 
+    @property
+    def program(self) -> str:
+        return self.model
+
     def cuts(self, devices: int) -> tuple[Cut, ...]:
         """Those among which the search decides; one where nothing is `auto`."""
         return cuts(
@@ -239,6 +243,10 @@ class ReplayJob(Frozen):
     workdir: Workdir = None
     env: Environment = Field(default_factory=dict)
 
+    @property
+    def program(self) -> str:
+        return self.graph
+
 
 class TorchrunJob(Frozen):
     """Runs a script that places itself (DDP, FSDP, ...), unmodified, on every server of the plan,
@@ -274,6 +282,10 @@ class TorchrunJob(Frozen):
     )
     workdir: Workdir = None
     env: Environment = Field(default_factory=dict)
+
+    @property
+    def program(self) -> str:
+        return self.script
 
     @property
     def python_words(self) -> tuple[str, ...]:

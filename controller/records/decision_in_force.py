@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from placewire.agent.contract.state import LeaseState
+from placewire.controller.few_names import few_names
 from placewire.controller.records.journal import Decision
 
 _BECAME = {
@@ -46,7 +47,7 @@ def decision_in_force(
     if not servers_on:
         words = "no server answers"
     elif len(servers_on) > 1:
-        each = (f"{there}: {', '.join(servers)}" for there, servers in servers_on.items())
+        each = (f"{there}: {few_names(servers)}" for there, servers in servers_on.items())
         words = f"mixed: {'; '.join(each)}"
     else:
         (there,) = servers_on

@@ -22,6 +22,7 @@ from placewire.controller.records.of_steps import (
     typical_step,
     validations,
 )
+from placewire.controller.records.program import ProgramRow
 from placewire.controller.records.told_steps import believed
 from placewire.frozen import Frozen
 from placewire.job.contract.specification import (
@@ -114,7 +115,8 @@ class FailureRow(Frozen):
 class RunReport(Frozen):
     """changes: by server, how many its network needed; changed: of what, such as `add queues`.
     Seconds are of one training step, which takes as long as its slowest rank, and which every rank
-    ended in this run. measured_step_seconds is the median of all steps but the first, which warms
+    ended in this run. program: None in a former release's report, and where no job was asked for.
+    measured_step_seconds is the median of all steps but the first, which warms
     up caches and connections; of one step alone it is that step; of none there is none.
     steps: how many there were; None in a former release's report. step_seconds, which is empty
     where no time is to be believed, losses, and metrics by name begin with step first_step, which
@@ -132,6 +134,7 @@ class RunReport(Frozen):
     plan_name: str
     plan_digest: str
     ended_unix_seconds: float | None = None
+    program: ProgramRow | None = None
     generations: Mapping[str, int]
     changes: Mapping[str, int]
     changed: Mapping[str, Mapping[str, int]] = {}

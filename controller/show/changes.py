@@ -11,7 +11,7 @@ from rich.text import Text
 
 from placewire.agent.contract.messages import Previewed
 from placewire.agent.contract.state import Change
-from placewire.controller.show.few_names import MOST_NAMES, few_names
+from placewire.controller.few_names import MOST_NAMES, few_names
 from placewire.optimizer.quantities import format_bits_per_second, format_bytes
 from placewire.visible import visible
 
@@ -24,9 +24,13 @@ _LARGEST_NUMBER = 2**63
 
 
 def previewed_lines(previewed: Mapping[str, Previewed], *, every_change: bool) -> list[Text]:
+    changes = {server: preview.changes for server, preview in previewed.items()}
+    return lines_of_servers(changes, every_change=every_change)
+
+
+def lines_of_servers(changes: Mapping[str, Sequence[Change]], *, every_change: bool) -> list[Text]:
     """Returns the changes server by server. every_change: lists each change; else they are counted,
     and servers that have the same share their lines, unless there are few."""
-    changes = {server: preview.changes for server, preview in previewed.items()}
     if every_change or sum(map(len, changes.values())) <= _FEW:
         return [
             line

@@ -32,19 +32,21 @@ def decisions_table(decisions: Sequence[Decision]) -> Table:
 def runs_table(runs: Sequence[Run]) -> Table:
     made = table(
         "Runs, the latest last",
-        words=("ended", "plan", "sharing"),
+        words=("ended", "plan", "program", "sharing"),
         figures=("devices", "steps", "predicted", "measured", "off by", ""),
     )
+    made.padding = (0, 0)  # So many columns leave room for words alone.
     for run in runs:
         try:
             report = RunReport.model_validate_json(run.report)
         except ValidationError:
-            made.add_row(_when(run.unix_seconds), run.plan_name, *[""] * 6, "other version")
+            made.add_row(_when(run.unix_seconds), run.plan_name, *[""] * 7, "other version")
             continue
         predicted = report.predicted_step_seconds
         measured, error = report.measured_step_seconds, report.prediction_error
         made.add_row(
-            _when(run.unix_seconds), run.plan_name, report.sharing,
+            _when(run.unix_seconds), run.plan_name,
+            "" if report.program is None else report.program.short_name, report.sharing,
             # Of a script nothing is placed, and no step is known.
             str(len(report.devices) or ""), "" if report.rails else str(report.steps_run),
             "" if predicted is None else format_seconds(predicted),

@@ -10,8 +10,8 @@ from typing import Any
 from rich.table import Table
 
 from placewire.controller.decide.decide import PlacementDecision
+from placewire.controller.few_names import MOST_NAMES, few_names
 from placewire.controller.show.console import table
-from placewire.controller.show.few_names import MOST_NAMES, few_names
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.quantities import format_bytes, format_seconds
 

@@ -11,6 +11,7 @@ from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.agent.contract.messages import Observation, Previewed, ReadBackResult
 from placewire.controller.decide.decide import PlacementDecision
 from placewire.controller.decide.traffic import TrafficDecision
+from placewire.controller.few_names import counts_in_words
 from placewire.controller.launch.job_status import JobStatus
 from placewire.controller.provision.progress import Began, Progress
 from placewire.controller.records.report import NOT_AS_BEFORE, CalibratedRow, RunReport
@@ -18,8 +19,8 @@ from placewire.controller.records.run_log import rank_mark
 from placewire.controller.show import placements, rates, reports
 from placewire.controller.show.changes import previewed_lines
 from placewire.controller.show.console import console
-from placewire.controller.show.few_names import counts_in_words
 from placewire.controller.show.outcomes import progress_line
+from placewire.controller.show.sent_by_script import SentByScript
 from placewire.controller.show.status import show_job, show_servers
 from placewire.controller.show.steps import Steps, reported
 from placewire.controller.verify.rail_use import (
@@ -56,22 +57,19 @@ _STAGES = {
     "remove": "removing what was installed",
 }
 _LONGEST_LINE = 90
-_CARRIED_EVERY_SECONDS = 60.0
-# What connections send by themselves, to be kept open; a script that trains sends more.
-_IDLE_BYTES = 64 << 10
 
 
 class Show:
     """to_error: prints on standard error, so that standard output has nothing but JSON.
-    every_change: shows each change of a server, each rate and each pair's bytes, where they are
-    many, too."""
+    every_change: shows each change of a server, each rate, each pair's bytes, and each server's
+    status, where they are many, too."""
 
     def __init__(self, *, to_error: bool = False, every_change: bool = True) -> None:
         self.console = console(to_error=to_error)
         self._every_change = every_change
         self._began = time.monotonic()
         self._steps = Steps(ranks=1)
-        self._told_carried: dict[int, Carried] = {}
+        self._sent = SentByScript(servers=2)
         self._provisioning: Progress | None = None
 
     def stage(self, name: str) -> None:
@@ -99,11 +97,13 @@ class Show:
     def decision(self, decision: PlacementDecision | TrafficDecision) -> None:
         if isinstance(decision, TrafficDecision):
             allocation = decision.allocation
+            servers, rails = allocation.cluster.servers, ", ".join(allocation.cluster.rails)
+            self._sent = SentByScript(len(servers))
             pairs = len({(source, destination) for source, destination, _ in allocation.talks})
-            self.say(
-                f"the job places itself: {pairs} pairs of servers send over rails "
-                f"{', '.join(allocation.cluster.rails)}; network sharing: {allocation.sharing}"
-            )
+            sends = f"{pairs} pairs of servers send over rails {rails}"
+            if len(servers) == 1:
+                sends = "it runs on one server, which sends nothing to others"
+            self.say(f"the job places itself: {sends}; network sharing: {allocation.sharing}")
             return
         placement, notes = decision.placement, decision.graph_notes
         self._steps = Steps(len(placement.devices_used))
@@ -172,26 +172,10 @@ class Show:
         elif isinstance(event, Finished):
             self.progress(f"rank {event.rank} done, {_memory(event)}")
         elif isinstance(event, Carried):
-            self._carried(event)
+            for line in self._sent.told(event):
+                self.say(line)
         elif isinstance(event, Failed):
             self.progress(f"rank {event.rank} failed: {event.what}")
-
-    def _carried(self, event: Carried) -> None:
-        """Prints once in _CARRIED_EVERY_SECONDS; the report has the totals."""
-        last = self._told_carried.get(event.rank) or Carried(
-            rank=event.rank, seconds=0.0, sent_bytes={}
-        )
-        if event.seconds - last.seconds < _CARRIED_EVERY_SECONDS:
-            return
-        self._told_carried[event.rank] = event
-        sent = ", ".join(f"{format_bytes(b)} on {r}" for r, b in event.sent_bytes.items())
-        self.progress(f"rank {event.rank}'s server has sent {sent}")
-        if sum(event.sent_bytes.values()) - sum(last.sent_bytes.values()) < _IDLE_BYTES:
-            self.say(
-                f"rank {event.rank}'s server has sent next to nothing for "
-                f"{event.seconds - last.seconds:.0f} s: its script computes for long, or waits; "
-                "`controller logs PLAN` has what it printed, and Ctrl-C ends it"
-            )
 
     def printed(self, rank: int, text: str) -> None:
         """Prints what a rank printed beside its events, whole: a line of metrics is long."""
@@ -251,9 +235,10 @@ class Show:
         results: Mapping[str, ReadBackResult],
         job: JobStatus | None = None,
     ) -> None:
-        show_servers(self.console, observations, results)
+        every_line = self._every_change
+        show_servers(self.console, observations, results, every_line=every_line)
         if job is not None:
-            show_job(self.console, job)
+            show_job(self.console, job, every_line=every_line)
 
 
 def _memory(event: Finished) -> str:

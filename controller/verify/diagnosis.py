@@ -5,11 +5,14 @@ Each agent finds what stands in the way on its own server (`agent doctor`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from placewire.agent.contract.diagnosis import Diagnosis, Finding
 from placewire.agent.contract.messages import Hello
 from placewire.agent.contract.state import NicFacts
+from placewire.controller.agent_advice import find_out_why, make_anew
+from placewire.controller.own_lab import OwnLab
 from placewire.controller.plan.job import ReplayJob
 from placewire.controller.plan.plan import Plan
 from placewire.controller.verify.gpus import gpu_findings
@@ -21,6 +24,7 @@ _CLOCKS_APART_SECONDS = 1.0
 # `controller lab up` starts each switch with a large send buffer, looks that the switch has it, and
 # puts the machine's setting back, which agents then read.
 _SEEN_TO_BY_LABS = "net.core.wmem_default"
+_UNIT = re.compile(r"systemctl \w+ (openvswitch-switch|placewire-agent)")
 
 
 def plan_findings(plan: Plan, hellos: Mapping[str, Hello]) -> dict[str, list[Finding]]:
@@ -36,9 +40,18 @@ def plan_findings(plan: Plan, hellos: Mapping[str, Hello]) -> dict[str, list[Fin
     }
 
 
-def of_a_lab(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Leaves out what does not hold of a lab's servers, though agents find it on their machine."""
-    return tuple(one for one in findings if one.where != _SEEN_TO_BY_LABS)
+def of_a_lab(findings: Sequence[Finding], lab: OwnLab) -> tuple[Finding, ...]:
+    """Leaves out what does not hold of a lab's servers, though agents find it on their machine. A
+    lab's switches and agents have no units of systemd: says what to do instead where an agent
+    advises `systemctl`. What it advises besides stays as it is."""
+    instead = f"in a lab, instead of systemctl: {make_anew(lab)}"
+    return tuple(
+        one.model_copy(update={"remedy": f"{one.remedy}; {instead}"})
+        if _UNIT.search(one.remedy)
+        else one
+        for one in findings
+        if one.where != _SEEN_TO_BY_LABS
+    )
 
 
 def _server_findings(server: PlanServer, hello: Hello) -> Iterator[Finding]:
@@ -115,6 +128,5 @@ def absent(server: str) -> Finding:
     return Finding(
         severity="error", what="does not dial in", where="agent",
         why="nothing can be asked of that server, and nothing changed there",
-        remedy="on that server: systemctl status placewire-agent; does it reach this controller's "
-        "--listen?",
+        remedy=find_out_why([server]),
     )  # fmt: skip

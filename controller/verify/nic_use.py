@@ -34,8 +34,8 @@ class NicWatch:
         self._most_samples = max(_LEAST_SAMPLES, min(MOST_SAMPLES, _MOST_COUNTS // (2 * nics)))
         self._began = time.monotonic()
         self._samples: list[tuple[float, _Sample]] = []
-        self._first: dict[tuple[str, str], int] = {}
         self._latest: dict[tuple[str, str], int] = {}
+        self._sent: dict[tuple[str, str], int] = {}
         self._step_ends: dict[int, float] = {}
 
     async def watch(self) -> None:
@@ -65,7 +65,10 @@ class NicWatch:
         }
         self._samples.append((seconds, sample))
         for place, (sent, _) in sample.items():
-            self._first.setdefault(place, sent)
+            before = self._latest.get(place, sent)
+            # A counter that fell is a new one, of a NIC that was made anew, and began with 0.
+            more = sent - before if sent >= before else sent
+            self._sent[place] = self._sent.get(place, 0) + more
             self._latest[place] = sent
         if len(self._samples) > self._most_samples:
             del self._samples[1::2]
@@ -73,8 +76,8 @@ class NicWatch:
 
     def sent_bytes(self) -> Mapping[tuple[str, str], int]:
         """What each NIC, by (server, NIC), has sent from the first sample to the last that it has
-        a part in."""
-        return {place: max(0, self._latest[place] - first) for place, first in self._first.items()}
+        a part in. It never falls."""
+        return dict(self._sent)
 
     def step_ended(self, step: int) -> None:
         """Called as each rank tells of it; the last one's time counts."""

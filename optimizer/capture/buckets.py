@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import islice
 
 import torch
 
@@ -44,15 +43,23 @@ def only_bucket(step: TrainingStep, name: str, model_path: str) -> TrainingStep:
     """Returns the step of that bucket alone, with those of its batches that are of this bucket.
     Raises CaptureError."""
 
+    # The numbers of the bucket's batches among those that were read, so that each is read once.
+    known: list[int] = []
+    unread = iter(range(_MOST_READ))
+
     def batches(number: int) -> Tensors:
-        some = (step.batches(k) for k in range(_MOST_READ))
-        right = (batch for batch in some if bucket_of(step, batch) == name)
-        if (found := next(islice(right, number, None), None)) is None:
-            raise CaptureError(
-                f"{model_path}: of the first {_MOST_READ} batches fewer than {number + 1} are of "
-                f"bucket {name!r}"
-            )
-        return found
+        if number < len(known):
+            return step.batches(known[number])
+        for k in unread:
+            batch = step.batches(k)
+            if bucket_of(step, batch) == name:
+                known.append(k)
+                if len(known) > number:
+                    return batch
+        raise CaptureError(
+            f"{model_path}: of the first {_MOST_READ} batches fewer than {number + 1} are of "
+            f"bucket {name!r}"
+        )
 
     return replace(of_bucket(step, name, model_path), batches=batches)
 

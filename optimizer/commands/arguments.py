@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+from placewire.command_line import INTERRUPTED
 from placewire.optimizer import quantities
 from placewire.optimizer.graph.named_output import why_not
 
@@ -18,7 +19,7 @@ CODES = {
     2: "usage",
     3: "a wrong file, model or value",
     4: "no feasible placement, or violations found by check",
-    130: "interrupted",
+    INTERRUPTED: "interrupted",
 }
 EXIT_CODES = "exit codes: " + ", ".join(f"{code} {words}" for code, words in CODES.items())
 

@@ -6,10 +6,11 @@ import sys
 from collections.abc import Callable
 from typing import TypeVar
 
+from placewire.command_line import INTERRUPTED
 from placewire.visible import visible_lines
 
 Given = TypeVar("Given")
-DONE, BAD_INPUT, INFEASIBLE, INTERRUPTED = 0, 3, 4, 130
+DONE, BAD_INPUT, INFEASIBLE = 0, 3, 4
 
 
 class InputError(ValueError):

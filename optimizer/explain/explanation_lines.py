@@ -16,6 +16,7 @@ _MOST_PAIRS = 12
 _MOST_STAGES = 16
 # A change or a stretch of less than this part of the step is not mentioned.
 _WORTH = 0.01
+_NEXT_TO_NOTHING = 0.001
 _NEAR_THE_BOUND = 0.02
 _KINDS = {"compute": "operators", "transfer": "transfers", "wait": "messages that wait for others"}
 
@@ -31,9 +32,14 @@ def explanation_lines(placement: Placement, explanation: Explanation) -> list[st
         *_path_lines(explanation),
     ]
     if explanation.pairs:
-        lines += ["", "who sends to whom"]
-        for pair in explanation.pairs[:_MOST_PAIRS]:
-            lines += wrapped(_pair_words(pair, placement, step))
+        shown = explanation.pairs[:_MOST_PAIRS]
+        reasons = {_why(pair, placement) for pair in shown}
+        # What all pairs have is told once.
+        common = next(iter(reasons)) if len(reasons) == 1 < len(shown) else ""
+        heading = f"who sends to whom: {common}" if common else "who sends to whom"
+        lines += ["", *wrapped(heading, indent="")]
+        for pair in shown:
+            lines += wrapped(_pair_words(pair, "" if common else _why(pair, placement), step))
         if len(explanation.pairs) > _MOST_PAIRS:
             lines.append(f"  … and {len(explanation.pairs) - _MOST_PAIRS} more pairs")
     return [*lines, "", *_change_lines(explanation)]
@@ -61,8 +67,10 @@ def _path_lines(explanation: Explanation) -> list[str]:
     hidden: list[Stretch] = []
     for stretch in explanation.path:
         if id(stretch) in chosen:
-            lines += _hidden_lines(hidden, step)
-            hidden = []
+            # Next to nothing is told with the next stretches that are short.
+            if sum(one.seconds for one in hidden) >= _NEXT_TO_NOTHING * step:
+                lines += _hidden_lines(hidden, step)
+                hidden = []
             lines += wrapped(_stretch_words(stretch, step))
         else:
             hidden.append(stretch)
@@ -90,12 +98,12 @@ def _stretch_words(stretch: Stretch, step: float) -> str:
     return f"{lead}{stretch.source} -> {stretch.device}: {what}, {took}"
 
 
-def _pair_words(pair: PairTraffic, placement: Placement, step: float) -> str:
+def _pair_words(pair: PairTraffic, why: str, step: float) -> str:
     size = format_bytes(pair.bytes)
     said = f"{pair.source} -> {pair.destination}: {pair.messages} messages, {size}"
     if pair.part_of_rate is not None and pair.rate_bits_per_second is not None:
         said += f"; {format_bits_per_second(pair.rate_bits_per_second)}"
-    said += "; " + _why(pair, placement)
+    said += f"; {why}" if why else ""
     if pair.critical_seconds > 0:
         return f"{said}; the step waits {pair.critical_seconds / step:.1%} of its time for it"
     return f"{said}; the step never waits for it"

@@ -1,17 +1,21 @@
 """Answers `GET /metrics` on a Unix socket, and on a port of the loopback.
 
 Metrics are made for one request at a time. A request that is too slow or too large is hung up on.
+Whatever fails while they are made is answered: who asks learns of it, and may ask again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
 from placewire.exposition import CONTENT_TYPE
+from placewire.visible import visible
 
 log = logging.getLogger(__name__)
 
@@ -21,15 +25,31 @@ MOST_CONNECTIONS = 16
 LOOPBACK = "127.0.0.1"
 
 
+def loopback_port(tcp_port: int) -> socket.socket:
+    """A port of the loopback, of the network that this process is in now. Raises OSError."""
+    port = socket.socket()
+    try:
+        port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        port.bind((LOOPBACK, tcp_port))
+        # Of two that are bound to one port only one may listen.
+        port.listen()
+    except OSError:
+        port.close()
+        raise
+    return port
+
+
 class NotKnownNow(Exception):
     """Says why the metrics cannot be made at this moment."""
 
 
 class MetricsServer:
-    """collect: makes the text; may raise NotKnownNow."""
+    """collect: makes the text; may raise NotKnownNow. say: told once of each defect in it. Who asks
+    learns only that there is one: on a port that may be any user."""
 
-    def __init__(self, collect: Callable[[], Awaitable[str]]) -> None:
-        self._collect = collect
+    def __init__(self, collect: Callable[[], Awaitable[str]], say: Callable[[str], None]) -> None:
+        self._collect, self._say = collect, say
+        self._told: set[str] = set()
         self._collecting = asyncio.Lock()
         self._open = 0
         self._socket: Path | None = None
@@ -42,9 +62,9 @@ class MetricsServer:
         self._socket = path
         path.chmod(mode)
 
-    async def open_port(self, tcp_port: int) -> None:
-        """Every user of this machine may ask there. Raises OSError."""
-        server = await asyncio.start_server(self._serve, LOOPBACK, tcp_port, limit=REQUEST_BYTES)
+    async def open_port(self, port: socket.socket) -> None:
+        """port: of `loopback_port`. Every user of this machine may ask there. Raises OSError."""
+        server = await asyncio.start_server(self._serve, sock=port, limit=REQUEST_BYTES)
         self._servers.append(server)
 
     async def close(self) -> None:
@@ -77,7 +97,17 @@ class MetricsServer:
             async with self._collecting:
                 return _response("200 OK", await self._collect())
         except NotKnownNow as error:
-            return _response("503 Service Unavailable", f"{error}\n")
+            return _response("503 Service Unavailable", f"{visible(str(error))}\n")
+        except Exception as error:  # A defect of ours.
+            self._tell(error)
+            return _response("500 Internal Server Error", "metrics cannot be made: a defect\n")
+
+    def _tell(self, defect: Exception) -> None:
+        frame = traceback.extract_tb(defect.__traceback__)[-1]
+        where = f"{type(defect).__name__} at {Path(frame.filename).name}:{frame.lineno}"
+        if where not in self._told:
+            self._told.add(where)
+            self._say(f"metrics cannot be made, a defect: {where}: {visible(str(defect))}")
 
 
 def _response(status: str, text: str) -> bytes:

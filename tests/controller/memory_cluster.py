@@ -90,7 +90,7 @@ class MemoryCluster:
 
     def plan(self, name: str = "plan", rate: str = "50Mbit", **network: Any) -> Path:
         """A script's, kept: deciding on it takes no time."""
-        document = plan_document(3, name="memory", rate=rate)
+        document = plan_document(len(self.members), name="memory", rate=rate)
         document["job"] = {"kind": "torchrun", "script": "examples/ddp.py"}
         document["network"] = {"on_exit": "keep", **network}
         del document["solve"]

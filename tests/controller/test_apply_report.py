@@ -35,6 +35,7 @@ from placewire.controller.errors import (
 from placewire.controller.launch.launcher import NoLauncher
 from placewire.controller.plan.job import TorchrunJob
 from placewire.controller.records.journal import Journal
+from placewire.controller.records.program import ProgramRow
 from placewire.controller.records.report import RunReport
 from placewire.controller.show.story import Show
 from placewire.controller.story.proposal import Proposal
@@ -115,6 +116,9 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 async def test_a_run_that_ends_well_is_kept_once(run: Run, journal: Journal) -> None:
     report = await run.apply(journal)
     assert run.kept == [report] and (report.failure, report.network) == (None, "kept")
+    script = run.plan.job.program
+    assert script.endswith("examples/ddp.py")
+    assert report.program == ProgramRow(kind="script", name=script)
 
 
 async def test_a_journal_that_is_held_undoes_the_network_and_loses_no_report(

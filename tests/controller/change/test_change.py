@@ -14,9 +14,9 @@ import pytest
 import placewire.controller.change.change as change_module
 from placewire.agent.contract.messages import Commit, Observe, Renew, Restore, Stage
 from placewire.agent.contract.state import ApplyReport, DesiredState, LeaseState, Refusal
+from placewire.controller.agent_advice import AGENT_UNIT
 from placewire.controller.change.change import NetworkChange
 from placewire.controller.errors import (
-    AGENT_UNIT,
     AgentProblem,
     AgentRefused,
     AgentUnreachable,

@@ -14,9 +14,9 @@ import pytest
 
 from placewire.controller import lab as labs
 from placewire.controller.commands import init, session
-from placewire.controller.commands.arguments import LAB_VARIABLE
 from placewire.controller.decide.measured.optimizer_process import OPTIMIZER_PROGRAM, run_relayed
 from placewire.controller.errors import PlacewireError
+from placewire.controller.own_lab import LAB_VARIABLE
 from placewire.optimizer.published.formulations import child_process
 
 
@@ -47,7 +47,7 @@ def test_a_command_that_goes_on_in_a_lab_as_root(
     folder_of_another: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     began: list[Sequence[str]] = []
-    lab = SimpleNamespace(name="here", run_in_controller=began.append)
+    lab = SimpleNamespace(name="here", run_in_controller=lambda argv, more={}: began.append(argv))
     monkeypatch.setattr(labs, "find_lab", lambda name: lab)
     monkeypatch.delenv(LAB_VARIABLE, raising=False)
     monkeypatch.setattr(sys, "argv", ["controller", "--help"])

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 import yaml
 
+from placewire.command_line import INTERRUPTED
 from placewire.controller.agents.agents import Agents
 from placewire.controller.cli import main
 from placewire.controller.commands import provision
 from placewire.controller.commands.interrupts import interruptible
-from placewire.controller.errors import EXIT_CODES, INTERRUPTED, AgentProblem
+from placewire.controller.errors import EXIT_CODES, AgentProblem
 from placewire.controller.story import destruction, dropped_servers
 from placewire.controller.uninterruptible import interrupt_means, told_uninterruptible
 from tests.controller.plans import plan_document

@@ -19,7 +19,7 @@ from placewire.controller.lab import agent_daemons, find_lab, lab_down, lab_name
 from placewire.controller.lab import record as records
 from placewire.controller.lab.processes import describe, start_ticks
 from placewire.controller.lab.record import Recorder
-from placewire.controller.lab.system import MARKER
+from placewire.controller.own_lab import LAB_VARIABLE
 from tests.agent.server_under_test import wait_for
 from tests.controller.plans import plan, plan_document
 
@@ -44,7 +44,10 @@ def marked_processes() -> list[bytes]:
     for entry in Path("/proc").iterdir():
         try:
             marks = (entry / "environ").read_bytes().split(b"\0")
-            if f"{MARKER}={NAME}".encode() in marks and start_ticks(int(entry.name)) is not None:
+            if (
+                f"{LAB_VARIABLE}={NAME}".encode() in marks
+                and start_ticks(int(entry.name)) is not None
+            ):
                 found.append((entry / "cmdline").read_bytes())
         except (OSError, ValueError):
             continue

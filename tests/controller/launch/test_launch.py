@@ -166,7 +166,7 @@ sys.exit(1)
         await Stage(lab, tmp_path, source).run()
     assert "s2: rank 1 ended with 1: structure hash differs" in str(failure.value)
     assert "Traceback: far down" in failure.value.what
-    assert failure.value.remedy == "install the same torch"
+    assert failure.value.remedy == "install the same torch; rank 0 (s1) was ended"
 
 
 async def test_ending_before_having_finished_is_a_failure(lab: Lab, tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ sys.exit(1)
         await stage.run()
     assert failure.value.where == "s2" and failure.value.rank == 1
     assert failure.value.what.startswith("rank 1 is lost: no sign of life (as rank 0 says)")
-    assert failure.value.remedy == "look at it"
+    assert failure.value.remedy == "look at it; rank 1 (s2) was ended"
     assert stage.left() == []
 
 

@@ -140,7 +140,7 @@ async def test_what_a_rank_reports_does_not_fill_the_controller_s_memory() -> No
 
 
 class Stays(Printed):
-    """Rank 0 fails. Rank 1 is killed, and does not end, as one that waits for a disk."""
+    """Rank 0 fails. The others are killed, and do not end, as where they wait for a disk."""
 
     def __init__(self, rank: int = 0) -> None:
         super().__init__([])
@@ -150,21 +150,22 @@ class Stays(Printed):
         return Stays(spec.rank)
 
     async def wait(self) -> int:
-        if self.rank == 1:
+        if self.rank > 0:
             await asyncio.Event().wait()
         return 1
 
 
-async def test_a_rank_that_does_not_end_though_killed_is_told_of(
+async def test_each_rank_that_does_not_end_though_killed_is_told_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("TERMINATE_SECONDS", "_KILL_SECONDS", "_BLAME_SECONDS"):
         monkeypatch.setattr(ranks_module, name, 0.05)
     said = list[str]()
     with pytest.raises(JobFailed, match="rank 0 ended with 1") as failure:
-        await run_ranks(Stays(), specs(2), lambda event: None, on_late=said.append)
-    assert said == [failure.value.remedy]
-    assert said[0].startswith("rank 1 (s2) has not ended yet, though killed")
+        await run_ranks(Stays(), specs(12), lambda event: None, on_late=said.append)
+    each = ", ".join(f"{rank} (s{rank + 1})" for rank in range(1, 12))
+    assert said[0].startswith(f"ranks {each} have not ended yet, though killed")
+    assert failure.value.remedy == said[0]
 
 
 async def test_a_rank_that_hangs_at_its_start_is_named(

@@ -13,6 +13,7 @@ from placewire.controller.page.page import report_page
 from placewire.controller.records.journal import Journal
 from placewire.controller.records.nic_use import NicUse, NicUseRow
 from placewire.controller.records.of_buckets import BucketRow
+from placewire.controller.records.program import ProgramRow
 from placewire.controller.records.report import FailureRow, RailRow
 from placewire.optimizer.placement import save_placement
 from tests.controller.page.elements import Elements
@@ -33,7 +34,7 @@ def test_nothing_of_others_is_obeyed_and_no_request_leaves_the_page() -> None:
                     within_tolerance=None,
                 ),
             ),
-            files={"allocation": ODD},
+            program=ProgramRow(kind="script", name=ODD), files={"allocation": ODD},
         )
     )  # fmt: skip
     elements = Elements(page)
@@ -46,6 +47,12 @@ def test_nothing_of_others_is_obeyed_and_no_request_leaves_the_page() -> None:
     assert not re.search(r"url\(|@import|https?:", page)
     (policy,) = (a for a, _ in elements.of("meta") if a.get("http-equiv"))
     assert (policy["content"] or "").startswith("default-src 'none'")
+
+
+def test_what_the_run_trained_is_named() -> None:
+    program = ProgramRow(kind="model", name="package.models:step")
+    assert "model package.models:step, " in report_page(a_report(program=program))
+    assert "model" not in Elements(report_page(a_report())).of("p", "small")[0][1]
 
 
 def test_each_promised_rate_is_a_cell_and_one_that_is_not_kept_is_marked() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from placewire.controller.cli import main
 from placewire.controller.records.journal import Journal
+from placewire.controller.records.program import ProgramRow
 from placewire.controller.records.report import FailureRow, RunReport
 
 REPORT = RunReport(
@@ -18,6 +19,7 @@ REPORT = RunReport(
     considered=(), predicted_step_seconds=2.0, bound_seconds=1.9, gap=0.05,
     single_device_seconds=3.0, links=(), step_seconds=(2.5, 2.1), measured_step_seconds=2.1,
     network="restored", stage_seconds={}, files={},
+    program=ProgramRow(kind="model", name="package.models.mlp:step"),
 )  # fmt: skip
 FAILED = REPORT.model_copy(
     update={
@@ -59,9 +61,19 @@ def test_decisions_and_runs_are_a_line_each(
 
     assert [row[3:] for row in cells("a" * 12)] == [["a" * 12, "s1 1, s2 4", "restored"]]
     assert cells("done")[0][1:] == [
-        "small", "strict", "2", "2", "2 s", "2.1 s", "+5.0%", "done",
+        "small", "mlp:step", "strict", "2", "2", "2 s", "2.1 s", "+5.0%", "done",
     ]  # fmt: skip
-    assert cells("failed")[0][1:] == ["small", "strict", "2", "0", "2 s", "", "", "failed"]
+    assert cells("failed")[0][1:] == [
+        "small",
+        "mlp:step",
+        "strict",
+        "2",
+        "0",
+        "2 s",
+        "",
+        "",
+        "failed",
+    ]
     assert len(cells("other version")) == 1
 
 

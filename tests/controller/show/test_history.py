@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from rich.console import Console
 
 from placewire.controller.records.journal import Run
+from placewire.controller.records.program import ProgramRow
 from placewire.controller.records.report import RailRow, RunReport
 from placewire.controller.show.history import runs_table
 
@@ -31,5 +33,20 @@ def _cells(report: RunReport) -> list[str]:
 
 def test_a_script_s_run_has_no_devices_and_no_steps_that_are_known() -> None:
     script = REPORT.model_copy(update={"rails": (SENT,)})
-    assert _cells(script) == ["small", "job", "", "", "", "", "", "done"]
-    assert _cells(REPORT) == ["small", "job", "", "0", "", "", "", "done"], "it was to run steps"
+    assert _cells(script) == ["small", "", "job", "", "", "", "", "", "done"]
+    assert _cells(REPORT) == ["small", "", "job", "", "0", "", "", "", "done"], (
+        "it was to run steps"
+    )
+
+
+@pytest.mark.parametrize(
+    "program, told",
+    [
+        (ProgramRow(kind="script", name="/home/u/train.py"), "train.py"),
+        (ProgramRow(kind="script", name="package.train"), "package.train"),
+        (ProgramRow(kind="model", name="package.models.bert:step"), "bert:step"),
+        (ProgramRow(kind="graph", name="graphs/alexnet.json.gz"), "alexnet.json.gz"),
+    ],
+)
+def test_the_program_that_a_run_s_ranks_ran_is_named(program: ProgramRow, told: str) -> None:
+    assert _cells(REPORT.model_copy(update={"program": program}))[1] == told

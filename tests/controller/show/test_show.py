@@ -23,7 +23,7 @@ from placewire.controller.show.placements import (
 from placewire.controller.show.reports import steps_table
 from placewire.controller.show.steps import Step, Steps
 from placewire.controller.show.story import Show
-from placewire.job.contract.specification import Carried, Finished, StepDone, Validated
+from placewire.job.contract.specification import Finished, StepDone, Validated
 from placewire.optimizer.placement import Placement, Sent, Variant
 from tests.controller.plans import placement, plan
 
@@ -317,17 +317,6 @@ def test_what_a_script_prints_is_shown_whole_and_other_lines_say_that_they_are_c
     show.progress("b" * 91)
     whole, cut = out.getvalue().splitlines()[-2:]
     assert whole.endswith(" " + "a" * 90) and cut.endswith(" " + "b" * 89 + "…")
-
-
-def test_a_script_that_sends_nothing_any_more_is_told_of_while_it_runs() -> None:
-    show = Show()
-    out = show.console.file = io.StringIO()
-    sent = {70.0: 9 << 20, 130.0: 50 << 20, 190.0: (50 << 20) + 900, 200.0: (50 << 20) + 900}
-    found = []
-    for seconds, some in sent.items():
-        show.event(Carried(rank=1, seconds=seconds, sent_bytes={"a": some, "b": 0}))
-        found.append(out.getvalue().count("rank 1's server has sent next to nothing for 60 s"))
-    assert found == [0, 0, 1, 1], "once a minute, and not while it trains"
 
 
 def test_a_script_has_no_steps_that_it_ended_after() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -10,9 +11,11 @@ from placewire.agent.contract.capabilities import Capabilities
 from placewire.agent.contract.diagnosis import Diagnosis, Finding
 from placewire.agent.contract.messages import Hello
 from placewire.agent.contract.state import LeaseState, NicFacts
+from placewire.controller.own_lab import OwnLab
 from placewire.controller.show.findings import findings_table
 from placewire.controller.verify.diagnosis import (
     absent,
+    copied,
     of_a_lab,
     plan_findings,
     versions_and_clocks,
@@ -81,7 +84,8 @@ def test_a_setting_that_labs_raise_for_their_switches_is_no_finding_there() -> N
     buffer = Finding(
         severity="warning", what="is 212992", where="net.core.wmem_default", why="", remedy=""
     )
-    assert of_a_lab((buffer, absent("s1"))) == (absent("s1"),)
+    other = copied("s1", ("10.0.0.1", "10.0.0.2"))
+    assert of_a_lab((buffer, other), OwnLab("here", Path("/lab"))) == (other,)
 
 
 def test_what_servers_share_is_shown_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any, cast
 
 import pytest
@@ -44,18 +45,22 @@ async def watched(now: list[float], seconds: float, agents: ToldAgents) -> NicWa
     return watch
 
 
-def counting(now: list[float], silent: tuple[float, float] = (0.0, 0.0)) -> ToldAgents:
-    """Every NIC sends 1000 bytes a second, and receives 10. silent: s2 is between these times."""
+def counting(
+    now: list[float], silent: tuple[float, float] = (0.0, 0.0), anew: float = math.inf
+) -> ToldAgents:
+    """Every NIC sends 1000 bytes a second, and receives 10. silent: s2 is between these times.
+    anew: when every NIC is made anew, and counts from 0."""
 
     def answer(server: str, request: Any) -> Counters:
         if server == "s2" and silent[0] <= now[0] - 100.0 < silent[1]:
             raise AgentUnreachable([server])
+        counted = now[0] if now[0] < 100.0 + anew else now[0] - 100.0 - anew
         return Counters(
             counters=tuple(
                 InterfaceCounters(
                     interface=name,
-                    transmit_bytes=int(1000 * now[0]),
-                    receive_bytes=int(10 * now[0]),
+                    transmit_bytes=int(1000 * counted),
+                    receive_bytes=int(10 * counted),
                 )
                 for name in request.interfaces
             )
@@ -85,6 +90,11 @@ async def test_what_nics_sent_counts_from_the_first_sample_on(asleep: list[float
     assert sent.keys() == {(s, nic) for s in ("s1", "s2") for nic in ("nic0", "nic1")}
     assert sent["s1", "nic0"] == pytest.approx(5_000_000, rel=0.02)
     assert sent["s2", "nic0"] == pytest.approx(4_000_000, rel=0.02)
+
+
+async def test_a_nic_that_is_made_anew_counts_on(asleep: list[float]) -> None:
+    watch = await watched(asleep, 1_000.0, counting(asleep, anew=700.0))
+    assert watch.sent_bytes()["s1", "nic0"] == pytest.approx(1_000_000, rel=0.02)
 
 
 async def test_a_silent_server_has_no_part_in_a_sample(asleep: list[float]) -> None:

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from placewire.optimizer.capture import protocol
-from placewire.optimizer.capture.buckets import of_bucket, shares_of
+from placewire.optimizer.capture.buckets import of_bucket, only_bucket, shares_of
 from placewire.optimizer.capture.capture_options import CaptureOptions
 from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.partial_values import capture_part
-from placewire.optimizer.capture.protocol import TrainingStep, load_training_step
+from placewire.optimizer.capture.protocol import TrainingStep, bucket_of, load_training_step
 from placewire.optimizer.capture.step import capture, captured_from
 from placewire.optimizer.capture.updates import OptimizerChoice
 from tests.models import lengths
@@ -46,6 +46,22 @@ def test_all_buckets_are_of_the_same_state() -> None:
 def capture_alone(name: str) -> CapturedStep:
     step = of_bucket(load_training_step(MODEL, BATCH, SEED), name, MODEL)
     return captured_from(step, CaptureOptions(MODEL, BATCH, CHOICE, SEED))
+
+
+def test_batches_of_one_bucket_are_found_in_one_pass() -> None:
+    step, read = load_training_step(MODEL, BATCH, SEED), list[int]()
+
+    def batches(number: int) -> tuple[torch.Tensor, ...]:
+        read.append(number)
+        return step.batches(number)
+
+    only = only_bucket(replace(step, batches=batches), "5", MODEL)
+    own = [k for k in range(40) if bucket_of(step, step.batches(k)) == "5"]
+    for number in (0, 1, 2, 3, 1, 4):
+        given, expected = only.batches(number), step.batches(own[number])
+        assert all(map(torch.equal, given, expected))
+    again = [own[1]]
+    assert sorted(read) == sorted([*range(own[4] + 1), *again])
 
 
 def test_only_wanted_values_are_made_and_all_buckets_have_them() -> None:

@@ -1,0 +1,46 @@
+"""What a user is told to do about agents. On a server systemd runs the agent. A lab has no units:
+its agents' logs are in its folder, and its own commands make all of it anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from placewire.controller.few_names import few_names
+from placewire.controller.own_lab import OwnLab, own_lab
+
+AGENT_UNIT = "placewire-agent"
+
+
+def find_out_why(servers: Sequence[str]) -> str:
+    """Why the agents of these servers do not answer."""
+    if (lab := own_lab()) is not None:
+        return f"{look_into_logs(servers)}; where the agent has ended, {make_anew(lab)}"
+    return (
+        f"check that the agent runs there (`systemctl status {AGENT_UNIT}`) and reaches the "
+        "controller"
+    )
+
+
+def look_into_logs(servers: Sequence[str]) -> str:
+    if (lab := own_lab()) is not None:
+        logs = [str(lab.directory / server / "agent.log") for server in servers]
+        return f"look into {few_names(logs)}"
+    return f"look into the agent's log there: `journalctl -u {AGENT_UNIT}`"
+
+
+def restore_by_hand(servers: Sequence[str]) -> str:
+    """What a person must do on servers whose agent could not restore. The agent's daemon must be
+    stopped, because it keeps the state locked; systemd would restart one that was only killed."""
+    if (lab := own_lab()) is not None:
+        return f"{look_into_logs(servers)}; then {make_anew(lab)}"
+    return (
+        f"on {', '.join(servers)}, as root: `systemctl stop {AGENT_UNIT}`, then `agent restore`; "
+        f"`agent status` shows what is left; then `systemctl start {AGENT_UNIT}`"
+    )
+
+
+def make_anew(lab: OwnLab) -> str:
+    return (
+        f"`controller lab down {lab.name}` and then `controller lab up PLAN` make the lab anew, "
+        "without its history and logs"
+    )
