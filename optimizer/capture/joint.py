@@ -19,6 +19,7 @@ import torch
 from torch import fx
 
 from placewire.optimizer.capture.branches import with_conditionals
+from placewire.optimizer.capture.decompositions import attention_written_out, decompositions
 from placewire.optimizer.capture.errors import (
     CaptureError,
     one_line,
@@ -60,11 +61,16 @@ class JointGraph:
 
 
 def joint_graph(
-    module: torch.nn.Module, inputs: Tensors, where: str, autocast: Autocast | None = None
+    module: torch.nn.Module,
+    inputs: Tensors,
+    where: str,
+    autocast: Autocast | None = None,
+    decompose: bool = False,
 ) -> JointGraph:
     """Raises CaptureError, with the user's source line where torch gives one.
 
     autocast: the module runs under it; its casts become operators, as the module's own casts do.
+    decompose: into simpler operators (decompositions.py).
     Under torch.no_grad() the graph has a forward half alone.
     """
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
@@ -78,6 +84,7 @@ def joint_graph(
             noting_checkpoints(),
             keeping_own_functions(),
             refusing_scalers(where),
+            attention_written_out() if decompose else contextlib.nullcontext(),
             contextlib.ExitStack() as stack,
         ):
             # Nobody needs the Python source of intermediate graphs.
@@ -87,7 +94,9 @@ def joint_graph(
             exported = program.module(check_guards=False)
             _run_by_node(exported)
             metrics = metrics_apart(exported, program.call_spec.out_spec, where)
-            joint = aot_export_joint_with_descriptors(stack, exported, inputs)
+            joint = aot_export_joint_with_descriptors(
+                stack, exported, inputs, decompositions=decompositions() if decompose else None
+            )
     except CaptureError:
         raise
     except Exception as error:

@@ -187,8 +187,8 @@ class _Name(str):
 
 
 def _weight_bytes(node: fx.Node, placeable: PlaceableGraph, choice: OptimizerChoice) -> int:
-    """Returns the bytes of a parameter with its optimizer state (its gradient is an activation), of
-    a buffer, or of an input, which its rank holds until the step ends; 0 for other nodes."""
+    """Returns the bytes of a parameter with the optimizer state that its update holds (its gradient
+    is an activation), of a buffer, or of an input, which its rank holds until the step ends; 0 for other nodes."""
     if (buffer := placeable.buffers.get(node.name)) is not None:
         return buffer.nbytes
     if node.name in placeable.inputs:
@@ -196,7 +196,7 @@ def _weight_bytes(node: fx.Node, placeable: PlaceableGraph, choice: OptimizerCho
     parameter = placeable.parameters.get(node.name)
     if parameter is None:
         return 0
-    if node.name not in placeable.writers.values():
+    if node.name not in placeable.updated_by_modules:
         return parameter.nbytes
     own = placeable.choice_of(choice, node.name)
     return parameter.nbytes + own.state_bytes(parameter)

@@ -36,6 +36,7 @@ from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.capture.validation import validation_graph
 from placewire.optimizer.capture.variants import Autocast, Recompute
 from placewire.optimizer.capture.whole_batch import what_needs_the_whole_batch
+from placewire.optimizer.capture.written_out import refuse_what_is_not_written_out
 from placewire.optimizer.collector import collector_paused
 
 
@@ -105,18 +106,20 @@ def built_step(options: CaptureOptions) -> TrainingStep:
 def captured_from(step: TrainingStep, options: CaptureOptions) -> CapturedStep:
     """Captures the bucket of the step's example_inputs alone, where it has several."""
     where, accumulate, optimizer = options.model, options.accumulate, options.optimizer
+    if options.decompose:
+        refuse_what_is_not_written_out(optimizer)
     module = step.model if step.loss is None else ModelWithLoss(step.model, step.loss)
     refuse_what_does_not_split(step.example_inputs, options.batch, accumulate, where)
     count, inputs = len(step.example_inputs), split_batch(step.example_inputs, accumulate)
     example = inputs[:count]
     bucket = bucket_of(step, step.example_inputs) or ""
-    joint = joint_graph(module, example, where, options.autocast)
+    joint = joint_graph(module, example, where, options.autocast, options.decompose)
     refuse_what_cannot_run(joint, where)
     whole = what_needs_the_whole_batch(joint)
     note_layers(joint.graph, options.recompute, dependent(joint.graph, joint.tangents), where)
-    code = placeable(joint, optimizer, accumulate, count, options.shards)
+    code = placeable(joint, optimizer, accumulate, count, options.shards, options.decompose)
     evaluated = None
-    if step.validation is not None:
+    if step.validation is not None and not options.decompose:
         evaluated = validation_graph(module, example, code, where, options.autocast)
         code = replace(
             code,
@@ -141,6 +144,9 @@ def captured_from(step: TrainingStep, options: CaptureOptions) -> CapturedStep:
         "sources": source_digests(),
     }
     name = f"{where} batch {options.batch}"
+    if options.decompose:
+        notes |= {"decompose": True}
+        name += " decomposed"
     if bucket:
         notes |= {"bucket": bucket, "buckets": [*step.buckets]}
         name += f" bucket {bucket}"

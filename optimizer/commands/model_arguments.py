@@ -92,6 +92,22 @@ def add_model_arguments(
     )
 
 
+def add_research_arguments(parser: argparse.ArgumentParser) -> None:
+    """For graphs that are made to compare methods of placement, and that no job trains."""
+    research = parser.add_argument_group(
+        "for research",
+        "Graphs as papers on placement have them. Every command takes them; no job of "
+        "`controller apply` trains them.",
+    )
+    research.add_argument(
+        "--decompose",
+        action="store_true",
+        help="as core operators, with the update of each parameter (adam, adamw or sgd) written out "
+        "as elementary operators and its state as buffers: many tiny operators, about 40 for each "
+        "parameter",
+    )
+
+
 def _count_or_auto(text: str) -> int | str:
     try:
         return text if text == AUTO else positive(text)
@@ -190,6 +206,7 @@ def capture_options(options: argparse.Namespace, device_type: DeviceType = "cpu"
         device_type=device_type,
         shards=options.shards,
         recompute=options.recompute,
+        decompose=options.decompose,
     )
 
 

@@ -14,6 +14,7 @@ from placewire.optimizer.commands.arguments import EXIT_CODES, positive, seconds
 from placewire.optimizer.commands.model_arguments import (
     AUTO,
     add_model_arguments,
+    add_research_arguments,
     bucket_of,
     capture_options,
     each_admitted,
@@ -113,6 +114,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
         what="model to measure, like placewire.examples.models.mlp:training_step, or a graph file",
         complete=False,
     )
+    add_research_arguments(made)
     kept = made.add_mutually_exclusive_group()
     kept.add_argument("--cache", type=Path, help="folder of measured profiles")
     kept.add_argument(
@@ -201,10 +203,10 @@ def _refuse_mixed(parser: argparse.ArgumentParser, options: argparse.Namespace) 
             "and --small-batches, and give one number of micro-batches and of shards"
         )
     cut = options.accumulate, options.shards, options.recompute
-    if from_graph and cut != ([1], [1], "none"):
+    if from_graph and (cut != ([1], [1], "none") or options.decompose):
         parser.error(
-            f"{options.model} is a graph file, which is cut already: drop --accumulate, --shards "
-            "and --recompute"
+            f"{options.model} is a graph file, which is cut already: drop --accumulate, --shards, "
+            "--recompute and --decompose"
         )
     if options.recorded and (not from_graph or options.device or options.out is None):
         parser.error("--recorded is for a graph file, without --device, and needs --out")
