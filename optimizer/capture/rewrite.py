@@ -49,7 +49,8 @@ class PlaceableGraph:
     name which rows a parameter is, where it is not a whole one. members: by node name what a flat
     parameter is made of, which has no name itself. inputs: node name to position.
     writers: node name of each update or copy to the node name of what it writes. metrics: what is
-    reported beside the loss, by name.
+    reported beside the loss, by name. outputs: of a forward pass alone the nodes that it returns;
+    `loss` is then empty.
     """
 
     graph: fx.Graph
@@ -65,6 +66,7 @@ class PlaceableGraph:
     writers: Mapping[str, str]
     loss: str
     metrics: Mapping[str, str]
+    outputs: tuple[str, ...] = ()
 
     @cached_property
     def updated_by_modules(self) -> frozenset[str]:
@@ -107,7 +109,8 @@ def placeable(
     graph = joint.graph
     graph.erase_node(graph.output_node())
     joint = without_identity_views(joint)
-    recompute(graph, dependent(graph, joint.tangents))
+    if not joint.outputs:  # else nothing goes back
+        recompute(graph, dependent(graph, joint.tangents))
     made, constant_names = _constants_of_placeholders(joint, micro_batches, choice)
     constants = {**joint.constants, **made}
     if choice.scaler is not None:
@@ -144,13 +147,14 @@ def placeable(
     )
     buffers, copies = add_copies(joint)
     writers = {**updates, **copies}
+    outputs = tuple(node.name for node in joint.outputs)
     inputs = {}
     for position, node in joint.inputs.items():
         if node.users:
             if micro_batches == 1:
                 rename(node, "input", str(position))
             inputs[node.name] = position
-    drop_dead(graph, keep={joint.loss.name, *metrics.values(), *writers})
+    drop_dead(graph, keep={joint.loss.name, *outputs, *metrics.values(), *writers})
     read_constants = {node.target for node in graph.find_nodes(op="get_attr")}
     return PlaceableGraph(
         graph=graph,
@@ -167,8 +171,9 @@ def placeable(
         members={node: members[name] for node, name in parameters.items() if name in members},
         inputs=inputs,
         writers=writers,
-        loss=joint.loss.name,
+        loss="" if outputs else joint.loss.name,
         metrics=metrics,
+        outputs=outputs,
     )
 
 
@@ -184,6 +189,7 @@ def without_identity_views(joint: JointGraph) -> JointGraph:
         joint,
         loss=instead.get(joint.loss, joint.loss),
         metrics={k: instead.get(v, v) for k, v in joint.metrics.items()},
+        outputs=tuple(instead.get(v, v) for v in joint.outputs),
         gradients={k: instead.get(v, v) for k, v in joint.gradients.items()},
         new_buffers={k: instead.get(v, v) for k, v in joint.new_buffers.items()},
     )

@@ -68,14 +68,18 @@ def write_out(
 ) -> WrittenOut:
     """Appends to the graph. gradients: by name of the trained parameter. coefficient: of clipping.
     choice_of: from the name of a parameter to what it is updated by."""
-    buffers, new_buffers, values = dict[str, fx.Node](), dict[str, fx.Node](), {}
+    buffers, new_buffers, values = (
+        dict[str, fx.Node](),
+        dict[str, fx.Node](),
+        dict[str, torch.Tensor](),
+    )
     new = dict[str, fx.Node]()
     for name, gradient in gradients.items():
         choice = choice_of(name)
         one = _Update(name, joint.parameters[name], joint.values[name].detach(), choice)
-        if coefficient is not None:
-            gradient = one.call(aten.mul.Tensor, gradient, coefficient)
-        new[name] = one.sgd(gradient) if choice.name == "sgd" else one.adam(gradient)
+        clipped = coefficient and one.call(aten.mul.Tensor, gradient, coefficient)
+        taken = clipped or gradient
+        new[name] = one.sgd(taken) if choice.name == "sgd" else one.adam(taken)
         buffers |= one.buffers
         new_buffers |= one.new_buffers
         values |= one.values
@@ -106,7 +110,7 @@ class _Update:
         """As torch.optim.adam._single_tensor_adam. Returns the parameter's new value."""
         add, sub, mul, div = (op.Tensor for op in (aten.add, aten.sub, aten.mul, aten.div))
         parameter = self.parameter
-        step = self.call(add, self.state("step", torch.float32), self.scalar("one", torch.float32))
+        step = self.call(add, self.steps(), self.scalar("one", torch.float32))
         self.keep("step", step)
         if self.numbers["weight_decay"] and self.choice.name == "adamw":
             decay = self.call(mul, "lr", "weight_decay")
@@ -154,28 +158,39 @@ class _Update:
     def scalar(self, name: str, dtype: torch.dtype = torch.float64) -> fx.Node:
         """Returns the operator that makes the hyperparameter."""
         if (name, dtype) not in self.scalars:
-            options = {"dtype": dtype, "device": self.value.device}
-            target, graph = aten.scalar_tensor.default, self.parameter.graph
+            graph, device = self.parameter.graph, self.value.device
             node = graph.create_node(
-                "call_function", target, (float(self.numbers[name]),), options,
+                "call_function",
+                aten.scalar_tensor.default,
+                (float(self.numbers[name]),),
+                {"dtype": dtype, "device": device},
                 name=f"{name}_of_{self.name}".replace(".", "_"),
-            )  # fmt: skip
+            )
             with self.parameter.meta["val"].fake_mode:
-                node.meta["val"] = torch.empty((), **options)
+                node.meta["val"] = torch.empty((), dtype=dtype, device=device)
             self.scalars[name, dtype] = self._of_module(node)
         return self.scalars[name, dtype]
 
-    def state(self, key: str, dtype: torch.dtype | None = None) -> fx.Node:
-        """Returns the buffer that torch.optim calls by this key: a scalar of that type, or as the
-        parameter."""
-        name, like = self._buffer(key), self.parameter.meta["val"]
-        scalar = {"dtype": dtype, "device": self.value.device}
+    def state(self, key: str) -> fx.Node:
+        """Returns the buffer that torch.optim calls by this key, which is as the parameter."""
+        like = self.parameter.meta["val"]
+        with like.fake_mode:
+            traced = torch.empty_like(like)
+        return self._held(key, traced, torch.zeros_like(self.value))
+
+    def steps(self) -> fx.Node:
+        """Returns the buffer that counts steps, a float32 as in torch.optim."""
+        device = self.value.device
+        with self.parameter.meta["val"].fake_mode:
+            traced = torch.empty((), dtype=torch.float32, device=device)
+        return self._held("step", traced, torch.zeros((), dtype=torch.float32, device=device))
+
+    def _held(self, key: str, traced: torch.Tensor, value: torch.Tensor) -> fx.Node:
+        name = self._buffer(key)
         with self.parameter.graph.inserting_before(self.parameter):
             node = self.parameter.graph.placeholder(name.replace(".", "_"))
-        with like.fake_mode:
-            node.meta["val"] = torch.empty((), **scalar) if dtype else torch.empty_like(like)
-        self.values[name] = torch.zeros((), **scalar) if dtype else torch.zeros_like(self.value)
-        self.buffers[name] = self._of_module(node)
+        node.meta["val"] = traced
+        self.values[name], self.buffers[name] = value, self._of_module(node)
         return node
 
     def keep(self, key: str, value: fx.Node) -> None:

@@ -203,10 +203,11 @@ def _refuse_mixed(parser: argparse.ArgumentParser, options: argparse.Namespace) 
             "and --small-batches, and give one number of micro-batches and of shards"
         )
     cut = options.accumulate, options.shards, options.recompute
-    if from_graph and (cut != ([1], [1], "none") or options.decompose):
+    research = options.decompose or options.inference
+    if from_graph and (cut != ([1], [1], "none") or research):
         parser.error(
             f"{options.model} is a graph file, which is cut already: drop --accumulate, --shards, "
-            "--recompute and --decompose"
+            "--recompute, --decompose and --inference"
         )
     if options.recorded and (not from_graph or options.device or options.out is None):
         parser.error("--recorded is for a graph file, without --device, and needs --out")
@@ -309,8 +310,9 @@ def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
     if captured.validation is not None:
         captured.validation.batches(0)  # A wrong one is told before anything is changed.
     graph = captured.operators
-    whole = graph.notes["whole_batch"] or what_the_loss_needs(step, options.batch)
-    notes = {**graph.notes, "whole_batch": whole}
+    notes = {**graph.notes}
+    if not options.inference:  # which has no loss
+        notes["whole_batch"] = notes["whole_batch"] or what_the_loss_needs(step, options.batch)
     if options.steps is not None:
         notes["bucket_shares"] = shares_of(built, options.steps, sampling.MOST_COUNTED_STEPS)
     graph = replace(graph, notes=notes)

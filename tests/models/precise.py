@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from placewire.optimizer.capture.protocol import TrainingStep, Tensors
+from placewire.optimizer.capture.protocol import Tensors, TrainingStep
 from tests.models import small
 
 
