@@ -104,7 +104,7 @@ def add_research_arguments(parser: argparse.ArgumentParser) -> None:
         "--decompose",
         action="store_true",
         help="as core operators, with the update of each parameter (adam, adamw or sgd) written "
-        "out as elementary operators and its state as buffers: many tiny operators, with adamw 41 "
+        "out as elementary operators and its state as buffers: many tiny operators, with adamw 40 "
         "for each parameter",
     )
     research.add_argument(
