@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.joint import JointGraph
 from placewire.optimizer.capture.layout import Layout
 from placewire.optimizer.capture.micro_batches import unrolled
@@ -42,15 +43,14 @@ class PlaceableGraph:
     """graph: placeholders, get_attr (constants), call_function, and call_module for updates.
 
     constant_names: of constants that are buffers, the name in the exported module. parameters,
-    buffers: real values by node name. names: by node name the names of each of these
-    in the exported module, several where parameters are tied, and none where it is a part of the
-    optimizer's state. scaler: by node name what torch's
-    GradScaler calls a buffer that is its state, which has no name in the module. shards: by node
-    name which rows a parameter is, where it is not a whole one. members: by node name what a flat
-    parameter is made of, which has no name itself. inputs: node name to position.
-    writers: node name of each update or copy to the node name of what it writes. metrics: what is
-    reported beside the loss, by name. outputs: of a forward pass alone the nodes that it returns;
-    `loss` is then empty.
+    buffers: real values by node name. names: by node name the names of each of these in the
+    exported module, several where parameters are tied, and none where it is a part of the
+    optimizer's state. scaler: by node name what torch's GradScaler calls a buffer that is its
+    state, which has no name in the module. shards: by node name which rows a parameter is, where it
+    is not a whole one. members: by node name what a flat parameter is made of, which has no name
+    itself. inputs: node name to position. writers: node name of each update or copy to the node
+    name of what it writes. metrics: what is reported beside the loss, by name. outputs: of a
+    forward pass alone the nodes that it returns; `loss` is then empty.
     """
 
     graph: fx.Graph
@@ -104,11 +104,12 @@ def placeable(
 ) -> PlaceableGraph:
     """Rewrites joint.graph in place. joint: of one micro-batch, which has batch_tensors inputs;
     input k of micro-batch m gets position m * batch_tensors + k. shards: into how many a large
-    weight is cut, and how many replicas small ones have. written_out: updates
-    are elementary operators, and small weights stay apart. Raises CaptureError."""
+    weight is cut, and how many replicas small ones have. written_out: updates are elementary
+    operators, and small weights stay apart. Raises CaptureError."""
     graph = joint.graph
     graph.erase_node(graph.output_node())
     joint = without_identity_views(joint)
+    _refuse_what_is_only_passed_on(joint)
     if not joint.outputs:  # else nothing goes back
         recompute(graph, dependent(graph, joint.tangents))
     made, constant_names = _constants_of_placeholders(joint, micro_batches, choice)
@@ -193,6 +194,16 @@ def without_identity_views(joint: JointGraph) -> JointGraph:
         gradients={k: instead.get(v, v) for k, v in joint.gradients.items()},
         new_buffers={k: instead.get(v, v) for k, v in joint.new_buffers.items()},
     )
+
+
+def _refuse_what_is_only_passed_on(joint: JointGraph) -> None:
+    """Raises CaptureError where an output is computed by no operator."""
+    for number, node in enumerate(joint.outputs):
+        if node.op != "call_function":
+            raise CaptureError(
+                f"output {number} is {node.name} as it is, which the model only passes on: leave "
+                "it out of what the model returns"
+            )
 
 
 def _identical_ancestor(node: fx.Node) -> fx.Node | None:

@@ -68,11 +68,7 @@ def write_out(
 ) -> WrittenOut:
     """Appends to the graph. gradients: by name of the trained parameter. coefficient: of clipping.
     choice_of: from the name of a parameter to what it is updated by."""
-    buffers, new_buffers, values = (
-        dict[str, fx.Node](),
-        dict[str, fx.Node](),
-        dict[str, torch.Tensor](),
-    )
+    buffers, new_buffers, values = {**joint.buffers}, {**joint.new_buffers}, {**joint.values}
     new = dict[str, fx.Node]()
     for name, gradient in gradients.items():
         choice = choice_of(name)
@@ -83,13 +79,8 @@ def write_out(
         buffers |= one.buffers
         new_buffers |= one.new_buffers
         values |= one.values
-    written = replace(
-        joint,
-        buffers={**joint.buffers, **buffers},
-        new_buffers={**joint.new_buffers, **new_buffers},
-        values={**joint.values, **values},
-    )
-    return WrittenOut(written, new)
+    joint = replace(joint, buffers=buffers, new_buffers=new_buffers, values=values)
+    return WrittenOut(joint, new)
 
 
 class _Update:

@@ -32,6 +32,11 @@ class ReturnsNumber(Several):
         return {**super().forward(given), "count": 3}  # type: ignore[dict-item]
 
 
+class PassesOn(Several):
+    def forward(self, given: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {**super().forward(given), "given": given.detach()}
+
+
 class Nothing(Several):
     def forward(self, given: torch.Tensor) -> dict[str, torch.Tensor]:
         return {}
@@ -43,6 +48,10 @@ def several(batch: int, seed: int) -> TrainingStep:
 
 def returns_number(batch: int, seed: int) -> TrainingStep:
     return _step(ReturnsNumber(), batch, seed)
+
+
+def passes_on(batch: int, seed: int) -> TrainingStep:
+    return _step(PassesOn(), batch, seed)
 
 
 def returns_nothing(batch: int, seed: int) -> TrainingStep:

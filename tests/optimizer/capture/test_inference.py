@@ -101,6 +101,7 @@ def test_an_inference_is_decomposed_too() -> None:
         (SEVERAL, {"recompute": "all"}, "drop --recompute"),
         ("tests.models.inferred:returns_number", {}, "output 2 is 3, and no tensor"),
         ("tests.models.inferred:returns_nothing", {}, "returns no tensor"),
+        ("tests.models.inferred:passes_on", {}, "only passes on"),
     ],
 )
 def test_what_is_no_inference_is_refused(path: str, more: dict[str, Any], words: str) -> None:
