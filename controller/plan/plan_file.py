@@ -7,6 +7,7 @@ found and what would be accepted.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from placewire.controller.errors import PlanError
 from placewire.controller.plan.checks import mistakes_of
@@ -51,7 +52,21 @@ def parse_plan(document: object, file: str, base: Path, *, runs_job: bool = True
     try:
         plan = parsed(Plan, document)
     except DocumentError as error:
-        raise PlanError(file, error.mistakes) from error
+        mistakes = [_with_reason(where, what, document) for where, what in error.mistakes]
+        raise PlanError(file, mistakes) from error
     if mistakes := list(mistakes_of(plan, base, runs_job=runs_job)):
         raise PlanError(file, mistakes)
     return plan
+
+
+def _with_reason(where: str, what: str, document: dict[Any, Any]) -> tuple[str, str]:
+    """Says of a graph that is given to a job that trains why there is no such key."""
+    job = document.get("job")
+    if where == "job.graph" and isinstance(job, dict) and job.get("kind") == "placed":
+        what = (
+            "a placed job trains the model that it names, whose step the servers capture "
+            "themselves: it takes no graph file, least of all a decomposed one or that of an "
+            "inference; name the model in job.model, or give kind: replay, which runs any graph "
+            "and trains nothing"
+        )
+    return where, what

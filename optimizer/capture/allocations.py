@@ -103,13 +103,15 @@ def workspace_bytes(captured: CapturedStep, peaks: Mapping[str, int]) -> IntArra
     """Returns int64[n]: the most that each operator allocated beyond what it leaves according to
     the graph; 0 for an operator without a peak."""
     graph = captured.operators
+    # Operators that compute hold nothing during the whole step but outputs.
+    leaves = graph.activation_bytes + graph.weight_bytes
     found = np.zeros(graph.operator_count, dtype=np.int64)
     for identifier, peak in peaks.items():
         i = graph.index_of[identifier]
-        left = int(graph.activation_bytes[i])
+        left = int(leaves[i])
         if identifier not in captured.layouts:  # a tuple, whose items count their own
             users = captured.nodes[identifier].users
-            left = sum(int(graph.activation_bytes[graph.index_of[user.name]]) for user in users)
+            left = sum(int(leaves[graph.index_of[user.name]]) for user in users)
         found[i] = max(0, peak - left)
     return found
 

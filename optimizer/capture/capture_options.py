@@ -21,6 +21,9 @@ class CaptureOptions:
     shards       into how many a large weight is cut by rows
     recompute    which layers are computed again in the backward half, beside what the model wraps
                  in torch.utils.checkpoint
+    decompose    the step is captured as core operators, with the optimizer's update written out
+    inference    the forward pass in evaluation mode alone, whose outputs are the model's, before
+                 the loss
     bucket       the only bucket that is captured, whose batches alone are then read; None: all
     """
 
@@ -34,4 +37,6 @@ class CaptureOptions:
     device_type: DeviceType = "cpu"
     shards: int = 1
     recompute: Recompute = "none"
+    decompose: bool = False
+    inference: bool = False
     bucket: str | None = None

@@ -66,7 +66,7 @@ class CapturedStep:
 
     @property
     def loss(self) -> str:
-        """The operator whose tensor is the loss."""
+        """The operator whose tensor is the loss; empty where the step is a forward pass alone."""
         return self.code.loss
 
     @property

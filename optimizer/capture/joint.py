@@ -19,6 +19,7 @@ import torch
 from torch import fx
 
 from placewire.optimizer.capture.branches import with_conditionals
+from placewire.optimizer.capture.decompositions import attention_written_out, decompositions
 from placewire.optimizer.capture.errors import (
     CaptureError,
     one_line,
@@ -43,7 +44,8 @@ class JointGraph:
     Keys are names in the module (`model.0.weight`), or positions of inputs. The graph is
     functional: gradients and new buffer values are results, nothing is written in place. parameters
     are in the module's order. values: the real parameters and buffers; tied parameters are one
-    object under two names. metrics: by the names that the model gives them.
+    object under two names. metrics: by the names that the model gives them. outputs: what
+    a module returns that computes no loss; `loss` is then the first of them.
     """
 
     graph: fx.Graph
@@ -57,14 +59,22 @@ class JointGraph:
     metrics: Mapping[str, fx.Node]
     gradients: Mapping[str, fx.Node]
     new_buffers: Mapping[str, fx.Node]
+    outputs: tuple[fx.Node, ...] = ()
 
 
 def joint_graph(
-    module: torch.nn.Module, inputs: Tensors, where: str, autocast: Autocast | None = None
+    module: torch.nn.Module,
+    inputs: Tensors,
+    where: str,
+    autocast: Autocast | None = None,
+    decompose: bool = False,
+    any_result: bool = False,
 ) -> JointGraph:
     """Raises CaptureError, with the user's source line where torch gives one.
 
     autocast: the module runs under it; its casts become operators, as the module's own casts do.
+    decompose: into simpler operators (decompositions.py). any_result: what the module returns is
+    no loss, but any number of tensors of any shape.
     Under torch.no_grad() the graph has a forward half alone.
     """
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
@@ -78,6 +88,7 @@ def joint_graph(
             noting_checkpoints(),
             keeping_own_functions(),
             refusing_scalers(where),
+            attention_written_out() if decompose else contextlib.nullcontext(),
             contextlib.ExitStack() as stack,
         ):
             # Nobody needs the Python source of intermediate graphs.
@@ -86,8 +97,11 @@ def joint_graph(
                 program = torch.export.export(whole, inputs, strict=False)
             exported = program.module(check_guards=False)
             _run_by_node(exported)
-            metrics = metrics_apart(exported, program.call_spec.out_spec, where)
-            joint = aot_export_joint_with_descriptors(stack, exported, inputs)
+            form = program.call_spec.out_spec
+            metrics = None if any_result else metrics_apart(exported, form, where)
+            joint = aot_export_joint_with_descriptors(
+                stack, exported, inputs, decompositions=decompositions() if decompose else None
+            )
     except CaptureError:
         raise
     except Exception as error:
@@ -131,11 +145,11 @@ def _with_roles(
     values: Mapping[str, torch.Tensor],
     prefix: str,
     order: Sequence[str],
-    metrics: Sequence[str],
+    metrics: Sequence[str] | None,
     where: str,
 ) -> JointGraph:
     """prefix: what exported names have before the module's own. order: that of the parameters.
-    metrics: the names of the results behind the loss."""
+    metrics: the names of the results behind the loss; None where no result is a loss."""
     from torch._functorch._aot_autograd import descriptors as d
 
     def named(role: Any) -> str:
@@ -182,8 +196,9 @@ def _with_roles(
             and isinstance(role.grad_of, d.ParamAOTInput)
         ):
             gradients[named(role.grad_of)] = value
-    loss, *others = returned
-    named_metrics = dict(zip(metrics, others, strict=True))
+    outputs = _tensors(returned, where) if metrics is None else ()
+    loss, *others = outputs[:1] or returned
+    named_metrics = dict(zip(metrics or (), others, strict=True))
     refuse_no_scalar(named_metrics, where)
     read = {str(node.target) for node in module.graph.find_nodes(op="get_attr") if node.users}
     return JointGraph(
@@ -194,11 +209,24 @@ def _with_roles(
         buffers=buffers,
         inputs=inputs,
         tangents=tuple(tangents),
-        loss=_scalar_loss(loss, gradients, where),
+        loss=loss if outputs else _scalar_loss(loss, gradients, where),
         metrics=named_metrics,
         gradients=gradients,
         new_buffers=new_buffers,
+        outputs=outputs,
     )
+
+
+def _tensors(returned: Sequence[Any], where: str) -> tuple[fx.Node, ...]:
+    for number, one in enumerate(returned):
+        if not isinstance(one, fx.Node):
+            raise CaptureError(
+                f"{where}: output {number} is {one!r}, and no tensor: it would be the same for "
+                "every batch; leave it out"
+            )
+    if not returned:
+        raise CaptureError(f"{where}: the model returns no tensor")
+    return tuple(returned)
 
 
 def _scalar_loss(loss: Any, gradients: Mapping[str, fx.Node], where: str) -> fx.Node:

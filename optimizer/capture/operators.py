@@ -121,6 +121,7 @@ def operator_graph(
 ) -> OperatorGraph:
     """Returns the graph without times. root: the prefix that the names of modules lack."""
     groups = _colocation(placeable, analysis)
+    kept = frozenset(storage_of(analysis.by_name[name]) for name in placeable.outputs)
     costs = {node.name: node_cost(node, placeable, choice) for node in analysis.nodes}
     rows = [
         OperatorRow(
@@ -128,8 +129,9 @@ def operator_graph(
             type=operator_type(node, placeable),
             seconds={},
             signature=_signature(node, placeable, analysis, choice),
-            weight_bytes=_weight_bytes(node, placeable, choice),
-            activation_bytes=_activation_bytes(node, analysis),
+            weight_bytes=_weight_bytes(node, placeable, choice)
+            + _output_bytes(node, analysis, kept),
+            activation_bytes=_activation_bytes(node, analysis, kept),
             workspace_bytes=_workspace_bytes(node, placeable, choice),
             flops=costs[node.name].flops,
             traffic_bytes=costs[node.name].traffic_bytes,
@@ -187,8 +189,9 @@ class _Name(str):
 
 
 def _weight_bytes(node: fx.Node, placeable: PlaceableGraph, choice: OptimizerChoice) -> int:
-    """Returns the bytes of a parameter with its optimizer state (its gradient is an activation), of
-    a buffer, or of an input, which its rank holds until the step ends; 0 for other nodes."""
+    """Returns the bytes of a parameter, with the optimizer state that its update holds (its
+    gradient is an activation), of a buffer, or of an input, which its rank holds until the step
+    ends; 0 for other nodes."""
     if (buffer := placeable.buffers.get(node.name)) is not None:
         return buffer.nbytes
     if node.name in placeable.inputs:
@@ -196,14 +199,24 @@ def _weight_bytes(node: fx.Node, placeable: PlaceableGraph, choice: OptimizerCho
     parameter = placeable.parameters.get(node.name)
     if parameter is None:
         return 0
-    if node.name not in placeable.writers.values():
+    if node.name not in placeable.updated_by_modules:
         return parameter.nbytes
     own = placeable.choice_of(choice, node.name)
     return parameter.nbytes + own.state_bytes(parameter)
 
 
-def _activation_bytes(node: fx.Node, analysis: Analysis) -> int:
+def _activation_bytes(node: fx.Node, analysis: Analysis, kept: frozenset[Hashable]) -> int:
     """Returns the whole storage that the operator allocates; items of a tuple count their own."""
+    return 0 if storage_of(node) in kept else _allocated_bytes(node, analysis)
+
+
+def _output_bytes(node: fx.Node, analysis: Analysis, kept: frozenset[Hashable]) -> int:
+    """Returns what the operator allocates of the memory of outputs, which its rank holds until the
+    step ends. kept: this memory."""
+    return _allocated_bytes(node, analysis) if storage_of(node) in kept else 0
+
+
+def _allocated_bytes(node: fx.Node, analysis: Analysis) -> int:
     if node.op == "placeholder" or node.name not in analysis.fresh:
         return 0
     return int(node.meta["val"].untyped_storage().nbytes())

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import fx
 
+from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.joint import JointGraph
 from placewire.optimizer.capture.layout import Layout
 from placewire.optimizer.capture.micro_batches import unrolled
@@ -27,6 +29,7 @@ from placewire.optimizer.capture.shards import Shard, with_shards
 from placewire.optimizer.capture.small_weights import Member, replica_name, with_small_weights
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.capture.writers import add_copies, add_updates, merge_ties
+from placewire.optimizer.capture.written_out import is_state
 
 aten = torch.ops.aten
 
@@ -40,13 +43,14 @@ class PlaceableGraph:
     """graph: placeholders, get_attr (constants), call_function, and call_module for updates.
 
     constant_names: of constants that are buffers, the name in the exported module. parameters,
-    buffers: real values by node name. names: by node name the names of each of these
-    in the exported module, several where parameters are tied. scaler: by node name what torch's
-    GradScaler calls a buffer that is its state, which has no name in the module. shards: by node
-    name which rows a parameter is, where it is not a whole one. members: by node name what a flat
-    parameter is made of, which has no name itself. inputs: node name to position.
-    writers: node name of each update or copy to the node name of what it writes. metrics: what is
-    reported beside the loss, by name.
+    buffers: real values by node name. names: by node name the names of each of these in the
+    exported module, several where parameters are tied, and none where it is a part of the
+    optimizer's state. scaler: by node name what torch's GradScaler calls a buffer that is its
+    state, which has no name in the module. shards: by node name which rows a parameter is, where it
+    is not a whole one. members: by node name what a flat parameter is made of, which has no name
+    itself. inputs: node name to position. writers: node name of each update or copy to the node
+    name of what it writes. metrics: what is reported beside the loss, by name. outputs: of a
+    forward pass alone the nodes that it returns; `loss` is then empty.
     """
 
     graph: fx.Graph
@@ -62,6 +66,13 @@ class PlaceableGraph:
     writers: Mapping[str, str]
     loss: str
     metrics: Mapping[str, str]
+    outputs: tuple[str, ...] = ()
+
+    @cached_property
+    def updated_by_modules(self) -> frozenset[str]:
+        """The parameters whose update is one operator, which holds the optimizer's state."""
+        modules = self.graph.find_nodes(op="call_module")
+        return frozenset(self.writers[node.name] for node in modules)
 
     @property
     def trained(self) -> Sequence[str]:
@@ -84,15 +95,23 @@ class PlaceableGraph:
 
 
 def placeable(
-    joint: JointGraph, choice: OptimizerChoice, micro_batches: int, batch_tensors: int, shards: int
+    joint: JointGraph,
+    choice: OptimizerChoice,
+    micro_batches: int,
+    batch_tensors: int,
+    shards: int,
+    written_out: bool = False,
 ) -> PlaceableGraph:
     """Rewrites joint.graph in place. joint: of one micro-batch, which has batch_tensors inputs;
     input k of micro-batch m gets position m * batch_tensors + k. shards: into how many a large
-    weight is cut, and how many replicas small ones have. Raises CaptureError."""
+    weight is cut, and how many replicas small ones have. written_out: updates are elementary
+    operators, and small weights stay apart. Raises CaptureError."""
     graph = joint.graph
     graph.erase_node(graph.output_node())
     joint = without_identity_views(joint)
-    recompute(graph, dependent(graph, joint.tangents))
+    _refuse_what_is_only_passed_on(joint)
+    if not joint.outputs:  # else nothing goes back
+        recompute(graph, dependent(graph, joint.tangents))
     made, constant_names = _constants_of_placeholders(joint, micro_batches, choice)
     constants = {**joint.constants, **made}
     if choice.scaler is not None:
@@ -105,7 +124,7 @@ def placeable(
     names |= {name: names.get(shard.name, (shard.name,)) for name, shard in cut.items()}
     members: dict[str, tuple[Member, ...]] = {}
     if micro_batches > 1:
-        count = min(shards, micro_batches)
+        count = 1 if written_out else min(shards, micro_batches)
         joint, flat = with_small_weights(joint, names, count, choice)
         joint = with_own_running_averages(joint)
         replicas = {name: [replica_name(name, r) for r in range(count)] for name in flat}
@@ -120,16 +139,23 @@ def placeable(
     if micro_batches == 1:
         for name, node in joint.metrics.items():
             rename(node, "metric", name)
-    joint, parameters, updates, metrics = add_updates(joint, choice)
+
+    def choice_of(name: str) -> OptimizerChoice:
+        return choice.of_parameter(names.get(name, (name,)))
+
+    joint, parameters, updates, metrics = add_updates(
+        joint, choice, choice_of if written_out else None
+    )
     buffers, copies = add_copies(joint)
     writers = {**updates, **copies}
+    outputs = tuple(node.name for node in joint.outputs)
     inputs = {}
     for position, node in joint.inputs.items():
         if node.users:
             if micro_batches == 1:
                 rename(node, "input", str(position))
             inputs[node.name] = position
-    drop_dead(graph, keep={joint.loss.name, *metrics.values(), *writers})
+    drop_dead(graph, keep={joint.loss.name, *outputs, *metrics.values(), *writers})
     read_constants = {node.target for node in graph.find_nodes(op="get_attr")}
     return PlaceableGraph(
         graph=graph,
@@ -137,14 +163,18 @@ def placeable(
         constant_names={k: v for k, v in constant_names.items() if k in read_constants},
         parameters={node: joint.values[name].detach() for node, name in parameters.items()},
         buffers={node: joint.values[name].detach() for node, name in buffers.items()},
-        names={n: names.get(name, (name,)) for n, name in {**parameters, **buffers}.items()},
+        names={
+            n: () if is_state(name) else names.get(name, (name,))
+            for n, name in {**parameters, **buffers}.items()
+        },
         scaler={node: SAVED_AS[name] for node, name in buffers.items() if name in SAVED_AS},
         shards={node: cut[name] for node, name in parameters.items() if name in cut},
         members={node: members[name] for node, name in parameters.items() if name in members},
         inputs=inputs,
         writers=writers,
-        loss=joint.loss.name,
+        loss="" if outputs else joint.loss.name,
         metrics=metrics,
+        outputs=outputs,
     )
 
 
@@ -160,9 +190,20 @@ def without_identity_views(joint: JointGraph) -> JointGraph:
         joint,
         loss=instead.get(joint.loss, joint.loss),
         metrics={k: instead.get(v, v) for k, v in joint.metrics.items()},
+        outputs=tuple(instead.get(v, v) for v in joint.outputs),
         gradients={k: instead.get(v, v) for k, v in joint.gradients.items()},
         new_buffers={k: instead.get(v, v) for k, v in joint.new_buffers.items()},
     )
+
+
+def _refuse_what_is_only_passed_on(joint: JointGraph) -> None:
+    """Raises CaptureError where an output is computed by no operator."""
+    for number, node in enumerate(joint.outputs):
+        if node.op != "call_function":
+            raise CaptureError(
+                f"output {number} is {node.name} as it is, which the model only passes on: leave "
+                "it out of what the model returns"
+            )
 
 
 def _identical_ancestor(node: fx.Node) -> fx.Node | None:

@@ -10,6 +10,11 @@ from placewire.optimizer.capture.buckets import of_bucket, only_bucket, with_buc
 from placewire.optimizer.capture.capture_options import CaptureOptions
 from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.errors import CaptureError
+from placewire.optimizer.capture.inference import (
+    forward_alone,
+    inference_graph,
+    refuse_what_is_of_training,
+)
 from placewire.optimizer.capture.joint import joint_graph
 from placewire.optimizer.capture.micro_batches import (
     refuse_what_does_not_split,
@@ -36,6 +41,7 @@ from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.capture.validation import validation_graph
 from placewire.optimizer.capture.variants import Autocast, Recompute
 from placewire.optimizer.capture.whole_batch import what_needs_the_whole_batch
+from placewire.optimizer.capture.written_out import refuse_what_is_not_written_out
 from placewire.optimizer.collector import collector_paused
 
 
@@ -104,19 +110,27 @@ def built_step(options: CaptureOptions) -> TrainingStep:
 @collector_paused()
 def captured_from(step: TrainingStep, options: CaptureOptions) -> CapturedStep:
     """Captures the bucket of the step's example_inputs alone, where it has several."""
+    if options.inference:
+        refuse_what_is_of_training(options)
+        step = forward_alone(step)
+    elif options.decompose:
+        refuse_what_is_not_written_out(options.optimizer)
     where, accumulate, optimizer = options.model, options.accumulate, options.optimizer
     module = step.model if step.loss is None else ModelWithLoss(step.model, step.loss)
     refuse_what_does_not_split(step.example_inputs, options.batch, accumulate, where)
     count, inputs = len(step.example_inputs), split_batch(step.example_inputs, accumulate)
     example = inputs[:count]
     bucket = bucket_of(step, step.example_inputs) or ""
-    joint = joint_graph(module, example, where, options.autocast)
+    if options.inference:
+        joint = inference_graph(module, example, where, options)
+    else:
+        joint = joint_graph(module, example, where, options.autocast, options.decompose)
     refuse_what_cannot_run(joint, where)
     whole = what_needs_the_whole_batch(joint)
     note_layers(joint.graph, options.recompute, dependent(joint.graph, joint.tangents), where)
-    code = placeable(joint, optimizer, accumulate, count, options.shards)
+    code = placeable(joint, optimizer, accumulate, count, options.shards, options.decompose)
     evaluated = None
-    if step.validation is not None:
+    if step.validation is not None and not options.decompose:
         evaluated = validation_graph(module, example, code, where, options.autocast)
         code = replace(
             code,
@@ -141,6 +155,13 @@ def captured_from(step: TrainingStep, options: CaptureOptions) -> CapturedStep:
         "sources": source_digests(),
     }
     name = f"{where} batch {options.batch}"
+    if options.inference:
+        del notes["loss"], notes["optimizer"]
+        notes |= {"inference": True, "outputs": [*code.outputs]}
+        name += " inference"
+    if options.decompose:
+        notes |= {"decompose": True}
+        name += " decomposed"
     if bucket:
         notes |= {"bucket": bucket, "buckets": [*step.buckets]}
         name += f" bucket {bucket}"

@@ -5,7 +5,7 @@ Tied parameters (one object under several names) become one parameter whose grad
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 
 import torch
@@ -17,6 +17,7 @@ from placewire.optimizer.capture.joint import JointGraph
 from placewire.optimizer.capture.nodes import in_layout_of, rename
 from placewire.optimizer.capture.scaling import unscale
 from placewire.optimizer.capture.updates import OptimizerChoice
+from placewire.optimizer.capture.written_out import write_out
 
 aten = torch.ops.aten
 
@@ -54,10 +55,13 @@ def sum_of(graph: fx.Graph, parts: list[fx.Node]) -> fx.Node:
 
 
 def add_updates(
-    joint: JointGraph, choice: OptimizerChoice
+    joint: JointGraph,
+    choice: OptimizerChoice,
+    choice_of: Callable[[str], OptimizerChoice] | None = None,
 ) -> tuple[JointGraph, Names, Names, Names]:
     """Returns (the graph, node names to parameters, updates to the nodes that they write, metrics
-    to nodes), without parameters that the step does not use. Raises CaptureError.
+    to nodes), without parameters that the step does not use. choice_of: where updates are written
+    out as operators, from the name of a parameter to its choice. Raises CaptureError.
 
     Gradients get the strides of their parameters, as in `.grad`: the fused optimizers go through
     the memory of both, and a norm's last bit depends on the order.
@@ -84,6 +88,13 @@ def add_updates(
         own[GRADIENT_NORM] = norm
     _refuse_same_names(joint.metrics, own)
     metrics = {name: node.name for name, node in (*joint.metrics.items(), *own.items())}
+    if choice_of is not None:
+        written = write_out(joint, gradients, operands.get("coefficient"), choice_of)
+        for name, new in written.new.items():
+            copy = _copy_into(trained[name], new)
+            rename(copy, "update", name)
+            writers[copy.name] = trained[name].name
+        return written.joint, held, writers, metrics
     for name, node in trained.items():
         taken = (node, gradients[name])
         update = graph.create_node("call_module", "update", taken, {**operands})
@@ -115,8 +126,13 @@ def add_copies(joint: JointGraph) -> tuple[Names, Names]:
         rename(node, "buffer", name)
         held[node.name] = name
         if new is not None:
-            copy = joint.graph.call_function(aten.copy_.default, (node, new))
-            copy.meta["val"] = None
+            copy = _copy_into(node, new)
             rename(copy, "copy", name)
             writers[copy.name] = node.name
     return held, writers
+
+
+def _copy_into(node: fx.Node, new: fx.Node) -> fx.Node:
+    copy = node.graph.call_function(aten.copy_.default, (node, new))
+    copy.meta["val"] = None
+    return copy

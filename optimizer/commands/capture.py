@@ -8,6 +8,7 @@ import sys
 from placewire.optimizer.commands.arguments import EXIT_CODES
 from placewire.optimizer.commands.model_arguments import (
     add_model_arguments,
+    add_research_arguments,
     bucket_of,
     capture_options,
     each_admitted,
@@ -24,6 +25,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
         epilog=EXIT_CODES,
     )
     add_model_arguments(made)
+    add_research_arguments(made)
     return made
 
 

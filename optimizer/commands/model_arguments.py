@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from placewire.optimizer.graph.operator_graph import OperatorGraph
 
 AUTO = "auto"
+_NO_OPTIMIZER = "{}"
 # More micro-batches make operators slower, and pipelines of this many lose little to their ends.
 _ADMITTED = (1, 2, 4, 8, 16)
 
@@ -38,7 +39,7 @@ def add_model_arguments(
     parser.add_argument("--batch", type=positive, required=complete, help="samples in one step")
     parser.add_argument(
         "--optimizer",
-        default="{}",
+        default=_NO_OPTIMIZER,
         help='JSON; default: {"name": "adamw", "lr": 0.001, "options": {}}',
     )
     each = "; of several numbers each gets a graph file" if several else ""
@@ -89,6 +90,28 @@ def add_model_arguments(
         type=output_file,
         required=complete,
         help="graph file to write; gzip where it ends in .gz",
+    )
+
+
+def add_research_arguments(parser: argparse.ArgumentParser) -> None:
+    """For graphs that are made to compare methods of placement, and that no job trains."""
+    research = parser.add_argument_group(
+        "for research",
+        "Graphs as papers on placement have them. Every command takes them; no job of "
+        "`controller apply` trains them.",
+    )
+    research.add_argument(
+        "--decompose",
+        action="store_true",
+        help="as core operators, with the update of each parameter (adam, adamw or sgd) written "
+        "out as elementary operators and its state as buffers: many tiny operators, with adamw 40 "
+        "for each parameter",
+    )
+    research.add_argument(
+        "--inference",
+        action="store_true",
+        help="the forward pass alone, in evaluation mode: no loss, no gradients, no update; what "
+        "the model returns is computed and kept",
     )
 
 
@@ -174,7 +197,9 @@ def capture_options(options: argparse.Namespace, device_type: DeviceType = "cpu"
     from placewire.optimizer.capture.capture_options import CaptureOptions
 
     optimizer = parse_optimizer(options.optimizer)
-    if options.autocast == "fp16" and optimizer.scaler is None:
+    if options.inference and options.optimizer != _NO_OPTIMIZER:
+        raise CaptureError("--inference has no update: drop --optimizer")
+    if options.autocast == "fp16" and optimizer.scaler is None and not options.inference:
         raise CaptureError(
             "--autocast fp16: small gradients vanish where the loss is not scaled, and a plan "
             "without a scaler is refused; give --optimizer '{\"scaler\": {}}', or --autocast bf16, "
@@ -190,6 +215,8 @@ def capture_options(options: argparse.Namespace, device_type: DeviceType = "cpu"
         device_type=device_type,
         shards=options.shards,
         recompute=options.recompute,
+        decompose=options.decompose,
+        inference=options.inference,
     )
 
 

@@ -14,6 +14,7 @@ from placewire.optimizer.commands.arguments import EXIT_CODES, positive, seconds
 from placewire.optimizer.commands.model_arguments import (
     AUTO,
     add_model_arguments,
+    add_research_arguments,
     bucket_of,
     capture_options,
     each_admitted,
@@ -113,6 +114,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
         what="model to measure, like placewire.examples.models.mlp:training_step, or a graph file",
         complete=False,
     )
+    add_research_arguments(made)
     kept = made.add_mutually_exclusive_group()
     kept.add_argument("--cache", type=Path, help="folder of measured profiles")
     kept.add_argument(
@@ -201,10 +203,11 @@ def _refuse_mixed(parser: argparse.ArgumentParser, options: argparse.Namespace) 
             "and --small-batches, and give one number of micro-batches and of shards"
         )
     cut = options.accumulate, options.shards, options.recompute
-    if from_graph and cut != ([1], [1], "none"):
+    research = options.decompose or options.inference
+    if from_graph and (cut != ([1], [1], "none") or research):
         parser.error(
-            f"{options.model} is a graph file, which is cut already: drop --accumulate, --shards "
-            "and --recompute"
+            f"{options.model} is a graph file, which is cut already: drop --accumulate, --shards, "
+            "--recompute, --decompose and --inference"
         )
     if options.recorded and (not from_graph or options.device or options.out is None):
         parser.error("--recorded is for a graph file, without --device, and needs --out")
@@ -307,8 +310,9 @@ def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
     if captured.validation is not None:
         captured.validation.batches(0)  # A wrong one is told before anything is changed.
     graph = captured.operators
-    whole = graph.notes["whole_batch"] or what_the_loss_needs(step, options.batch)
-    notes = {**graph.notes, "whole_batch": whole}
+    notes = {**graph.notes}
+    if not options.inference:  # which has no loss
+        notes["whole_batch"] = notes["whole_batch"] or what_the_loss_needs(step, options.batch)
     if options.steps is not None:
         notes["bucket_shares"] = shares_of(built, options.steps, sampling.MOST_COUNTED_STEPS)
     graph = replace(graph, notes=notes)

@@ -59,11 +59,18 @@ def _replicated(
     for graph in graphs:
         try:
             parts = step_parts(graph)
-            found += [step(parts, cluster) for step in (ddp_step, fsdp_step)]
+            found.append(ddp_step(parts, cluster))
+            if not graph.notes.get("decompose"):
+                found.append(fsdp_step(parts, cluster))
         except ValueError as error:
             why = str(error)
     if not found:
         tell(f"ddp and fsdp are left out: {why}")
+    elif all(step.name == "ddp" for step in found):
+        tell(
+            "fsdp is left out: in a decomposed step many operators update a parameter, and which "
+            "of them a device runs on its shard alone the graph does not say"
+        )
     return found
 
 

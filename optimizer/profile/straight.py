@@ -58,14 +58,14 @@ class StraightStep:
         batch = self.captured.batches(step)
         return tuple(batch[position] for position in self.captured.code.inputs.values())
 
-    def run(self, inputs: Tensors) -> torch.Tensor:
-        """Runs one step without clocks. Returns its loss."""
+    def run(self, inputs: Tensors) -> Any:
+        """Runs one step without clocks. Returns its loss; of an inference the tuple of outputs."""
         with torch.no_grad():
             begun = time.perf_counter()
-            loss: torch.Tensor = self.module(*inputs)
+            result = self.module(*inputs)
             self._issue_seconds = time.perf_counter() - begun
             self._wait()
-        return loss
+        return result
 
     def run_clocked(self, inputs: Tensors) -> list[float]:
         """Runs one step. Returns the seconds of each operator of `clocked`."""
@@ -103,7 +103,8 @@ class StraightStep:
                 self._stepped.extend(execution.stepped)
                 values[node.name] = execution.write(node, graph, root, operand)
                 ends[values[node.name].name] = node.name
-        graph.output(values[captured.loss])
+        outputs = captured.code.outputs
+        graph.output(tuple(values[o] for o in outputs) if outputs else values[captured.loss])
         return graph, ends
 
 

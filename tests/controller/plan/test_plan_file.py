@@ -83,6 +83,11 @@ MISTAKES = {
     "launch key": (_set("launch", to={"kind": "ssh", "key": "/no"}), "launch.key", "no file"),
     "key of nobody": (_set("launch", to={"kind": "ssh", "key": "~no-one/k"}), "launch.key", "no"),
     "launch workdir": (_relative_workdir_on_servers, "job.workdir", "no absolute path"),
+    "graph of a job that trains": (
+        _set("job", "graph", to="inference.json.gz"),
+        "job.graph",
+        "give kind: replay, which runs any graph",
+    ),
     "unknown key": (_set("network", "sharring", to=1), "network.sharring", "sharing, floor"),
     "unknown nic key": (_set(*NIC, "speed", to=1), "cluster.servers[1].nics[0].speed", "rate"),
     "missing": (_drop(*NIC, "rail"), "cluster.servers[1].nics[0].rail", "missing"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from functools import cache
 
-from placewire.optimizer.capture.step import capture
+from placewire.optimizer.capture.capture_options import CaptureOptions
+from placewire.optimizer.capture.step import captured_step
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.graph.operator_graph import (
@@ -97,13 +98,21 @@ def chain(
 
 @cache
 def captured(
-    model: str, parts: int, clip_norm: float | None = None, shards: int = 1
+    model: str,
+    parts: int,
+    clip_norm: float | None = None,
+    shards: int = 1,
+    decompose: bool = False,
 ) -> OperatorGraph:
     """A small model's step at batch 16, with the modelled times of a GPU."""
     function = "training_step" if model == "mlp" else "training_step_small"
     path = f"placewire.examples.models.{model}:{function}"
     choice = OptimizerChoice(clip_norm=clip_norm)
-    step = capture(path, BATCH, choice, 0, accumulate=parts, shards=shards)
+    step = captured_step(
+        CaptureOptions(
+            path, BATCH, choice, 0, accumulate=parts, shards=shards, decompose=decompose
+        )
+    )
     return with_modelled_seconds(step.operators, [GPU])
 
 

@@ -107,6 +107,15 @@ def test_what_names_no_loss_has_no_peer_and_says_so() -> None:
     assert all("does not say which operator makes the loss" in line for line in said)
 
 
+def test_of_a_decomposed_step_fsdp_is_left_out_and_says_so() -> None:
+    """Its state is no parameter, and most of what updates one reads no gradient: a copy that only
+    has the parameters and the readers of gradients in shards would need more memory than DDP."""
+    found, said = compared([captured("mlp", 4, decompose=True)], gpus(4))
+    assert set(found) == NAMES - {"fsdp"}
+    (line,) = said
+    assert line.startswith("fsdp is left out: in a decomposed step")
+
+
 def test_servers_that_cannot_send_to_each_other_have_no_peer() -> None:
     first, second = (cluster(1, rates=(1e9,) * rails).servers[0] for rails in (1, 2))
     other = second.model_copy(update={"name": "s2", "nics": second.nics[1:]})

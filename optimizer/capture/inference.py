@@ -1,0 +1,62 @@
+"""Captures the forward pass alone: what the model computes of a batch in evaluation mode."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from placewire.optimizer.capture.capture_options import CaptureOptions
+from placewire.optimizer.capture.errors import CaptureError
+from placewire.optimizer.capture.evaluation_mode import in_evaluation_mode
+from placewire.optimizer.capture.joint import JointGraph, joint_graph
+from placewire.optimizer.capture.protocol import Tensors, TrainingStep
+
+
+def forward_alone(step: TrainingStep) -> TrainingStep:
+    """Returns the step without its loss and without the targets, which are the last input. Where
+    the model itself returns the loss, this stays what it returns."""
+    if step.loss is None:
+        return replace(step, validation=None)
+
+    def without_target(inputs: Tensors) -> Tensors:
+        return inputs[:-1]
+
+    return replace(
+        step,
+        loss=None,
+        validation=None,
+        example_inputs=without_target(step.example_inputs),
+        batches=lambda number: without_target(step.batches(number)),
+        buckets={name: without_target(one) for name, one in step.buckets.items()},
+    )
+
+
+def inference_graph(
+    module: torch.nn.Module, example: Tensors, where: str, options: CaptureOptions
+) -> JointGraph:
+    """Raises CaptureError."""
+    with in_evaluation_mode(module), torch.no_grad():
+        return joint_graph(
+            module,
+            example,
+            f"{where} in evaluation mode",
+            options.autocast,
+            options.decompose,
+            any_result=True,
+        )
+
+
+def refuse_what_is_of_training(options: CaptureOptions) -> None:
+    """Raises CaptureError."""
+    given = {
+        "accumulate": options.accumulate > 1,
+        "shards": options.shards > 1,
+        "recompute": options.recompute != "none",
+    }
+    for name, is_given in given.items():
+        if is_given:
+            raise CaptureError(
+                f"--inference: the forward pass alone has no gradients, and --{name} is about "
+                f"these; drop --{name}"
+            )
