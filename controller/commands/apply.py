@@ -178,8 +178,9 @@ def _require_writable(arguments: argparse.Namespace) -> None:
 
 def _keep(report: RunReport, tools: Tools, out: Path | None) -> bool:
     """Writes the report to the journal and to `out`; returns whether it is in a file of that name,
-    and not in a stream. Where neither takes it, it goes to another file, or to standard error: the run has ended, and nothing can make
-    its report again. The command's exit status says how the run ended."""
+    and not in a stream. Where neither takes it, it goes to another file, or to standard error: the
+    run has ended, and nothing can make its report again. The command's exit status says how the run
+    ended."""
     from placewire.controller.records.unrecorded import write_elsewhere
     from placewire.optimizer.graph.named_output import open_stream
 
@@ -210,8 +211,8 @@ def _keep(report: RunReport, tools: Tools, out: Path | None) -> bool:
 
 
 def _write_page(report: RunReport, page: Path) -> bool:
-    """Returns whether it is in a file of that name, and not in a stream. A page that cannot be made must not change how the run ended:
-    run.json has all of it."""
+    """Returns whether it is in a file of that name, and not in a stream. A page that cannot be made
+    must not change how the run ended: run.json has all of it."""
     try:
         from placewire.controller.page.page import write_page
 
