@@ -177,13 +177,15 @@ def _require_writable(arguments: argparse.Namespace) -> None:
 
 
 def _keep(report: RunReport, tools: Tools, out: Path | None) -> bool:
-    """Writes the report to the journal and to `out`; returns whether `out` took it. Where neither
-    takes it, it goes to another file, or to standard error: the run has ended, and nothing can make
-    its report again. The command's exit status says how the run ended."""
+    """Writes the report to the journal and to `out`; returns whether it is in a file of that name,
+    and not in a stream. Where neither takes it, it goes to another file, or to standard error: the
+    run has ended, and nothing can make its report again. The command's exit status says how the run
+    ended."""
     from placewire.controller.records.unrecorded import write_elsewhere
     from placewire.optimizer.graph.named_output import open_stream
 
-    text, kept, is_out = visible_json(report.model_dump_json(indent=2)) + "\n", False, False
+    text = visible_json(report.model_dump_json(indent=2)) + "\n"
+    kept = is_out = is_file = False
     try:
         tools.journal.record_run(report.plan_name, report.model_dump_json())
         kept = True
@@ -191,13 +193,14 @@ def _keep(report: RunReport, tools: Tools, out: Path | None) -> bool:
         _say(f"this run is not in the journal: {error}; `controller history` will not show it")
     if out is not None:
         try:
-            with open_stream(out) or out.open("wb") as file:
+            stream = open_stream(out)
+            with stream or out.open("wb") as file:
                 file.write(text.encode())
-            is_out = True
+            is_out, is_file = True, stream is None
         except OSError as error:
             _say(f"--out {out}: not written: {error.strerror}")
     if kept or is_out:
-        return is_out
+        return is_file
     folders = (tools.logs / report.plan_name, Path.cwd(), Path(tempfile.gettempdir()))
     elsewhere = write_elsewhere(report.plan_name, text, folders)
     if elsewhere is not None:
@@ -208,16 +211,15 @@ def _keep(report: RunReport, tools: Tools, out: Path | None) -> bool:
 
 
 def _write_page(report: RunReport, page: Path) -> bool:
-    """Returns whether it is written. A page that cannot be made must not change how the run ended:
-    run.json has all of it."""
+    """Returns whether it is in a file of that name, and not in a stream. A page that cannot be made
+    must not change how the run ended: run.json has all of it."""
     try:
         from placewire.controller.page.page import write_page
 
-        write_page(report, page)
+        return write_page(report, page)
     except Exception as error:
         _say(f"--report {page}: not written: {error or type(error).__name__}")
         return False
-    return True
 
 
 def _say(what: str) -> None:

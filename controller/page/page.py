@@ -65,14 +65,15 @@ def report_page(report: RunReport) -> str:
     )  # fmt: skip
 
 
-def write_page(report: RunReport, out: Path) -> None:
-    """Raises OSError. out: a file, which is replaced as a whole, or a stream."""
+def write_page(report: RunReport, out: Path) -> bool:
+    """Returns whether it is a file, which is replaced as a whole, and no stream. Raises OSError."""
     made = report_page(report).encode()
     if (stream := open_stream(out)) is None:
         replace_file(out, made)
-    else:
-        with stream:
-            stream.write(made)
+        return True
+    with stream:
+        stream.write(made)
+    return False
 
 
 def _environment() -> Environment:

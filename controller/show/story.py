@@ -69,7 +69,8 @@ class Show:
         self._every_change = every_change
         self._began = time.monotonic()
         self._steps = Steps(ranks=1)
-        self._sent = SentByScript(servers=2)
+        # Nothing is told of a script before it is known on how many servers it runs.
+        self._sent = SentByScript(servers=1)
         self._provisioning: Progress | None = None
 
     def stage(self, name: str) -> None:
