@@ -61,8 +61,9 @@ def solve_intervals(
     heard: Heard,
 ) -> Answer:
     """As solve of moirai_intervals or sorted_intervals, but never longer than that."""
-    solver = moirai_intervals if formulation.name == "moirai" else sorted_intervals
-    task = partial(solver.solve, formulation, tuple(starts))
+    moirai = formulation.name == "moirai"
+    solver = moirai_intervals.solve if moirai else sorted_intervals.solve
+    task = partial(solver, formulation, tuple(starts))
     if cp_sat_parts(formulation) < _SMALL_PARTS:
         return task(seconds, gap, heard)
     return _in_a_child(task, seconds, gap, heard)

@@ -123,8 +123,8 @@ class WholeNumbers:
         )
 
     def _no_longer(self, ticks: FloatArray) -> IntArray:
-        rounded: FloatArray = np.round(np.minimum(ticks, 2.0 * self.latest + 2.0))
-        return rounded.astype(np.int64)
+        most = 2.0 * self.latest + 2.0
+        return np.asarray(np.round(np.minimum(ticks, most)), dtype=np.int64)
 
     def decided(self, edge: int) -> tuple[IntArray, IntArray]:
         """(int64[q], s int64[q]): what a decided bandwidth adds at its sender's whole limit, in

@@ -329,7 +329,7 @@ def test_more_than_a_solver_takes_is_refused_with_its_size(monkeypatch):
     with pytest.raises(FormulationTooLargeError, match="more than 44,000 pairs of data flows"):
         place(problem, "moirai", replace(EXACT, options={"solver": "highs"}))
     monkeypatch.setattr(cp_sat, "_MOST_PARTS", 4_000)
-    with pytest.raises(FormulationTooLargeError, match="4,800 optional intervals"):
+    with pytest.raises(FormulationTooLargeError, match="24,000 intervals"):
         place(problem, "moirai", EXACT)
 
 

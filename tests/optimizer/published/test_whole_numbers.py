@@ -101,9 +101,10 @@ def test_a_long_chain_is_not_beyond_64_bits():
     whole = of(chain(44_000, 1.0, 1.0), "thesis-p2")
     assert whole.latest > 2**32
     _, scale = whole.decided(0)
-    assert scale.max() * whole_numbers.SLOWNESS_PARTS * 4 * whole.latest < 2**61
+    finest = int(scale.max())
+    assert finest * whole_numbers.SLOWNESS_PARTS * 4 * whole.latest < 2**61
     # As in `_of_pairs`, of the largest tensor and the smallest.
-    for size, part in ((whole.latest, 1), (2 * 2**14, int(scale.max()))):
+    for size, part in ((whole.latest, 1), (2 * 2**14, finest)):
         model: Any = cp_model.CpModel()
         first, second = (model.new_int_var(0, whole.latest, "") for _ in range(2))
         slow = model.new_int_var(1, whole.slowness(whole.least_parts), "")
