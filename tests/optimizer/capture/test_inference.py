@@ -23,6 +23,7 @@ from placewire.optimizer.profile.straight import StraightStep
 BATCH, SEED = 4, 3
 SEVERAL = "tests.models.inferred:several"
 SERVERS = ["--servers", "2", "--nics", "1", "--rate", "10Gbit", "--device-memory", "16GiB"]
+SERVERS += ["--device-type", "rtx4080s"]
 
 
 def inference(path: str, **more: Any) -> CapturedStep:
