@@ -38,6 +38,26 @@ def products_in_float32(batch: int, seed: int) -> TrainingStep:
     return TrainingStep(Products(), batches(0), batches)
 
 
+class Normed(nn.Module):
+    """float[batch, 6] -> float[]; with a batch norm, whose running averages are values, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.GELU(), nn.Linear(8, 2))
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.layers(given)
+        return found.square().mean()
+
+
+def normed(batch: int, seed: int) -> TrainingStep:
+    def batches(step: int) -> Tensors:
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+        return (torch.randn(batch, 6, generator=generator),)
+
+    return in_float64(TrainingStep(Normed(), batches(0), batches))
+
+
 def mlp(batch: int, seed: int) -> TrainingStep:
     return in_float64(small.mlp(batch, seed))
 

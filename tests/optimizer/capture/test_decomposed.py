@@ -179,6 +179,11 @@ def test_micro_batches_and_shards_are_decomposed_too() -> None:
     assert cut.code.shards
 
 
+def test_a_batch_norm_in_micro_batches_is_that_of_eager_pytorch() -> None:
+    captured = assert_trains_alike("precise:normed", ADAMW, accumulate=2)
+    assert [one for one in captured.values if "running_mean" in one]
+
+
 def test_parameter_groups_have_hyperparameters_of_their_own() -> None:
     groups = (ParameterGroup(("scale",), 0.5, {"weight_decay": 0.0}),)
     captured = decomposed("precise:products", OptimizerChoice("adamw", 0.05, groups=groups))
