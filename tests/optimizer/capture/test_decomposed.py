@@ -273,7 +273,7 @@ def test_a_decomposed_graph_goes_through_every_command(
     assert main(["profile", out, "--device", "rtx4080s", "--out", out]) == 0
     servers = ["--servers", "2", "--nics", "1", "--rate", "10Gbit", "--device-memory", "16GiB"]
     servers += ["--device-type", "rtx4080s"]
-    assert main(["solve", out, *servers, "--moves", "300", "--out", placement]) == 0
+    assert main(["solve", out, *servers, "--time-limit", "2", "--out", placement]) == 0
     assert main(["check", out, placement]) == 0
     assert "the placement holds" in capsys.readouterr().out
     assert main(["explain", placement, "--graph", out]) == 0

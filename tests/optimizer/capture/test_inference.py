@@ -160,7 +160,7 @@ def test_an_inference_goes_through_every_command(
     assert measured.workspace_bytes[measured.index_of[measured.notes["outputs"][0]]] == 0
     assert measured.structure_hash == several.operators.structure_hash
     assert main(["profile", out, "--device", "rtx4080s", "--out", out]) == 0
-    assert main(["solve", out, *SERVERS, "--moves", "300", "--out", placement]) == 0
+    assert main(["solve", out, *SERVERS, "--time-limit", "2", "--out", placement]) == 0
     assert main(["check", out, placement]) == 0
     assert "the placement holds" in capsys.readouterr().out
     assert main(["explain", placement, "--graph", out]) == 0
