@@ -17,7 +17,7 @@ from placewire.controller.page.chart import Scale
 from placewire.controller.records.report import RunReport, allocation_digest
 from placewire.optimizer.explain.parallelism import Stage, parallelism_words, stages
 from placewire.optimizer.graph.graph_file import load_graph
-from placewire.optimizer.graph.halves import forward_half
+from placewire.optimizer.graph.halves import forward_half, updates
 from placewire.optimizer.graph.json_file import read_json
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
 from placewire.optimizer.placement import Placement, PlacementError, load_placement
@@ -143,16 +143,15 @@ class _Kinds:
     def __init__(self, graph: OperatorGraph) -> None:
         self._graph, forward = graph, forward_half(graph)
         self._forward = np.zeros(graph.operator_count, bool) if forward is None else forward
+        self._update = updates(graph)
 
     def of(self, name: str) -> tuple[str, int | None, str]:
         i = self._graph.index_of.get(name)
         if i is None:
             return "update", None, ""
         micro_batch = int(self._graph.micro_batch[i])
-        if self._graph.types[i] == "update":
-            kind = "update"
-        else:
-            kind = "forward" if self._forward[i] else "backward"
+        kind = "forward" if self._forward[i] else "backward"
+        kind = "update" if self._update[i] else kind
         return kind, None if micro_batch < 0 else micro_batch, self._graph.modules[i]
 
 

@@ -103,7 +103,8 @@ def workspace_bytes(captured: CapturedStep, peaks: Mapping[str, int]) -> IntArra
     """Returns int64[n]: the most that each operator allocated beyond what it leaves according to
     the graph; 0 for an operator without a peak."""
     graph = captured.operators
-    # Operators that compute hold nothing during the whole step but outputs.
+    # Operators that compute hold nothing during the whole step but the outputs of a forward pass
+    # alone.
     leaves = graph.activation_bytes + graph.weight_bytes
     found = np.zeros(graph.operator_count, dtype=np.int64)
     for identifier, peak in peaks.items():

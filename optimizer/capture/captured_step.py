@@ -10,6 +10,7 @@ from torch import fx
 
 from placewire.optimizer.capture.layout import Layout
 from placewire.optimizer.capture.metrics import LOSS
+from placewire.optimizer.capture.nodes import tensors_in
 from placewire.optimizer.capture.operators import Analysis
 from placewire.optimizer.capture.protocol import Tensors, shapes_of
 from placewire.optimizer.capture.rewrite import PlaceableGraph
@@ -77,7 +78,8 @@ class CapturedStep:
     @property
     def device(self) -> torch.device:
         """The device on which the step was captured, and on which it runs."""
-        return next(iter(self.code.parameters.values())).device
+        traced = (node.meta.get("val") for node in self.analysis.nodes)
+        return next(tensors_in([*traced])).device
 
     def with_values(self, code: PlaceableGraph) -> CapturedStep:
         """code: the step's own, with other values. Validation and other buckets read these, too."""

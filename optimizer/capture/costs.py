@@ -33,15 +33,19 @@ _PER_ELEMENT = {
     "_softmax": 12, "_safe_softmax": 12, "_log_softmax": 14, "_softmax_backward_data": 4,
     "_log_softmax_backward_data": 10, "native_layer_norm": 8, "native_layer_norm_backward": 14,
     "native_batch_norm": 8, "_native_batch_norm_legit": 8, "native_batch_norm_backward": 12,
-    "native_dropout": 12, "bernoulli": 10,
+    "native_dropout": 12, "bernoulli": 10, "rand": 10, "rand_like": 10,
 }  # fmt: skip
 _REDUCTIONS = {
     "sum", "mean", "amax", "amin", "var", "var_mean", "max", "min", "argmax", "norm", "any", "all",
     "linalg_vector_norm", "norm_of_norms", "non_finite", "any_non_finite",
 }  # fmt: skip
 # Operators that read only as many elements of their first input as they write.
-_GATHERS = {"embedding", "index", "index_select", "gather"}
-_FILLS = {"zeros", "ones", "full", "empty", "scalar_tensor", "arange", "new_zeros", "zeros_like"}
+_GATHERS = {"embedding", "index", "_unsafe_index", "index_select", "gather"}
+# Operators that read no tensor, but at most look at the shape of one.
+_FILLS = {
+    "zeros", "ones", "full", "empty", "scalar_tensor", "arange", "new_zeros", "new_ones",
+    "new_full", "new_empty", "zeros_like", "ones_like", "full_like", "empty_like",
+}  # fmt: skip
 # (operations, reads and writes) per element of a parameter.
 _UPDATES = {"adam": (14, 7), "adamw": (14, 7), "sgd": (2, 3), "sgd with momentum": (4, 5)}
 # The same where a kernel runs for each operation, for a parameter and for each tensor of its state.
@@ -147,7 +151,7 @@ def _traffic(node: fx.Node) -> int:
 
 
 def _read(node: fx.Node, name: str) -> list[torch.Tensor]:
-    inputs = _inputs(node)
+    inputs = [] if name in _FILLS or name == "rand_like" else _inputs(node)
     if name != "convolution_backward":
         return inputs
     # The gradient of the input does not need the input, and that of the weight not the weight.

@@ -11,6 +11,8 @@ from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.evaluation_mode import in_evaluation_mode
 from placewire.optimizer.capture.joint import JointGraph, joint_graph
 from placewire.optimizer.capture.protocol import Tensors, TrainingStep
+from placewire.optimizer.capture.rewrite import without_identity_views
+from placewire.optimizer.capture.updates import OptimizerChoice
 
 
 def forward_alone(step: TrainingStep) -> TrainingStep:
@@ -37,14 +39,33 @@ def inference_graph(
 ) -> JointGraph:
     """Raises CaptureError."""
     with in_evaluation_mode(module), torch.no_grad():
-        return joint_graph(
-            module,
-            example,
-            f"{where} in evaluation mode",
-            options.autocast,
-            options.decompose,
-            any_result=True,
+        joint = without_identity_views(
+            joint_graph(
+                module,
+                example,
+                f"{where} in evaluation mode",
+                options.autocast,
+                options.decompose,
+                any_result=True,
+            )
         )
+    _refuse_what_is_only_passed_on(joint, where)
+    return joint
+
+
+def _refuse_what_is_only_passed_on(joint: JointGraph, where: str) -> None:
+    """Raises CaptureError where an output is computed by no operator."""
+    given = {
+        **{node: f"parameter {name}" for name, node in joint.parameters.items()},
+        **{node: f"buffer {name}" for name, node in joint.buffers.items()},
+        **{node: f"input {position}" for position, node in joint.inputs.items()},
+    }
+    for number, node in enumerate(joint.outputs):
+        if node.op != "call_function":
+            raise CaptureError(
+                f"{where}: output {number} is {given.get(node, 'a constant')} as it is, which the "
+                "model only passes on: leave it out of what the model returns"
+            )
 
 
 def refuse_what_is_of_training(options: CaptureOptions) -> None:
@@ -53,10 +74,11 @@ def refuse_what_is_of_training(options: CaptureOptions) -> None:
         "accumulate": options.accumulate > 1,
         "shards": options.shards > 1,
         "recompute": options.recompute != "none",
+        "optimizer": options.optimizer != OptimizerChoice(),
     }
     for name, is_given in given.items():
         if is_given:
             raise CaptureError(
-                f"--inference: the forward pass alone has no gradients, and --{name} is about "
-                f"these; drop --{name}"
+                f"--inference: the forward pass alone has no gradients and no update, and "
+                f"--{name} is about these; drop --{name}"
             )

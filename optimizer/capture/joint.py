@@ -218,15 +218,17 @@ def _with_roles(
 
 
 def _tensors(returned: Sequence[Any], where: str) -> tuple[fx.Node, ...]:
+    """Without None, which models return in the place of what they did not compute."""
     for number, one in enumerate(returned):
-        if not isinstance(one, fx.Node):
+        if not isinstance(one, fx.Node | None):
             raise CaptureError(
                 f"{where}: output {number} is {one!r}, and no tensor: it would be the same for "
                 "every batch; leave it out"
             )
-    if not returned:
+    found = tuple(one for one in returned if one is not None)
+    if not found:
         raise CaptureError(f"{where}: the model returns no tensor")
-    return tuple(returned)
+    return found
 
 
 def _scalar_loss(loss: Any, gradients: Mapping[str, fx.Node], where: str) -> fx.Node:

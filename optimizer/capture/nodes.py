@@ -61,15 +61,20 @@ def tensors_in(value: object) -> Iterator[torch.Tensor]:
             yield from tensors_in(item)
 
 
-def call(target: Callable[..., Any], arguments: tuple[Any, ...], name: str) -> fx.Node:
-    """Makes a node of that name, at the point of insertion. arguments: with one node at least."""
+def call(
+    target: Callable[..., Any], arguments: tuple[Any, ...], name: str, **options: Any
+) -> fx.Node:
+    """Makes a node of that name, at the point of insertion. arguments: with one node at least.
+    options: those that the target takes by name."""
     operands: list[fx.Node] = []
     fx.node.map_arg(arguments, operands.append)
     graph, mode = operands[0].graph, operands[0].meta["val"].fake_mode
-    node = graph.create_node("call_function", target, arguments, name=name.replace(".", "_"))
+    node = graph.create_node(
+        "call_function", target, arguments, options, name=name.replace(".", "_")
+    )
     values: Any = fx.node.map_arg(arguments, lambda operand: operand.meta["val"])
     with mode:
-        node.meta["val"] = target(*values)
+        node.meta["val"] = target(*values, **options)
     return node
 
 

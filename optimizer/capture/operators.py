@@ -123,6 +123,8 @@ def operator_graph(
     groups = _colocation(placeable, analysis)
     kept = frozenset(storage_of(analysis.by_name[name]) for name in placeable.outputs)
     costs = {node.name: node_cost(node, placeable, choice) for node in analysis.nodes}
+    allocated = {node.name: _allocated_bytes(node, analysis) for node in analysis.nodes}
+    held = {node.name for node in analysis.nodes if storage_of(node) in kept}
     rows = [
         OperatorRow(
             id=node.name,
@@ -130,8 +132,8 @@ def operator_graph(
             seconds={},
             signature=_signature(node, placeable, analysis, choice),
             weight_bytes=_weight_bytes(node, placeable, choice)
-            + _output_bytes(node, analysis, kept),
-            activation_bytes=_activation_bytes(node, analysis, kept),
+            + (allocated[node.name] if node.name in held else 0),
+            activation_bytes=0 if node.name in held else allocated[node.name],
             workspace_bytes=_workspace_bytes(node, placeable, choice),
             flops=costs[node.name].flops,
             traffic_bytes=costs[node.name].traffic_bytes,
@@ -205,18 +207,9 @@ def _weight_bytes(node: fx.Node, placeable: PlaceableGraph, choice: OptimizerCho
     return parameter.nbytes + own.state_bytes(parameter)
 
 
-def _activation_bytes(node: fx.Node, analysis: Analysis, kept: frozenset[Hashable]) -> int:
-    """Returns the whole storage that the operator allocates; items of a tuple count their own."""
-    return 0 if storage_of(node) in kept else _allocated_bytes(node, analysis)
-
-
-def _output_bytes(node: fx.Node, analysis: Analysis, kept: frozenset[Hashable]) -> int:
-    """Returns what the operator allocates of the memory of outputs, which its rank holds until the
-    step ends. kept: this memory."""
-    return _allocated_bytes(node, analysis) if storage_of(node) in kept else 0
-
-
 def _allocated_bytes(node: fx.Node, analysis: Analysis) -> int:
+    """Returns the whole storage that the operator allocates; items of a tuple count their own. It
+    is an activation, or where it is an output's memory the rank holds it until the step ends."""
     if node.op == "placeholder" or node.name not in analysis.fresh:
         return 0
     return int(node.meta["val"].untyped_storage().nbytes())

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.joint import JointGraph
 from placewire.optimizer.capture.layout import Layout
 from placewire.optimizer.capture.micro_batches import unrolled
@@ -109,7 +108,6 @@ def placeable(
     graph = joint.graph
     graph.erase_node(graph.output_node())
     joint = without_identity_views(joint)
-    _refuse_what_is_only_passed_on(joint)
     if not joint.outputs:  # else nothing goes back
         recompute(graph, dependent(graph, joint.tangents))
     made, constant_names = _constants_of_placeholders(joint, micro_batches, choice)
@@ -194,16 +192,6 @@ def without_identity_views(joint: JointGraph) -> JointGraph:
         gradients={k: instead.get(v, v) for k, v in joint.gradients.items()},
         new_buffers={k: instead.get(v, v) for k, v in joint.new_buffers.items()},
     )
-
-
-def _refuse_what_is_only_passed_on(joint: JointGraph) -> None:
-    """Raises CaptureError where an output is computed by no operator."""
-    for number, node in enumerate(joint.outputs):
-        if node.op != "call_function":
-            raise CaptureError(
-                f"output {number} is {node.name} as it is, which the model only passes on: leave "
-                "it out of what the model returns"
-            )
 
 
 def _identical_ancestor(node: fx.Node) -> fx.Node | None:

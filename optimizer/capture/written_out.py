@@ -73,7 +73,7 @@ def write_out(
     for name, gradient in gradients.items():
         choice = choice_of(name)
         one = _Update(name, joint.parameters[name], joint.values[name].detach(), choice)
-        clipped = coefficient and one.call(aten.mul.Tensor, gradient, coefficient)
+        clipped = coefficient and one.by(aten.mul.Tensor, gradient, coefficient)
         taken = clipped or gradient
         new[name] = one.sgd(taken) if choice.name == "sgd" else one.adam(taken)
         buffers |= one.buffers
@@ -105,16 +105,16 @@ class _Update:
         self.keep("step", step)
         if self.numbers["weight_decay"] and self.choice.name == "adamw":
             decay = self.call(mul, "lr", "weight_decay")
-            parameter = self.call(mul, parameter, self.call(sub, "one", decay))
+            parameter = self.by(mul, parameter, self.call(sub, "one", decay))
         elif self.numbers["weight_decay"]:
-            gradient = self.call(add, gradient, self.call(mul, parameter, "weight_decay"))
+            gradient = self.call(add, gradient, self.by(mul, parameter, "weight_decay"))
         average = self.state("exp_avg")
         difference = self.call(sub, gradient, average)
-        moved = self.call(mul, difference, self.call(sub, "one", "beta1"))
+        moved = self.by(mul, difference, self.call(sub, "one", "beta1"))
         average = self.call(add, average, moved)
         self.keep("exp_avg", average)
-        squares = self.call(mul, self.state("exp_avg_sq"), "beta2")
-        part = self.call(mul, gradient, self.call(sub, "one", "beta2"))
+        squares = self.by(mul, self.state("exp_avg_sq"), "beta2")
+        part = self.by(mul, gradient, self.call(sub, "one", "beta2"))
         squares = self.call(add, squares, self.call(mul, part, gradient))
         self.keep("exp_avg_sq", squares)
         power = aten.pow.Tensor_Tensor
@@ -122,29 +122,38 @@ class _Update:
         of_squares = self.call(sub, "one", self.call(power, "beta2", step))
         size = self.call(aten.neg.default, self.call(div, "lr", correction))
         root = self.call(aten.sqrt.default, squares)
-        root = self.call(div, root, self.call(aten.sqrt.default, of_squares))
-        root = self.call(add, root, "eps")
-        return self.call(add, parameter, self.call(div, self.call(mul, average, size), root))
+        root = self.by(div, root, self.call(aten.sqrt.default, of_squares))
+        root = self.by(add, root, "eps")
+        return self.call(add, parameter, self.call(div, self.by(mul, average, size), root))
 
     def sgd(self, gradient: fx.Node) -> fx.Node:
         """As torch.optim.sgd._single_tensor_sgd. Returns the parameter's new value."""
         add, mul = aten.add.Tensor, aten.mul.Tensor
         if self.numbers["weight_decay"]:
-            gradient = self.call(add, gradient, self.call(mul, self.parameter, "weight_decay"))
+            gradient = self.call(add, gradient, self.by(mul, self.parameter, "weight_decay"))
         if self.numbers["momentum"]:
-            buffer = self.call(mul, self.state("momentum_buffer"), "momentum")
+            buffer = self.by(mul, self.state("momentum_buffer"), "momentum")
             buffer = self.call(add, buffer, gradient)
             self.keep("momentum_buffer", buffer)
-            ahead = self.call(mul, buffer, "momentum") if self.numbers["nesterov"] else None
+            ahead = self.by(mul, buffer, "momentum") if self.numbers["nesterov"] else None
             gradient = buffer if ahead is None else self.call(add, gradient, ahead)
         size = self.call(aten.neg.default, "lr")
-        return self.call(add, self.parameter, self.call(mul, gradient, size))
+        return self.call(add, self.parameter, self.by(mul, gradient, size))
 
-    def call(self, target: Callable[..., Any], *operands: fx.Node | str) -> fx.Node:
+    def by(self, target: Callable[..., Any], tensor: fx.Node, number: fx.Node | str) -> fx.Node:
+        """As call(); the result has the tensor's type, as where torch.optim has a Python number.
+        Beside a tensor without dimensions the type of the number would count as much."""
+        node = self.scalar(number) if isinstance(number, str) else number
+        dtype = tensor.meta["val"].dtype
+        if not self.value.dim() and node.meta["val"].dtype != dtype:
+            node = self.call(aten._to_copy.default, node, dtype=dtype)
+        return self.call(target, tensor, node)
+
+    def call(self, target: Callable[..., Any], *operands: fx.Node | str, **options: Any) -> fx.Node:
         nodes = tuple(self.scalar(one) if isinstance(one, str) else one for one in operands)
         packet: Any = target
         kind = packet.overloadpacket.__name__
-        return self._of_module(call(target, nodes, f"{kind}_of_{self.name}"))
+        return self._of_module(call(target, nodes, f"update_{kind}_{self.name}", **options))
 
     def scalar(self, name: str, dtype: torch.dtype = torch.float64) -> fx.Node:
         """Returns the operator that makes the hyperparameter."""
@@ -155,7 +164,7 @@ class _Update:
                 aten.scalar_tensor.default,
                 (float(self.numbers[name]),),
                 {"dtype": dtype, "device": device},
-                name=f"{name}_of_{self.name}".replace(".", "_"),
+                name=f"update_{name}_{self.name}".replace(".", "_"),
             )
             with self.parameter.meta["val"].fake_mode:
                 node.meta["val"] = torch.empty((), dtype=dtype, device=device)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from placewire.optimizer.graph.operator_graph import OperatorGraph
 
 AUTO = "auto"
-_NO_OPTIMIZER = "{}"
 # More micro-batches make operators slower, and pipelines of this many lose little to their ends.
 _ADMITTED = (1, 2, 4, 8, 16)
 
@@ -39,7 +38,7 @@ def add_model_arguments(
     parser.add_argument("--batch", type=positive, required=complete, help="samples in one step")
     parser.add_argument(
         "--optimizer",
-        default=_NO_OPTIMIZER,
+        default="{}",
         help='JSON; default: {"name": "adamw", "lr": 0.001, "options": {}}',
     )
     each = "; of several numbers each gets a graph file" if several else ""
@@ -125,7 +124,8 @@ def _count_or_auto(text: str) -> int | str:
 def each_cut(options: argparse.Namespace) -> Iterator[argparse.Namespace]:
     """The options of each number of micro-batches and shards, as single numbers. Where there are
     several, the name of the file `out` ends in both, as in step.4x2.json.gz. Raises CaptureError
-    before the first where one of the numbers does not divide the batch."""
+    before the first where one of the numbers does not divide the batch, or an inference is to be
+    cut."""
     counts = options.accumulate
     batches = [("--batch", options.batch)] if options.batch is not None else []
     batches += [("--small-batches", batch) for batch in getattr(options, "small_batches", ()) or ()]
@@ -142,11 +142,20 @@ def each_cut(options: argparse.Namespace) -> Iterator[argparse.Namespace]:
                 )
     both = [(count, shards) for count in counts for shards in options.shards]
     found = list(dict.fromkeys(both))
+    if options.inference:
+        from placewire.optimizer.capture.inference import refuse_what_is_of_training
+
+        for count, shards in found:
+            refuse_what_is_of_training(capture_options(_cut(options, count, shards)))
     for count, shards in found:
-        given = {**vars(options), "accumulate": count, "shards": shards}
+        one = _cut(options, count, shards)
         if (len(found) > 1 or AUTO in options.accumulate) and options.out is not None:
-            given["out"] = _marked(options.out, f"{count}x{shards}")
-        yield argparse.Namespace(**given)
+            one.out = _marked(options.out, f"{count}x{shards}")
+        yield one
+
+
+def _cut(options: argparse.Namespace, count: int, shards: int) -> argparse.Namespace:
+    return argparse.Namespace(**{**vars(options), "accumulate": count, "shards": shards})
 
 
 def each_admitted(
@@ -197,9 +206,13 @@ def capture_options(options: argparse.Namespace, device_type: DeviceType = "cpu"
     from placewire.optimizer.capture.capture_options import CaptureOptions
 
     optimizer = parse_optimizer(options.optimizer)
-    if options.inference and options.optimizer != _NO_OPTIMIZER:
-        raise CaptureError("--inference has no update: drop --optimizer")
-    if options.autocast == "fp16" and optimizer.scaler is None and not options.inference:
+    trains_in_fp16 = options.autocast == "fp16" and not options.inference
+    if trains_in_fp16 and options.decompose:
+        raise CaptureError(
+            "--decompose takes no --autocast fp16, which needs a scaler, and a scaler skips whole "
+            "updates: give --autocast bf16"
+        )
+    if trains_in_fp16 and optimizer.scaler is None:
         raise CaptureError(
             "--autocast fp16: small gradients vanish where the loss is not scaled, and a plan "
             "without a scaler is refused; give --optimizer '{\"scaler\": {}}', or --autocast bf16, "

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from placewire.optimizer.graph.blocks import block_of
-from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.graph.halves import updates
+from placewire.optimizer.graph.operator_graph import BUFFER, PARAMETER, OperatorGraph
 from placewire.optimizer.placement import Placement
 
 # A device runs a micro-batch of a layer where it does this part of the layer's work for it.
 _NEARLY_ALL = 0.8
-# Operators that hold weights, or change them; all others compute.
-_HOLDING = ("parameter", "update")
+# Operators that stand for what exists before a step begins: they compute nothing.
+_HOLDING, _GIVEN = (PARAMETER, BUFFER), "input"
 _MOST_NAMES = 4
 _OF_MANY = {"data-parallel": "data-parallel", "by operators": "spread by operators"}
 
@@ -77,15 +78,16 @@ def stages(graph: OperatorGraph, placement: Placement) -> tuple[Stage, ...]:
         if kind in graph.device_types
     }
     whole = int(graph.micro_batch.max(initial=-1)) < 0
+    update = updates(graph)
     layers: dict[str, _Layer] = defaultdict(_Layer)
     for at, i in enumerate(graph.topological_order.tolist()):
         name = block_of(graph.modules[i]) or ".".join(graph.modules[i].split(".")[:2])
         if "." not in name:
             continue  # between layers, as some additions are
         device, layer = placement.operators[graph.ids[i]], layers[name]
-        if graph.weight_bytes[i]:
+        if graph.types[i] in _HOLDING:
             layer.holders.add(device)
-        elif graph.micro_batch[i] >= 0 or (whole and graph.types[i] not in _HOLDING):
+        elif graph.types[i] != _GIVEN and (graph.micro_batch[i] >= 0 or (whole and not update[i])):
             layer.first = at if layer.first is None else layer.first
             seconds = float(graph.seconds[i, column[device]])
             layer.seconds[int(graph.micro_batch[i])][device] += seconds

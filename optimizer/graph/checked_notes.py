@@ -24,11 +24,12 @@ def require_notes(notes: Any, operators: Collection[str]) -> None:
         raise _wrong("notes", notes, "an object")
     require_shallow("notes", notes)
     _require("loss", notes.get("loss"), operators)
-    inputs = notes.get("inputs")
-    if inputs is not None and not isinstance(inputs, list):
-        raise _wrong("notes.inputs", inputs, "a list of operators")
-    for number, one in enumerate(inputs or ()):
-        _require(f"inputs[{number}]", one, operators)
+    for key in ("inputs", "outputs"):
+        listed = notes.get(key)
+        if listed is not None and not isinstance(listed, list):
+            raise _wrong(f"notes.{key}", listed, "a list of operators")
+        for number, one in enumerate(listed or ()):
+            _require(f"{key}[{number}]", one, operators)
     if not isinstance(whole := notes.get("whole_batch"), str | None):
         raise _wrong("notes.whole_batch", whole, "a text")
     for key in _COUNTS:

@@ -1,4 +1,4 @@
-"""Tells the forward half of a training step."""
+"""Tells the forward half of a step, and what updates its weights."""
 
 from __future__ import annotations
 
@@ -8,21 +8,39 @@ import re
 import numpy as np
 
 from placewire.optimizer.arrays import BoolArray
-from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.graph.operator_graph import UPDATE, OperatorGraph
+
+# Ids of what a decomposed step updates a weight or its optimizer state by begin so.
+WRITTEN_OUT = ("update_", "copy_optimizer__")
 
 
 def forward_half(graph: OperatorGraph) -> BoolArray | None:
-    """bool[n]: what the loss needs; None where the graph's notes do not say which operator makes
-    the loss."""
-    loss = graph.index_of.get(str(graph.notes.get("loss")))
-    if loss is None:
+    """bool[n]: what the loss needs or, of a forward pass alone, what its outputs need; None where
+    the graph's notes do not say which operators make these."""
+    loss = graph.notes.get("loss")
+    named = graph.notes.get("outputs") or () if loss is None else (loss,)
+    made = [i for one in named if (i := graph.index_of.get(str(one))) is not None]
+    if not made:
         return None
     found = np.zeros(graph.operator_count, dtype=np.bool_)
-    found[loss] = True
+    found[made] = True
     for i in graph.topological_order[::-1].tolist():
         if found[i]:
             found[graph.tensor_producer[graph.input_tensors(i)]] = True
     return found
+
+
+def updates(graph: OperatorGraph) -> BoolArray:
+    """bool[n]: what updates weights: operators of type `update`, and in a decomposed step the
+    operators that these are written out as, by their ids."""
+    decomposed = bool(graph.notes.get("decompose"))
+    return np.array(
+        [
+            kind == UPDATE or (decomposed and name.startswith(WRITTEN_OUT))
+            for kind, name in zip(graph.types, graph.ids, strict=True)
+        ],
+        dtype=np.bool_,
+    )
 
 
 def forward_hash(graph: OperatorGraph) -> str:

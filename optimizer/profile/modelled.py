@@ -29,9 +29,9 @@ _KINDS: dict[Kind, set[str]] = {
     },
     "update": {"update"},
     "gather": {
-        "embedding", "embedding_dense_backward", "index", "index_put", "index_select", "gather",
-        "scatter", "index_add", "scatter_add", "gatherelements", "gathernd", "scatterelements",
-        "scatternd",
+        "embedding", "embedding_dense_backward", "index", "_unsafe_index", "index_put",
+        "_unsafe_index_put", "index_select", "gather", "scatter", "index_add", "scatter_add",
+        "gatherelements", "gathernd", "scatterelements", "scatternd",
     },
 }  # fmt: skip
 # Where no whole name decides, the first of these parts that the name contains does.

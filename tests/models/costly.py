@@ -1,4 +1,5 @@
-"""A step with operators whose cost needs a formula: a table, attention, a Fourier transform."""
+"""Steps with operators whose cost needs a formula: a table, attention, a Fourier transform; and
+with operators that a decomposed step has, which fill, draw and gather."""
 
 from __future__ import annotations
 
@@ -22,6 +23,30 @@ class Attending(nn.Module):
         x = self.table(words).unflatten(-1, (HEADS, WIDTH)).transpose(1, 2)
         y = functional.scaled_dot_product_attention(x, x, x)
         return torch.view_as_real(torch.fft.fft(y.to(torch.complex64))).square().sum()
+
+
+class Filling(nn.Module):
+    """float[batch, WIDTH] -> the scalar loss"""
+
+    chosen: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH))
+        self.register_buffer("chosen", torch.tensor([1, 2]))
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        filled = torch.full_like(given, 2.0) + given.new_full((WIDTH,), 3.0) + torch.rand(WIDTH)
+        rows = torch.ops.aten._unsafe_index.Tensor(given, [self.chosen])
+        return ((given + filled) * self.weight).sum() + rows.sum()
+
+
+def filling(batch: int, seed: int) -> TrainingStep:
+    def batches(step: int) -> Tensors:
+        generator = torch.Generator().manual_seed(seed + step)
+        return (torch.randn(batch, WIDTH, generator=generator),)
+
+    return TrainingStep(model=Filling(), example_inputs=batches(0), batches=batches)
 
 
 def training_step(batch: int, seed: int) -> TrainingStep:

@@ -37,6 +37,22 @@ class PassesOn(Several):
         return {**super().forward(given), "given": given.detach()}
 
 
+class PassesParameterOn(Several):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, given: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {**super().forward(given * self.scale), "scale": self.scale}
+
+
+class Rectified(nn.Module):
+    """Has no parameter; and returns None, as models do for what they did not compute."""
+
+    def forward(self, given: torch.Tensor) -> tuple[None, torch.Tensor]:
+        return None, given.relu()
+
+
 class Nothing(Several):
     def forward(self, given: torch.Tensor) -> dict[str, torch.Tensor]:
         return {}
@@ -52,6 +68,14 @@ def returns_number(batch: int, seed: int) -> TrainingStep:
 
 def passes_on(batch: int, seed: int) -> TrainingStep:
     return _step(PassesOn(), batch, seed)
+
+
+def passes_parameter_on(batch: int, seed: int) -> TrainingStep:
+    return _step(PassesParameterOn(), batch, seed)
+
+
+def rectified(batch: int, seed: int) -> TrainingStep:
+    return _step(Rectified(), batch, seed)
 
 
 def returns_nothing(batch: int, seed: int) -> TrainingStep:

@@ -1,4 +1,4 @@
-"""Models in float64, so that rounding and a wrong formula are far apart."""
+"""Models in float64, so that rounding and a wrong formula are far apart, and one in float32."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.models import small
 
 
 class Products(nn.Module):
-    """float64[batch, 40] -> float64[]; none of its operators has a decomposition, and one of its
+    """float[batch, 40] -> float[]; none of its operators has a decomposition, and one of its
     parameters is a scalar."""
 
     def __init__(self) -> None:
@@ -27,11 +27,35 @@ class Products(nn.Module):
 
 
 def products(batch: int, seed: int) -> TrainingStep:
+    return in_float64(products_in_float32(batch, seed))
+
+
+def products_in_float32(batch: int, seed: int) -> TrainingStep:
     def batches(step: int) -> Tensors:
         generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
         return (torch.randn(batch, 40, generator=generator),)
 
-    return in_float64(TrainingStep(Products(), batches(0), batches))
+    return TrainingStep(Products(), batches(0), batches)
+
+
+class Normed(nn.Module):
+    """float[batch, 6] -> float[]; with a batch norm, whose running averages are values, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.GELU(), nn.Linear(8, 2))
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.layers(given)
+        return found.square().mean()
+
+
+def normed(batch: int, seed: int) -> TrainingStep:
+    def batches(step: int) -> Tensors:
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+        return (torch.randn(batch, 6, generator=generator),)
+
+    return in_float64(TrainingStep(Normed(), batches(0), batches))
 
 
 def mlp(batch: int, seed: int) -> TrainingStep:

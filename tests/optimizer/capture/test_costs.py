@@ -114,6 +114,20 @@ def test_attention_transforms_and_tables() -> None:
     assert backward == 5 * (2 * vectors * costly.LENGTH)
 
 
+def test_fills_read_nothing_and_gathers_what_they_write() -> None:
+    captured = capture("tests.models.costly:filling", BATCH, OptimizerChoice(), 0)
+    width = costly.WIDTH
+    ((_, flops, traffic),) = of_type(captured, "aten.full_like.default")
+    assert (flops, traffic) == (0, 4 * BATCH * width)
+    ((_, flops, traffic),) = of_type(captured, "aten.new_full.default")
+    assert (flops, traffic) == (0, 4 * width)
+    ((_, flops, traffic),) = of_type(captured, "aten.rand.default")
+    assert (flops, traffic) == (10 * width, 4 * width)
+    ((_, _, gathered),) = of_type(captured, "aten._unsafe_index.Tensor")
+    assert gathered == 2 * 4 * 2 * width + 8 * 2  # two rows, read and written, and two indices
+    assert kind_of("aten._unsafe_index.Tensor") == kind_of("aten.index.Tensor") == "gather"
+
+
 def rows() -> OperatorGraph:
     def row(name: str, kind: str, flops: int, traffic: int) -> OperatorRow:
         return OperatorRow(name, kind, {"cpu": 1e-3}, flops=flops, traffic_bytes=traffic)

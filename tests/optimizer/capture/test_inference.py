@@ -17,16 +17,23 @@ from placewire.optimizer.capture.step import captured_step
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.cli import main
 from placewire.optimizer.graph.graph_file import load_graph
+from placewire.optimizer.graph.halves import forward_half
 from placewire.optimizer.profile.straight import StraightStep
 
 BATCH, SEED = 4, 3
 SEVERAL = "tests.models.inferred:several"
 SERVERS = ["--servers", "2", "--nics", "1", "--rate", "10Gbit", "--device-memory", "16GiB"]
+SERVERS += ["--device-type", "rtx4080s"]
 
 
 def inference(path: str, **more: Any) -> CapturedStep:
-    options = CaptureOptions(path, BATCH, OptimizerChoice(), SEED, inference=True, **more)
-    return captured_step(options)
+    given = {"optimizer": OptimizerChoice(), "seed": SEED, **more}
+    return captured_step(CaptureOptions(path, BATCH, inference=True, **given))
+
+
+@pytest.fixture(scope="module")
+def several() -> CapturedStep:
+    return inference(SEVERAL)
 
 
 def outputs_of(captured: CapturedStep, number: int) -> tuple[torch.Tensor, ...]:
@@ -40,7 +47,7 @@ def outputs_of(captured: CapturedStep, number: int) -> tuple[torch.Tensor, ...]:
     [
         "tests.models.small:mlp",
         "tests.models.small:gpt2",
-        SEVERAL,
+        "tests.models.inferred:rectified",
         pytest.param("tests.models.small:bert", marks=pytest.mark.slow),
         pytest.param("tests.models.small:vgg_batch_norm", marks=pytest.mark.slow),
         pytest.param("tests.models.small:inception_v3", marks=pytest.mark.slow),
@@ -48,14 +55,22 @@ def outputs_of(captured: CapturedStep, number: int) -> tuple[torch.Tensor, ...]:
     ],
 )
 def test_outputs_are_those_of_evaluation_mode_to_the_last_bit(path: str) -> None:
-    captured, step = inference(path), load_training_step(path, BATCH, SEED)
-    assert not captured.code.writers
+    assert_infers_alike(inference(path), path)
+
+
+def test_several_outputs_are_those_of_evaluation_mode(several: CapturedStep) -> None:
+    assert_infers_alike(several, SEVERAL)
+
+
+def assert_infers_alike(captured: CapturedStep, path: str) -> None:
+    step = load_training_step(path, BATCH, SEED)
+    assert not captured.code.writers and captured.device.type == "cpu"
     assert not [kind for kind in captured.operators.types if "dropout" in kind]
     for number in (0, 1):
         *inputs, _ = step.batches(number)
         with torch.no_grad():
             expected = step.model.eval()(*inputs)
-        listed = tree_leaves(expected)
+        listed = [one for one in tree_leaves(expected) if one is not None]
         found = outputs_of(captured, number)
         assert len(found) == len(listed)
         assert all(torch.equal(a, b) for a, b in zip(found, listed, strict=True))
@@ -70,9 +85,10 @@ def test_a_model_that_returns_its_loss_is_inferred_with_it() -> None:
         assert found.item() == step.model.eval()(*step.batches(0)).item()
 
 
-def test_outputs_are_held_until_the_step_ends_and_nothing_is_trained() -> None:
-    captured = inference(SEVERAL)
-    graph, code = captured.operators, captured.code
+def test_outputs_are_held_until_the_step_ends_and_nothing_is_trained(
+    several: CapturedStep,
+) -> None:
+    captured, graph, code = several, several.operators, several.code
     assert code.loss == "" and len(code.outputs) == 2
     assert "loss" not in graph.notes and "optimizer" not in graph.notes
     assert graph.notes["inference"] is True and graph.notes["outputs"] == [*code.outputs]
@@ -83,13 +99,19 @@ def test_outputs_are_held_until_the_step_ends_and_nothing_is_trained() -> None:
     assert graph.weight_bytes[scored] == scores and graph.activation_bytes[scored] == 0
     assert not [one for one in graph.types if "backward" in one or one == "update"]
     assert len(captured.batches(0)) == 1, "the target is no input"
+    forward = forward_half(graph)
+    assert forward is not None and forward.all(), "all of it is forward"
 
 
 def test_an_inference_is_decomposed_too() -> None:
     path = "tests.models.precise:gpt2"
-    whole, fine = inference(path), inference(path, decompose=True)
-    assert fine.operators.operator_count > whole.operators.operator_count
-    for a, b in zip(outputs_of(whole, 0), outputs_of(fine, 0), strict=True):
+    fine, step = inference(path, decompose=True), load_training_step(path, BATCH, SEED)
+    fused = ("addmm", "layer_norm", "softmax", "gelu", "attention")
+    assert not [kind for kind in fine.operators.types if any(one in kind for one in fused)]
+    *inputs, _ = step.batches(0)
+    with torch.no_grad():
+        expected = step.model.eval()(*inputs)
+    for a, b in zip(outputs_of(fine, 0), tree_leaves(expected), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
 
 
@@ -101,7 +123,13 @@ def test_an_inference_is_decomposed_too() -> None:
         (SEVERAL, {"recompute": "all"}, "drop --recompute"),
         ("tests.models.inferred:returns_number", {}, "output 2 is 3, and no tensor"),
         ("tests.models.inferred:returns_nothing", {}, "returns no tensor"),
-        ("tests.models.inferred:passes_on", {}, "only passes on"),
+        (
+            "tests.models.inferred:passes_on",
+            {},
+            "passes_on: output 2 is input 0 as it is, which the model only passes on",
+        ),
+        ("tests.models.inferred:passes_parameter_on", {}, "output 2 is parameter scale as it is"),
+        (SEVERAL, {"optimizer": OptimizerChoice(clip_norm=1.0)}, "drop --optimizer"),
     ],
 )
 def test_what_is_no_inference_is_refused(path: str, more: dict[str, Any], words: str) -> None:
@@ -109,8 +137,19 @@ def test_what_is_no_inference_is_refused(path: str, more: dict[str, Any], words:
         inference(path, **more)
 
 
+@pytest.mark.parametrize("counts", [["auto"], ["1", "2"]])
+def test_an_inference_that_is_to_be_cut_is_refused_at_once(
+    counts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [SEVERAL, "--batch", "4", "--inference", "--out", str(tmp_path / "step.json.gz")]
+    assert main(["capture", *words, "--accumulate", *counts]) == 3
+    said = capsys.readouterr().err
+    assert "drop --accumulate" in said and "left out" not in said
+    assert not [*tmp_path.iterdir()]
+
+
 def test_an_inference_goes_through_every_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    several: CapturedStep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Measured by running it, and modelled."""
     out, placement = str(tmp_path / "step.json.gz"), str(tmp_path / "placement.json")
@@ -119,10 +158,9 @@ def test_an_inference_goes_through_every_command(
     measured = load_graph(Path(out))
     assert measured.seconds.sum() > 0
     assert measured.workspace_bytes[measured.index_of[measured.notes["outputs"][0]]] == 0
-    assert main(["capture", *words]) == 0
-    assert load_graph(Path(out)).structure_hash == measured.structure_hash
-    assert main(["profile", *words, "--device", "rtx4080s"]) == 0
-    assert main(["solve", out, *SERVERS, "--moves", "300", "--out", placement]) == 0
+    assert measured.structure_hash == several.operators.structure_hash
+    assert main(["profile", out, "--device", "rtx4080s", "--out", out]) == 0
+    assert main(["solve", out, *SERVERS, "--time-limit", "2", "--out", placement]) == 0
     assert main(["check", out, placement]) == 0
     assert "the placement holds" in capsys.readouterr().out
     assert main(["explain", placement, "--graph", out]) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from placewire.optimizer.explain.parallelism import parallelism_words, stage_words, stages
@@ -112,6 +113,32 @@ def test_a_layer_whose_operators_run_on_several_devices() -> None:
         "model.layers.0: on s1/0",
         "model.layers.1: spread by operators over s1/0, s2/0; weights on s1/0",
     ]
+
+
+def test_an_operator_that_keeps_what_it_computes_computes() -> None:
+    """As the outputs of an inference, which are held until the step ends."""
+    graph = layered(1, 2)
+    for name in graph.ids:
+        if name.startswith("f1_m"):
+            graph.weight_bytes[graph.index_of[name]] = 1000
+    devices = {name: "s2/0" if name.startswith("f1_m") else "s1/0" for name in graph.ids}
+    found = stages(graph, placement_of(graph, cluster(2), devices))
+    assert stage_words(found[1]) == (
+        "model.layers.1: spread by operators over s1/0, s2/0; weights on s1/0"
+    )
+
+
+def test_an_update_that_is_written_out_is_no_work_of_its_layer() -> None:
+    graph = layered(1, 2)
+    names = tuple(name.replace("update1", "update_mul_1") for name in graph.ids)
+    types = tuple("aten.mul.Tensor" if kind == "update" else kind for kind in graph.types)
+    rows = np.full(graph.operator_count, -1)
+    notes = {**graph.notes, "decompose": True}
+    graph = replace(graph, ids=names, types=types, micro_batch=rows, notes=notes)
+    graph.seconds[graph.index_of["update_mul_1"]] = 1.0
+    devices = {name: "s2/0" if name == "update_mul_1" else "s1/0" for name in graph.ids}
+    found = stages(graph, placement_of(graph, cluster(2), devices))
+    assert [stage_words(stage) for stage in found] == ["model.layers.0-1: on s1/0"]
 
 
 def test_a_graph_without_modules_has_no_stages() -> None:

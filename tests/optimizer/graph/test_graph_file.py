@@ -68,6 +68,7 @@ def test_a_saved_graph_comes_back(tmp_path, name):
         (("notes", "loss"), ["A"], "notes.loss is ['A'], expected the id of an operator"),
         (("notes", "inputs"), 5, "notes.inputs is 5, expected a list of operators"),
         (("notes", "inputs"), ["A", "Z"], "notes.inputs[1] is 'Z', expected the id of an operator"),
+        (("notes", "outputs"), ["Z"], "notes.outputs[0] is 'Z', expected the id of an operator"),
         (("notes", "inputs"), [["A"]], "notes.inputs[0] is ['A'], expected the id"),
         (("notes", "whole_batch"), 5, "notes.whole_batch is 5, expected a text"),
         (("notes", "batch"), 10**400, "notes.batch is 1000"),

@@ -109,9 +109,7 @@ def captured(
     path = f"placewire.examples.models.{model}:{function}"
     choice = OptimizerChoice(clip_norm=clip_norm)
     step = captured_step(
-        CaptureOptions(
-            path, BATCH, choice, 0, accumulate=parts, shards=shards, decompose=decompose
-        )
+        CaptureOptions(path, BATCH, choice, 0, accumulate=parts, shards=shards, decompose=decompose)
     )
     return with_modelled_seconds(step.operators, [GPU])
 
