@@ -132,9 +132,13 @@ def test_an_update_that_is_written_out_is_no_work_of_its_layer() -> None:
     graph = layered(1, 2)
     names = tuple(name.replace("update1", "update_mul_1") for name in graph.ids)
     types = tuple("aten.mul.Tensor" if kind == "update" else kind for kind in graph.types)
+    modules = tuple(
+        "model.layers.1" if name == "update_mul_1" else module
+        for name, module in zip(names, graph.modules, strict=True)
+    )
     rows = np.full(graph.operator_count, -1)
     notes = {**graph.notes, "decompose": True}
-    graph = replace(graph, ids=names, types=types, micro_batch=rows, notes=notes)
+    graph = replace(graph, ids=names, types=types, modules=modules, micro_batch=rows, notes=notes)
     graph.seconds[graph.index_of["update_mul_1"]] = 1.0
     devices = {name: "s2/0" if name == "update_mul_1" else "s1/0" for name in graph.ids}
     found = stages(graph, placement_of(graph, cluster(2), devices))
