@@ -41,7 +41,7 @@ main(sys.argv[1:])
 
 class MemoryCluster:
     def __init__(self, folder: Path, servers: int = 3) -> None:
-        self.folder, self.state = folder, folder / "state"
+        self.folder, self.state, self.servers = folder, folder / "state", servers
         # What commands have there while they run.
         self.temporary = folder / "temporary"
         self.port = free_port()
@@ -90,7 +90,7 @@ class MemoryCluster:
 
     def plan(self, name: str = "plan", rate: str = "50Mbit", **network: Any) -> Path:
         """A script's, kept: deciding on it takes no time."""
-        document = plan_document(len(self.members), name="memory", rate=rate)
+        document = plan_document(self.servers, name="memory", rate=rate)
         document["job"] = {"kind": "torchrun", "script": "examples/ddp.py"}
         document["network"] = {"on_exit": "keep", **network}
         del document["solve"]
