@@ -122,7 +122,10 @@ def test_what_a_policy_leaves_out_is_another_case_and_reaches_the_engine(files):
     assert len(set(found)) == 2
     asked = json.loads(json.dumps(vars(blind)))
     assert settings_of(asked) == SolveSettings(
-        gap=0.0, time_limit_seconds=30.0, moves=4, options={"solver": "auto", "without": ("shape",)}
+        gap=0.0,
+        time_limit_seconds=30.0,
+        moves=4,
+        options={"solver": "auto", "sort": "auto", "without": ("shape",)},
     )
 
 
