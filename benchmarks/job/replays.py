@@ -30,9 +30,9 @@ from placewire.optimizer.placement import Placement, save_placement
 LAB = "replays"
 # A host for neighbours, which is not part of the job.
 HOST = "other"
-# A lab's switches are processes that handle every packet: two cores carry about 200 Mbit/s of
-# payload at once, and at higher rates steps would be as long as the switches take.
-NIC_RATE = "30Mbit"
+# A lab's switches are processes that handle every packet: in frames of 1500 bytes two cores carry
+# about 200 Mbit/s of payload at once, and steps would be as long as the switches take.
+NIC_RATE, MTU = "30Mbit", 9000
 # The sources that decide a measurement beside the job itself.
 _SOURCES = ("job", "agent/drivers", "controller/compile", "controller/lab", "benchmarks/job")
 
@@ -92,7 +92,7 @@ def plan_document(
                     "nics": [
                         {
                             "name": f"nic{r}", "rail": chr(ord("a") + r), "rate": NIC_RATE,
-                            "address": f"10.7.{r}.{k}/24", "take_over": True, **nic,
+                            "address": f"10.7.{r}.{k}/24", "mtu": MTU, "take_over": True, **nic,
                         }
                         for r in range(rails)
                     ],
