@@ -1,4 +1,4 @@
-"""What a user is told to do about agents. On a server systemd runs the agent. A lab has no units:
+"""Advises users about agents. On a server systemd runs the agent. A lab has no units:
 its agents' logs are in its folder, and its own commands make all of it anew."""
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ def look_into_logs(servers: Sequence[str]) -> str:
 
 
 def restore_by_hand(servers: Sequence[str]) -> str:
-    """What a person must do on servers whose agent could not restore. The agent's daemon must be
-    stopped, because it keeps the state locked; systemd would restart one that was only killed."""
+    """The steps that a person must take on servers whose agent could not restore. Its daemon must
+    be stopped, because it keeps the state locked; systemd would restart one that was only killed.
+    """
     if (lab := own_lab()) is not None:
         return f"{look_into_logs(servers)}; then {make_anew(lab)}"
     return (

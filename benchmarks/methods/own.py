@@ -1,4 +1,4 @@
-"""What a program of a paper says of its answer by its own model."""
+"""Words for the objective and bound that a paper's program states by its own model."""
 
 from __future__ import annotations
 

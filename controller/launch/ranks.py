@@ -170,7 +170,7 @@ class _Job:
 
     async def end(self, on_late: Callable[[str], None], failure: JobFailed | None) -> None:
         self._ending = True
-        # What fails from here on fails because it is ended.
+        # A rank that fails from here on fails because it is ended.
         failed = [
             rank
             for rank in self._ranks

@@ -1,4 +1,4 @@
-"""What the ranks of a run ran. Pure."""
+"""Names the model, graph or script that the ranks of a run ran. Pure."""
 
 from __future__ import annotations
 

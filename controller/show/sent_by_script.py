@@ -9,7 +9,7 @@ from placewire.job.contract.specification import Carried
 from placewire.optimizer.quantities import format_bytes
 
 LOOK_SECONDS = 60.0
-# What connections send by themselves, to be kept open; a script that trains sends more.
+# Connections send so much by themselves, to be kept open; a script that trains sends more.
 _IDLE_BYTES = 64 << 10
 
 
