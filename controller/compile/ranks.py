@@ -57,6 +57,7 @@ def rank_specs(
             bucket_files={name: str(file) for name, file in (bucket_files or {}).items()},
             backend=placement.backend,
             sockets_per_rail=_sockets_per_rail(placement),
+            acknowledgement_dscp=plan.network.acknowledgement_dscp,
             steps=job.steps,
             threads=job.threads,
             trace=trace_spec(job),

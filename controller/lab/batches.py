@@ -11,6 +11,11 @@ from placewire.optimizer.cluster_plan.payload import ETHERNET_BYTES
 _BURST_BEYOND_A_FRAME_BYTES = 4_586
 _BURST_SECONDS = 0.001
 _QUEUE_SECONDS = 0.05
+# Packets with a DSCP of 16 or more overtake others in a line's queue, as in switches that trust it.
+# (mask of the type of service, of which one bit is set)
+_PRECEDENCE_MASKS = (0x80, 0x40)
+# Rates of classes that only put packets in order: the bucket above them is what limits.
+_FAR_ABOVE = 10
 _BRIDGE = "type bridge forward_delay 0 mcast_snooping 0"
 
 
@@ -46,9 +51,10 @@ def rail_batch(shape: LabShape, rail: str) -> list[str]:
 def rail_limits(shape: LabShape, rail: str) -> list[str]:
     """Returns tc commands that make each NIC send and receive at its rate, and no faster."""
     return [
-        f"qdisc add dev {end}{nic.index} root {_bucket(nic)}"
+        line
         for _, nic in _on_rail(shape, rail)
         for end in ("port", "up")
+        for line in _limit(f"dev {end}{nic.index}", nic)
     ]
 
 
@@ -78,9 +84,24 @@ def _on_rail(shape: LabShape, rail: str) -> list[tuple[LabServer, LabNic]]:
     return [(server, nic) for server in shape.servers for nic in server.nics if nic.rail == rail]
 
 
-def _bucket(nic: LabNic) -> str:
+def _limit(device: str, nic: LabNic) -> list[str]:
+    """A bucket at the NIC's rate, which takes packets of a high precedence first."""
     bytes_per_second = nic.bits_per_second / 8
     least_bytes = nic.mtu_bytes + ETHERNET_BYTES + _BURST_BEYOND_A_FRAME_BYTES
     burst_bytes = max(least_bytes, round(bytes_per_second * _BURST_SECONDS))
     limit_bytes = burst_bytes + round(bytes_per_second * _QUEUE_SECONDS)
-    return f"tbf rate {round(nic.bits_per_second)}bit burst {burst_bytes} limit {limit_bytes}"
+    above = f"rate {round(nic.bits_per_second * _FAR_ABOVE)}bit burst {burst_bytes} quantum 60000"
+    return [
+        f"qdisc add {device} root handle 1: "
+        f"tbf rate {round(nic.bits_per_second)}bit burst {burst_bytes} limit {limit_bytes}",
+        f"qdisc add {device} parent 1:1 handle 2: htb default 2",
+        f"class add {device} parent 2: classid 2:1 htb prio 0 {above}",
+        f"class add {device} parent 2: classid 2:2 htb prio 1 {above}",
+        f"qdisc add {device} parent 2:1 bfifo limit {limit_bytes}",
+        f"qdisc add {device} parent 2:2 bfifo limit {limit_bytes}",
+        *(
+            f"filter add {device} parent 2: protocol ip prio 1 "
+            f"u32 match u8 {mask:#x} {mask:#x} at 1 flowid 2:1"
+            for mask in _PRECEDENCE_MASKS
+        ),
+    ]

@@ -12,6 +12,8 @@ from pydantic import Field
 
 from placewire.controller.plan.job import Job, ReplayJob
 from placewire.controller.plan.values import (
+    LOW_LATENCY_DATA,
+    Dscp,
     EngineName,
     Floor,
     Fraction,
@@ -126,6 +128,12 @@ class PlanNetwork(Frozen):
         "network while it is in force: `heal` puts it back, `report` only reports the change",
     )
     rails: ChosenRails = Field(None, description="the rails that carry the job; none: all rails")
+    acknowledgement_dscp: Dscp = Field(
+        LOW_LATENCY_DATA,
+        description="the DSCP (0 to 63) of packets with which a rank acknowledges what it receives "
+        "over gloo: in switches that trust it they overtake data, for which a sender would wait "
+        "otherwise; 0 marks none",
+    )
     lease_seconds: Lease = Field(
         alias="lease",
         default=30.0,

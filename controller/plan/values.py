@@ -262,6 +262,9 @@ TrafficMatrix = Annotated[Mapping[str, Mapping[str, float]], BeforeValidator(_ma
 Count = Annotated[int, BeforeValidator(_count)]
 CountOrAuto = Annotated[int | Literal["auto"], BeforeValidator(_or_auto(_count))]
 TcpPort = Annotated[int, BeforeValidator(whole(1, 65_535))]
+# AF21, which RFC 4594 calls low-latency data.
+LOW_LATENCY_DATA = 18
+Dscp = Annotated[int, BeforeValidator(whole(0, 63))]
 Threads = Annotated[int, BeforeValidator(whole(1, 1024))]
 Warmup = Annotated[int, BeforeValidator(whole(0, 2**31 - 1))]
 Seed = Annotated[int, BeforeValidator(whole(0, 2**32 - 1))]

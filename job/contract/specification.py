@@ -171,7 +171,7 @@ class RankSpec(ProgramSpec):
     batches are trained, for a measurement; none: all. time_scale: multiplies operator
     times in a replay. sockets_per_rail: connections of a pair of ranks, per rail and direction.
     urgent_first: whether `job` sharing's send order is kept; without it messages leave as they are
-    made.
+    made. acknowledgement_dscp: of the acknowledgements of what comes over gloo; 0 marks none.
     timeout_seconds: how long ranks wait for each other before the first step; to import torch from
     a slow file server takes minutes. loss_seconds: a rank that gives no sign of life for this long
     is lost. wait_seconds: how long a living rank may keep
@@ -184,6 +184,7 @@ class RankSpec(ProgramSpec):
     bucket: str | None = None
     sockets_per_rail: Annotated[int, Field(ge=1, le=16)] = 1
     urgent_first: bool = True
+    acknowledgement_dscp: Annotated[int, Field(ge=0, le=63)] = 0
     model: str | None = None
     graph_file: str | None = None
     batch: int = 1

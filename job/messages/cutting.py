@@ -15,9 +15,9 @@ CUT_BYTES = 64
 # therefore takes this long on a rail that carries nothing else, but is never so small that gloo's
 # work for it (about 0.1 ms in sender and receiver together) shows, nor so large that a fast rail is
 # left no choice of what goes next.
-CHUNK_SECONDS = 0.006
+CHUNK_SECONDS = 0.003
 LEAST_CHUNK_BYTES = 16 * 1024
-MOST_CHUNK_BYTES = 8 * 1024 * 1024
+MOST_CHUNK_BYTES = 2 * 1024 * 1024
 # A smaller part is not striped over several sockets.
 STRIPE_BYTES = 64 * 1024
 

@@ -23,9 +23,13 @@ def connect(
     """Raises JobError where a rank does not get ready, or cannot be reached."""
     addresses = meet(store, spec)
     interfaces = tuple(rail.interface for rail in spec.rail_interfaces)
-    transport.connect(store, spec.rank, spec.world_size, interfaces, spec.wait_seconds)
+    among = (store, spec.rank, spec.world_size, interfaces, spec.wait_seconds)
+    if isinstance(transport, NcclTransport):
+        transport.connect(*among)
+        return
+    transport.connect(*among, addresses, spec.acknowledgement_dscp)
     ordered = SHARINGS[placement.sharing].sends_most_urgent_first and spec.urgent_first
-    if isinstance(transport, GlooTransport) and ordered:
+    if ordered:
         here = server_of(spec.device)
         nics = next(server.nics for server in placement.cluster.servers if server.name == here)
         rates = {nic.rail: nic.rate_bits_per_second for nic in nics}

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 
 import torch
@@ -22,7 +23,7 @@ from placewire.job.errors import JobError
 from placewire.job.messages.rank_messages import MOST_TAG, RankMessage, RankMessages
 from placewire.job.messages.send_queues import RailQueue, Waiting
 from placewire.job.transport.outbox import Outbox
-from placewire.job.transport.tcp_connections import Backlog
+from placewire.job.transport.tcp_connections import Backlog, connected_ends, mark_answers
 from placewire.job.transport.transport import (
     Watcher,
     check_size,
@@ -60,8 +61,12 @@ class GlooTransport:
         world_size: int,
         interfaces: tuple[str, ...],
         timeout_seconds: float,
+        addresses: Mapping[tuple[str, str], str] | None = None,
+        acknowledgement_dscp: int = 0,
     ) -> None:
-        """To be called by all ranks at once. interfaces: in rail order."""
+        """To be called by all ranks at once. interfaces: in rail order. addresses: of all ranks'
+        servers, by (server, rail). acknowledgement_dscp: of what this rank sends on connections on
+        which it only receives."""
         os.environ["GLOO_SOCKET_IFNAME"] = ",".join(interfaces)
         self._rank, self._world_size, self._rails = rank, world_size, len(interfaces)
         timeout = timedelta(seconds=timeout_seconds)
@@ -69,16 +74,26 @@ class GlooTransport:
             dist.init_process_group(
                 "gloo", store=store, rank=rank, world_size=world_size, timeout=timeout
             )
-            self._groups = {
-                (upward, socket): dist.new_group(timeout=timeout)
-                for socket in range(self._sockets)
-                for upward in (True, False)
-            }
+            groups = {}
+            for upward in (True, False):
+                senders = self._only_senders(upward)
+                marked = [at for (server, _), at in (addresses or {}).items() if server in senders]
+                for socket in range(self._sockets):
+                    with _marked(marked, acknowledgement_dscp):
+                        groups[upward, socket] = dist.new_group(timeout=timeout)
+            self._groups = groups
         except (RuntimeError, ValueError) as error:
             raise JobError(
                 f"the ranks cannot connect over {', '.join(interfaces)}: {first_line(error)}",
                 "check that these interfaces exist and reach each other on every rank's server",
             ) from error
+
+    def _only_senders(self, upward: bool) -> set[str]:
+        """The servers from which messages come in this direction, and to which none goes in it."""
+        sends = (message for some in self._messages.sends.values() for message in some)
+        sent_to = {message.peer_server for message in sends if message.upward == upward}
+        come = {one.peer_server for one in self._messages.receives if one.upward == upward}
+        return come - sent_to
 
     def expect(self, messages: RankMessages) -> None:
         """Sets the messages of a step, from the next step on, between the same ranks."""
@@ -157,3 +172,12 @@ class GlooTransport:
                             group.recv([nothing], peer, last_tag + rail).wait(_AT_ONCE)
                     except RuntimeError:
                         continue  # the lost peer's own connection, or the intended time limit
+
+
+@contextmanager
+def _marked(senders: list[str], dscp: int) -> Iterator[None]:
+    """Marks what this rank sends to these addresses on the connections that the block makes."""
+    older = {ends for ends, _ in connected_ends()} if dscp and senders else set()
+    yield
+    if dscp and senders:
+        mark_answers(senders, dscp, older)

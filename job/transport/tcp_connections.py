@@ -12,7 +12,7 @@ import os
 import socket
 import struct
 import termios
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 # A receiver may delay the acknowledgement of a last segment or two by 40 ms.
@@ -29,6 +29,28 @@ def tcp_connections() -> Iterator[tuple[int, socket.socket]]:
                 with socket.socket(fileno=os.dup(int(entry.name))) as ours:
                     if ours.type == socket.SOCK_STREAM and ours.family == socket.AF_INET:
                         yield int(entry.name), ours
+
+
+# The ends of a connection, as (own address and port, the peer's).
+Ends = tuple[tuple[str, int], tuple[str, int]]
+
+
+def connected_ends() -> Iterator[tuple[Ends, socket.socket]]:
+    """Yields the ends of each connected one, and its socket as tcp_connections() does."""
+    for _, ours in tcp_connections():
+        with contextlib.suppress(OSError):  # not connected
+            yield (ours.getsockname(), ours.getpeername()), ours
+
+
+def mark_answers(senders: Collection[str], dscp: int, older: Collection[Ends]) -> None:
+    """Gives what this process sends on connections to these addresses a DSCP, but on older ones.
+
+    To be called for connections on which it only receives: acknowledgements are then all that it
+    sends there, so that no data can be overtaken.
+    """
+    for ends, ours in connected_ends():
+        if ends not in older and ends[1][0] in senders:
+            ours.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp << 2)
 
 
 class Drain:

@@ -16,7 +16,7 @@ from tests.optimizer.peers.steps import captured
 
 @pytest.fixture(scope="module")
 def placed() -> dict[str, Placed]:
-    return peers_in_lab([captured("bert", count) for count in (4, 8)])
+    return peers_in_lab([captured("bert", count) for count in (4, 8)], SETTING)
 
 
 def test_every_peer_passes_the_check(placed) -> None:

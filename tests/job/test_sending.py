@@ -153,7 +153,7 @@ def test_little_is_handed_over_at_a_time() -> None:
 
 
 def test_chunks_take_one_time_at_every_rate_within_limits() -> None:
-    for rate in (50e6, 1e9, 10e9):
+    for rate in (50e6, 1e9, 5e9):
         assert chunk_bytes(rate) * 8 / rate == pytest.approx(CHUNK_SECONDS, rel=0.01)
     assert chunk_bytes(1.0) > 0 and chunk_bytes(1e15) < 1 << 24
 
