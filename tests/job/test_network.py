@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,29 @@ def transmitted_bytes(namespace: str, nic: str) -> int:
     return int(link["stats64"]["tx"]["bytes"])
 
 
+# Prints, from its first line of input to the next, the greatest length of the TCP packets that
+# leave by a NIC, by their type of service.
+SNIFF = """
+import json, select, socket, sys
+sniffer = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3))
+sniffer.bind((sys.argv[1], 0))
+print(flush=True)
+longest = {}
+while sys.stdin not in select.select([sniffer, sys.stdin], [], [])[0]:
+    packet, (_, protocol, kind, *_) = sniffer.recvfrom(65536)
+    if kind == socket.PACKET_OUTGOING and protocol == 0x0800 and packet[9] == 6:
+        longest[packet[1]] = max(longest.get(packet[1], 0), len(packet))
+print(json.dumps(longest))
+"""
+
+
+def rail_interfaces(rank: int) -> tuple[RailInterface, ...]:
+    return tuple(
+        RailInterface(rail=rail, interface=f"nic{rail}", address=f"10.77.{number}.{rank + 1}")
+        for number, rail in enumerate(RAILS)
+    )
+
+
 def start_pair(servers: tuple[str, str], folder: Path, **options: Any) -> list[Rank]:
     """Starts a replay with one message."""
     rows = [OperatorRow(id=i, type="x", seconds={"cpu": 0.01}) for i in "pq"]
@@ -73,9 +97,8 @@ def start_pair(servers: tuple[str, str], folder: Path, **options: Any) -> list[R
         kind="replay",
         graph_file=str(folder / "graph.json"),
         master_address="10.77.0.1",
-        rail_interfaces=tuple(
-            RailInterface(rail=rail, interface=f"nic{rail}", address="") for rail in RAILS
-        ),
+        rail_interfaces=rail_interfaces(0),
+        last={"rail_interfaces": rail_interfaces(1)},
         **options,
     )
 
@@ -112,3 +135,34 @@ def test_a_rail_that_is_down_ends_the_ranks_long_before_the_kernel_gives_up(
         assert any("lost a peer" in rank.failed.what for rank in ranks)
     finally:
         end(ranks)
+
+
+@pytest.mark.parametrize("dscp", [18, 0])
+def test_acknowledgements_are_marked_and_data_are_not(
+    servers: tuple[str, str], tmp_path: Path, dscp: int
+) -> None:
+    """The message goes from the first server to the second."""
+    sniffers = [
+        subprocess.Popen(
+            ["ip", "netns", "exec", name, sys.executable, "-c", SNIFF, "nicb"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for name in servers
+    ]  # fmt: skip
+    try:
+        for sniffer in sniffers:
+            assert sniffer.stdout is not None and sniffer.stdout.readline() == "\n"
+        ranks = start_pair(servers, tmp_path, steps=STEPS, acknowledgement_dscp=dscp)
+        try:
+            assert [rank.finish(LONGEST_SECONDS) for rank in ranks] == [0, 0]
+        finally:
+            end(ranks)
+        sent, answered = (json.loads(one.communicate("\n", timeout=60)[0]) for one in sniffers)
+    finally:
+        for sniffer in sniffers:
+            sniffer.kill()
+            sniffer.wait()
+    mark = str(dscp << 2)
+    assert sent["0"] > 1000, "data"
+    assert set(answered) <= {"0", mark} and answered[mark] < 200
+    assert dscp == 0 or mark not in sent

@@ -211,6 +211,41 @@ def test_two_senders_share_the_receiver_s_rate(lab: Lab) -> None:
     assert share(rates), rates
 
 
+# Sends packets with a type of service to an address.
+SEND = """
+import socket, sys
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ours:
+    ours.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, int(sys.argv[2]))
+    for _ in range(int(sys.argv[3])):
+        ours.sendto(b"x", (sys.argv[1], 9))
+"""
+
+
+@pytest.mark.network
+@pytest.mark.lab
+@pytest.mark.parametrize(("dscp", "first"), [(0, False), (8, False), (18, True), (46, True)])
+def test_packets_that_are_marked_so_overtake_others(lab: Lab, dscp: int, first: bool) -> None:
+    shape = shape_of(plan(document(3, rails=2)))
+    (nic,) = (nic for nic in shape.servers[1].nics if nic.rail == "a")
+    tc = ["tc", "-n", shape.rail_namespace("a"), "-j", "-s", "class", "show"]
+
+    def passed() -> list[int]:
+        """The packets of each class, in order of priority, towards the server."""
+        shown = json.loads(subprocess.check_output([*tc, "dev", f"port{nic.index}"]))
+        return [
+            one["stats"]["packets"]
+            for one in sorted(shown, key=lambda one: one["handle"])
+            if one["class"] == "htb"
+        ]
+
+    before = passed()
+    send = [sys.executable, "-c", SEND, "10.7.0.2", str(dscp << 2), "50"]
+    subprocess.run(lab.inside_server("s1", send), check=True, timeout=60)
+    wait_for(lambda: sum(passed()) >= sum(before) + 50, "50 packets")
+    more = [after - then for after, then in zip(passed(), before, strict=True)]
+    assert more[0 if first else 1] >= 50 > more[1 if first else 0]
+
+
 @pytest.mark.network
 @pytest.mark.lab
 def test_a_server_has_its_addresses_where_a_real_one_has_them(lab: Lab) -> None:

@@ -88,6 +88,11 @@ MISTAKES = {
         "job.graph",
         "give kind: replay, which runs any graph",
     ),
+    "mark of acknowledgements": (
+        _set("network", "acknowledgement_dscp", to=64),
+        "network.acknowledgement_dscp",
+        "63",
+    ),
     "unknown key": (_set("network", "sharring", to=1), "network.sharring", "sharing, floor"),
     "unknown nic key": (_set(*NIC, "speed", to=1), "cluster.servers[1].nics[0].speed", "rate"),
     "missing": (_drop(*NIC, "rail"), "cluster.servers[1].nics[0].rail", "missing"),
