@@ -24,7 +24,7 @@ GRAPHS = ("vgg16 512", "resnet50 128", "bert 64")
 GIGABITS = (10.0, 20.0, 100.0)
 SERVERS, NICS = 4, 3
 NEIGHBOURS = (("quiet", 0.0), ("greedy", 1.0))
-SECONDS = 120.0
+SECONDS = 60.0
 SHARINGS: tuple[SharingName, ...] = ("job", "guarantee", "strict", "even", "unshaped")
 HEADINGS = (*SHARINGS, "one NIC", "one device")
 
