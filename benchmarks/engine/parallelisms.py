@@ -128,7 +128,7 @@ def uncut(name: str, servers: int, gigabits: float) -> float | None:
             said = optimizer(
                 "solve", str(variant_file(name, 1, 1)), "--cluster", str(on), "--sharing", "job",
                 "--time-limit", f"{UNCUT_SECONDS:g}", "--gap", "0", "--json",
-            )
+            )  # fmt: skip
         except RuntimeError as error:
             if "memory" not in str(error):
                 raise
