@@ -11,6 +11,7 @@ from placewire.optimizer.explain import what_if
 from placewire.optimizer.explain.critical_path import Segment, critical_path
 from placewire.optimizer.explain.parallelism import Stage, stages
 from placewire.optimizer.explain.summary import problem_of, step_of, traffic_by_pair
+from placewire.optimizer.explain.uplinks import UplinkUse, uplinks_used
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.simulation.simulate import simulate
@@ -61,6 +62,7 @@ class Explanation:
     stages: tuple[Stage, ...]
     path: tuple[Stretch, ...]
     pairs: tuple[PairTraffic, ...]
+    uplinks: tuple[UplinkUse, ...]
     changes: tuple[what_if.Change, ...]
     limit: what_if.Change | None
     more: what_if.Change
@@ -84,6 +86,7 @@ def explain(graph: OperatorGraph, placement: Placement) -> Explanation:
         stages=stages(graph, placement),
         path=_stretches(step.graph, placement, path, timeline.messages),
         pairs=_pairs(placement, path, problem.decides_rates),
+        uplinks=uplinks_used(placement),
         changes=tuple(sorted(found, key=lambda change: change.step_seconds)),
         limit=what_if.without_network(problem, decision) if timeline.messages else None,
         more=what_if.bound_with_another_device(problem_of(graph, placement)),
