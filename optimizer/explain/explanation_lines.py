@@ -43,7 +43,7 @@ def explanation_lines(placement: Placement, explanation: Explanation) -> list[st
             lines += wrapped(_pair_words(pair, "" if common else _why(pair, placement), step))
         if len(explanation.pairs) > _MOST_PAIRS:
             lines.append(f"  … and {len(explanation.pairs) - _MOST_PAIRS} more pairs")
-    if words := uplink_words(placement):
+    if words := uplink_words(placement, explanation.uplinks):
         lines += ["", "what pods send each other", *(row for one in words for row in wrapped(one))]
     return [*lines, "", *_change_lines(explanation)]
 

@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 import yaml
 
+from placewire.controller.compile.transfers import promises
 from placewire.controller.lab import Lab, lab_down, lab_up
 from placewire.controller.lab.batches import rail_batch, rail_limits
 from placewire.controller.lab.shape import shape_of
 from placewire.optimizer.check.check import check
 from placewire.optimizer.engines.place import place
 from placewire.optimizer.explain.uplinks import uplinks_used
+from placewire.optimizer.network.script_allocation import allocate
 from placewire.optimizer.problem import Problem, SolveSettings
 from tests.controller.plans import plan, plan_document
 from tests.optimizer.cases import graph
@@ -68,7 +70,7 @@ def test_auto_avoids_the_uplink_and_the_check_refuses_rates_that_overload_it() -
     settings = SolveSettings(gap=0.0, moves=3000, time_limit_seconds=600, certify=0.0)
     found = place(problem, "auto", settings)
     assert len({PODS[name.split("/")[0]] for name in found.devices_used}) == 1
-    assert len(found.devices_used) == 2 and uplinks_used(found) == ()
+    assert len(found.devices_used) == 2 and uplinks_used(found, {}) == ()
 
     across = placement_of(problem, [0, 0, 0, 1, 1, 2, 3, 0])
     assert check(made, across) == () and across.step_seconds > found.step_seconds
@@ -79,6 +81,23 @@ def test_auto_avoids_the_uplink_and_the_check_refuses_rates_that_overload_it() -
     )
     said = check(made, across.model_copy(update={"rates_bits_per_second": rows}))
     assert any("leaves pod p1; its uplink carries" in violation.what for violation in said)
+
+
+def test_the_promises_of_a_job_without_rates_fit_into_the_uplinks() -> None:
+    """Every NIC sends to one destination; those that cross are paced to what the uplink carries."""
+    full = document()
+    full["network"]["sharing"] = "job"
+    made = plan(full)
+    cluster = made.payload_cluster
+    traffic = {"s1": {"s3": 1.0}, "s2": {"s4": 1.0}, "s3": {"s4": 1.0}, "s4": {"s3": 1.0}}
+    found = promises(made, allocate(cluster, traffic, "job", made.network.floor))
+    rates = {
+        (one.transfer.source, one.transfer.destination): one.transfer.promised_bits_per_second
+        for one in found
+    }
+    out = sum(rate for (s, t), rate in rates.items() if PODS[s] == "p1" != PODS[t])
+    assert 0 < out <= cluster.uplink_rates[0, 0] * (1 + 1e-9)
+    assert all(one.transfer.paced for one in found if PODS[one.transfer.source] == "p1")
 
 
 @pytest.fixture(scope="module")

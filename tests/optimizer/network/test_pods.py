@@ -15,6 +15,8 @@ from placewire.optimizer.bounds import lower_bound
 from placewire.optimizer.check.check import check
 from placewire.optimizer.cluster import Cluster, Device, Pod, Uplink
 from placewire.optimizer.engines.place import place
+from placewire.optimizer.explain.explanation import explain
+from placewire.optimizer.explain.explanation_lines import explanation_lines
 from placewire.optimizer.explain.summary import placement_lines
 from placewire.optimizer.explain.uplinks import uplink_words, uplinks_used
 from placewire.optimizer.explain.what_if import PlacementArrays, changes
@@ -238,7 +240,7 @@ class TestSearch:
             placement = place(problem, "auto", settings)
             assert check(made, placement) == ()
             used[uplink] = {name.split("/")[0] for name in placement.devices_used}
-            assert bool(uplinks_used(placement)) == (uplink == 9.0)
+            assert bool(uplinks_used(placement, {})) == (uplink == 9.0)
         assert used[0.05] in ({"s1", "s2"}, {"s3", "s4"})
         assert len(used[9.0]) > 2
 
@@ -267,11 +269,15 @@ class TestFiles:
 def test_a_placement_names_the_uplink_that_limits_it() -> None:
     made, device = sends((0, 2), (1, 3))
     placement = placement_of(Problem(made, podded(), "job"), device)
-    assert uplink_words(placement) == [
-        f"uplink {way} on rail a: 1.9 MiB a step, 100% of the step's time at 8 Mbit/s; it limits "
-        "the step"
-        for way in ("out of pod p1", "into pod p2")
-    ]
+    took = "on rail a: 1.9 MiB take 100% of the step at its 8 Mbit/s"
+    ways = "out of pod p1", "into pod p2"
+    assert uplink_words(placement) == [f"uplink {way} {took}" for way in ways]
+    said = uplink_words(placement, explain(made, placement).uplinks)
+    waits = "; the step waits 100.0% of its time for messages over it"
+    assert said == [f"uplink {way} {took}{waits}" for way in ways]
+    assert any(
+        "what pods send" in row for row in explanation_lines(placement, explain(made, placement))
+    )
     assert any("uplink into pod p2" in line for line in placement_lines(placement))
     made, device = sends((0, 1), (2, 3))
     within = placement_of(Problem(made, podded(), "strict"), device)
