@@ -101,6 +101,22 @@ class Server(Frozen):
         return self
 
 
+class Uplink(Frozen):
+    """What the job may send out of a pod on one rail, and as much again into it."""
+
+    rail: Name
+    rate_bits_per_second: Rate
+
+
+class Pod(Frozen):
+    """Servers on switches of their own. What they exchange with servers of other pods travels over
+    the uplinks of both pods; a rail without an uplink ends within the pod."""
+
+    name: Name
+    servers: Annotated[tuple[Name, ...], Field(min_length=1)]
+    uplinks: tuple[Uplink, ...]
+
+
 class Cluster(Frozen):
     """servers are in plan order, and every array over servers has that order.
 
@@ -109,7 +125,8 @@ class Cluster(Frozen):
     of LogP, Culler et al. 1993, section 3); message_seconds_per_byte: and for each of its bytes,
     which a processor copies. intra_server_bits_per_second is the rate
     between two devices of one server. links are for clusters whose pairs of devices differ in
-    transfer cost (Moirai); a pair with a link uses neither NICs nor the intra-server path.
+    transfer cost (Moirai); a pair with a link uses neither NICs nor the intra-server path. pods
+    (thesis, 3.4): each server is in one; none where one switch of each rail joins all servers.
     """
 
     version: Literal[1] = 1
@@ -119,6 +136,9 @@ class Cluster(Frozen):
     message_seconds_per_byte: Annotated[float, Field(strict=True, ge=0, le=1.0)] = 0.0
     intra_server_bits_per_second: Rate
     links: tuple[Link, ...] = ()
+    # Left out where there are none: a cluster without pods has the file and the digest that it
+    # always had.
+    pods: Annotated[tuple[Pod, ...], Field(exclude_if=lambda pods: not pods)] = ()
 
     @model_validator(mode="after")
     def _names_are_unique_and_links_join_devices(self) -> Self:
@@ -137,6 +157,29 @@ class Cluster(Frozen):
                     f"links.{k}: it joins a device to itself, or a pair that has a link already"
                 )
             joined.add((link.source, link.destination))
+        return self
+
+    @model_validator(mode="after")
+    def _each_server_is_in_one_pod(self) -> Self:
+        if not self.pods:
+            return self
+        names = [pod.name for pod in self.pods]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"pods: two of them are called {twice[0]!r}; rename one")
+        pod_of: dict[str, int] = {}
+        for p, pod in enumerate(self.pods):
+            rails = [uplink.rail for uplink in pod.uplinks]
+            if len(set(rails)) != len(rails):
+                raise ValueError(f"pods.{p}.uplinks: two of them are of one rail; leave one")
+            for name in pod.servers:
+                if name in pod_of:
+                    raise ValueError(f"pods.{p}: server {name!r} is in a pod already; leave it out")
+                pod_of[name] = p
+        servers = {server.name for server in self.servers}
+        if unknown := sorted(pod_of.keys() - servers):
+            raise ValueError(f"pods: the cluster has no server {unknown[0]!r}")
+        if missing := sorted(servers - pod_of.keys()):
+            raise ValueError(f"pods: server {missing[0]!r} is in none; add it to one")
         return self
 
     @cached_property
@@ -175,6 +218,23 @@ class Cluster(Frozen):
             for nic in server.nics:
                 table[s, self.rails.index(nic.rail)] = getattr(nic, field)
         return table
+
+    @cached_property
+    def uplink_rates(self) -> FloatArray:
+        """float64[P, R] payload bits per second of each pod, each direction; P is 0 where there are
+        no pods."""
+        table = np.zeros((len(self.pods), len(self.rails)))
+        for p, pod in enumerate(self.pods):
+            for uplink in pod.uplinks:
+                if uplink.rail in self.rails:
+                    table[p, self.rails.index(uplink.rail)] = uplink.rate_bits_per_second
+        return table
+
+    @cached_property
+    def pod_of_server(self) -> IntArray:
+        """int64[S]: the pod of each server; 0 for all where there are no pods."""
+        pod = {name: p for p, pod in enumerate(self.pods) for name in pod.servers}
+        return np.array([pod.get(server.name, 0) for server in self.servers], dtype=np.int64)
 
     @cached_property
     def link_of(self) -> Mapping[tuple[int, int], Link]:

@@ -14,7 +14,15 @@ from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.names import DEFAULT_FLOOR, DEFAULT_SHARING, Backend, Model, SharingName
 from placewire.optimizer.network import transfers
-from placewire.optimizer.network.nics import RateLimits, nic_limits, usable_rates, widest_rates
+from placewire.optimizer.network.nics import (
+    Capacity,
+    RateLimits,
+    capacity_of,
+    least_pair_rates,
+    network_limits,
+    usable_rates,
+    widest_rates,
+)
 from placewire.optimizer.network.sharing import Discipline, SharingPolicy
 from placewire.optimizer.network.sharings import SHARINGS
 
@@ -91,10 +99,15 @@ class Problem:
         return usable_rates(self.cluster, self.policy.kept_fraction(self.floor))
 
     @cached_property
+    def usable(self) -> Capacity:
+        """What the job may count on of the network."""
+        return capacity_of(self.cluster, self.usable_nic_rates)
+
+    @cached_property
     def limits(self) -> RateLimits:
         """The limits on decided rates. The thesis' own model limits no receiver (3.7)."""
         receiving = self.model != "thesis" or self.policy.always_limits_receiving
-        return nic_limits(self.usable_nic_rates, receiving=receiving)
+        return network_limits(self.usable, receiving=receiving)
 
     @cached_property
     def paths(self) -> transfers.Paths:
@@ -120,8 +133,13 @@ class Problem:
     @cached_property
     def worthwhile_rates(self) -> FloatArray:
         """float64[S, S, R]: what each pair would get alone on the rails that serve it."""
-        widest = widest_rates(self.usable_nic_rates)
+        widest = widest_rates(self.usable)
         return transfers.worthwhile_rates(widest, cuts_equally=self.cuts_equally)
+
+    @cached_property
+    def least_rates(self) -> FloatArray:
+        """float64[S, S, R]: what a pair in use keeps at least, in both directions."""
+        return least_pair_rates(self.usable, self.worthwhile_rates)
 
     def alone(self, rates: FloatArray) -> transfers.Paths:
         """The paths of a transfer that meets no other, with rates float64[S, S, R] on the rails."""
@@ -148,9 +166,10 @@ class Problem:
         rates float64[S, S, R] are the decided ones, and ignored unless decides_rates. All results
         are 0 under the model `msr`, which has no NICs. Raises ValueError where rates are missing.
         """
-        usable = transfers.with_a_rail(self.usable_nic_rates)
+        usable = self.usable.with_a_rail()
         if self.model == "msr":
-            return np.zeros((len(usable), len(usable), usable.shape[1]))
+            servers, rails = usable.nics.shape
+            return np.zeros((servers, servers, rails))
         return self.policy.rates_in_force(usable, self.decided(rates))
 
     def decided(self, rates: FloatArray | None) -> FloatArray | None:

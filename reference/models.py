@@ -74,7 +74,8 @@ def _accepted(annotation: Any, metadata: Sequence[Any]) -> str:
     bounds = {type(one): one for one in _flat(metadata)}
     if Ge in bounds and Le in bounds:
         return f"a whole number from {bounds[Ge].ge} to {bounds[Le].le}"
-    some = ", at least one" if MinLen in bounds else ""
+    least = bounds[MinLen].min_length if MinLen in bounds else 0
+    some = f", at least {'one' if least == 1 else least}" if least else ""
     return _of_type(annotation) + some
 
 

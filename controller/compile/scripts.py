@@ -72,17 +72,18 @@ def cut_from_bytes(rates_bits_per_second: Sequence[float]) -> int:
 
 def rail_shares(plan: Plan) -> Mapping[str, float]:
     """By rail, the part of a server's traffic that should go there; the parts sum to 1. They are in
-    proportion to the slowest NIC of each rail. A rail that not every server is on has none, because
-    all processes divide their traffic alike."""
+    proportion to the slowest NIC or uplink of each rail, which a ring waits for. A rail that not
+    every server is on has none, because all processes divide their traffic alike."""
     rates = _rates(plan)
     return {rail: rate / sum(rates.values()) for rail, rate in rates.items()}
 
 
 def _rates(plan: Plan) -> Mapping[str, float]:
-    """Returns the rate of the slowest NIC of each rail that every server is on."""
-    return {
-        rail: min(rates)
-        for rail in plan.rails
-        if len(rates := [n.rate_bits_per_second for s in plan.cluster.servers for n in s.nics
-                         if n.rail == rail]) == len(plan.cluster.servers)
-    }  # fmt: skip
+    """Returns the rate of the slowest NIC or uplink of each rail that every server is on."""
+    servers, pods = plan.cluster.servers, plan.cluster.pods or ()
+    found = {}
+    for rail in plan.rails:
+        nics = [n.rate_bits_per_second for s in servers for n in s.nics if n.rail == rail]
+        if len(nics) == len(servers):
+            found[rail] = min([*nics, *(pod.uplink_of(rail) for pod in pods)])
+    return found

@@ -9,6 +9,7 @@ from placewire.controller.compile.queues import job_queues
 from placewire.controller.plan.plan import Plan
 from placewire.optimizer.allocation import Allocation
 from placewire.optimizer.network.sharings import SHARINGS
+from placewire.optimizer.network.uplinks import within_uplinks
 
 FIRST_TCP_PORT = 42000
 
@@ -29,7 +30,8 @@ def promises(plan: Plan, allocation: Allocation) -> tuple[Promise, ...]:
     address = {(s.name, n.rail): n.ip for s in plan.cluster.servers for n in s.nics}
     used: dict[str, int] = {}
     found = []
-    for one in SHARINGS[allocation.sharing].promises(tuple(queues)):
+    promised = SHARINGS[allocation.sharing].promises(tuple(queues))
+    for one in within_uplinks(allocation.cluster, promised):
         queue, destination = one.queue, one.destination
         port = FIRST_TCP_PORT + used.setdefault(destination, 0)
         used[destination] += 1

@@ -32,8 +32,19 @@ def controller_batch(shape: LabShape) -> list[str]:
 
 
 def rail_batch(shape: LabShape, rail: str) -> list[str]:
-    """Returns ip commands for the rail's bridge, and for a line to each NIC on it."""
+    """Returns ip commands for the rail's bridge, for one of each pod with a line to it, and for a
+    line to each NIC."""
     lines = ["link set lo up", f"link add rail {_BRIDGE}", "link set rail up"]
+    for pod in shape.pods:
+        k, mtu = pod.index, f"mtu {_mtu_bytes(shape, rail)}"
+        lines += [
+            f"link add pod{k} {_BRIDGE}",
+            f"link add core{k} {mtu} type veth peer name in{k} {mtu}",
+            f"link set core{k} master pod{k} up",
+            f"link set in{k} master rail up",
+            f"link set pod{k} up",
+        ]
+    bridge = {name: f"pod{pod.index}" for pod in shape.pods for name in pod.servers}
     for server, nic in _on_rail(shape, rail):
         k, mtu = nic.index, f"mtu {nic.mtu_bytes}"
         lines += [
@@ -42,20 +53,26 @@ def rail_batch(shape: LabShape, rail: str) -> list[str]:
             f"link add line{k} {_BRIDGE}",
             f"link set port{k} master line{k} up",
             f"link set up{k} master line{k} up",
-            f"link set down{k} master rail up",
+            f"link set down{k} master {bridge.get(server.name, 'rail')} up",
             f"link set line{k} up",
         ]
     return lines
 
 
 def rail_limits(shape: LabShape, rail: str) -> list[str]:
-    """Returns tc commands that make each NIC send and receive at its rate, and no faster."""
-    return [
-        line
+    """Returns tc commands that make each NIC and each uplink send and receive at its rate, and no
+    faster."""
+    mtu_bytes = _mtu_bytes(shape, rail)
+    limits = [
+        (f"{end}{nic.index}", nic.bits_per_second, nic.mtu_bytes)
         for _, nic in _on_rail(shape, rail)
         for end in ("port", "up")
-        for line in _limit(f"dev {end}{nic.index}", nic)
+    ] + [
+        (f"{end}{pod.index}", pod.bits_per_second[rail], mtu_bytes)
+        for pod in shape.pods
+        for end in ("core", "in")
     ]
+    return [line for limit in limits for line in _limit(*limit)]
 
 
 def server_batch(server: LabServer) -> list[str]:
@@ -84,16 +101,21 @@ def _on_rail(shape: LabShape, rail: str) -> list[tuple[LabServer, LabNic]]:
     return [(server, nic) for server in shape.servers for nic in server.nics if nic.rail == rail]
 
 
-def _limit(device: str, nic: LabNic) -> list[str]:
-    """A bucket at the NIC's rate, which takes packets of a high precedence first."""
-    bytes_per_second = nic.bits_per_second / 8
-    least_bytes = nic.mtu_bytes + ETHERNET_BYTES + _BURST_BEYOND_A_FRAME_BYTES
-    burst_bytes = max(least_bytes, round(bytes_per_second * _BURST_SECONDS))
-    limit_bytes = burst_bytes + round(bytes_per_second * _QUEUE_SECONDS)
-    above = f"rate {round(nic.bits_per_second * _FAR_ABOVE)}bit burst {burst_bytes} quantum 60000"
+def _mtu_bytes(shape: LabShape, rail: str) -> int:
+    """All NICs of a rail have the same."""
+    return next(nic.mtu_bytes for _, nic in _on_rail(shape, rail))
+
+
+def _limit(interface: str, bits_per_second: float, mtu_bytes: int) -> list[str]:
+    """A bucket at this rate, which takes packets of a high precedence first."""
+    least_bytes = mtu_bytes + ETHERNET_BYTES + _BURST_BEYOND_A_FRAME_BYTES
+    burst_bytes = max(least_bytes, round(bits_per_second / 8 * _BURST_SECONDS))
+    limit_bytes = burst_bytes + round(bits_per_second / 8 * _QUEUE_SECONDS)
+    above = f"rate {round(bits_per_second * _FAR_ABOVE)}bit burst {burst_bytes} quantum 60000"
+    device = f"dev {interface}"
     return [
         f"qdisc add {device} root handle 1: "
-        f"tbf rate {round(nic.bits_per_second)}bit burst {burst_bytes} limit {limit_bytes}",
+        f"tbf rate {round(bits_per_second)}bit burst {burst_bytes} limit {limit_bytes}",
         f"qdisc add {device} parent 1:1 handle 2: htb default 2",
         f"class add {device} parent 2: classid 2:1 htb prio 0 {above}",
         f"class add {device} parent 2: classid 2:2 htb prio 1 {above}",

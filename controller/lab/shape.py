@@ -4,6 +4,10 @@ namespace pw-LAB-SERVER              namespace pw-LAB-rail-RAIL
 nic0 ──────────────────────── portN ─ lineN ─ upN ── downN ─ rail
                             (receive limit)  (transmit limit)   (bridge, not blocking)
 mgmt0 ───────── srvN ─ mgmt (bridge, holds the controller's address; pw-LAB-controller)
+
+Where the plan has pods, `rail` is the core, and downN is on the bridge of its server's pod:
+podN ─ coreN ── inN ─ rail
+    (limit out of the pod, limit into it)
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import ipaddress
 import itertools
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from placewire.controller.errors import PlacewireError
@@ -43,11 +48,22 @@ class LabServer:
 
 
 @dataclass(frozen=True)
+class LabPod:
+    """index: of its bridge, podN, on every rail. bits_per_second: of its uplink on each rail, on
+    the wire."""
+
+    index: int
+    servers: tuple[str, ...]
+    bits_per_second: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class LabShape:
     """controller_address: with its prefix; on the management bridge."""
 
     name: str
     servers: tuple[LabServer, ...]
+    pods: tuple[LabPod, ...]
     rails: tuple[str, ...]
     controller_namespace: str
     controller_address: str
@@ -90,6 +106,14 @@ def shape_of(plan: Plan) -> LabShape:
     shape = LabShape(
         name=plan.name,
         servers=servers,
+        pods=tuple(
+            LabPod(
+                index=index,
+                servers=pod.servers,
+                bits_per_second={rail: pod.uplink_of(rail) for rail in plan.cluster.rails},
+            )
+            for index, pod in enumerate(plan.cluster.pods or (), start=1)
+        ),
         rails=plan.cluster.rails,
         controller_namespace=f"pw-{plan.name}-controller",
         controller_address=f"{controller}/{network.prefixlen}",

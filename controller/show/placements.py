@@ -12,6 +12,7 @@ from rich.table import Table
 from placewire.controller.decide.decide import PlacementDecision
 from placewire.controller.few_names import MOST_NAMES, few_names
 from placewire.controller.show.console import table
+from placewire.optimizer.explain.uplinks import uplink_words
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.quantities import format_bytes, format_seconds
 
@@ -46,7 +47,7 @@ def why(placement: Placement) -> list[str]:
         f"{len(placement.messages)} messages, {sent} a step between {len(placement.server_pairs)} "
         f"pairs of servers; network sharing: {placement.sharing}"
     )
-    return lines
+    return lines + uplink_words(placement)
 
 
 def where_data_is(placement: Placement, notes: Mapping[str, Any]) -> list[str]:

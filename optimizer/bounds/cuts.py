@@ -1,4 +1,4 @@
-"""Bounds by volume: the bytes that must leave and enter some server, by minimum cuts.
+"""Bounds by volume: the bytes that must leave and enter some server or pod, by minimum cuts.
 
 Let S be the operators on the server of one unit A, in any placement. For weights l, o, i >= 0 that
 sum to 1 and any price q >= 0 per byte,
@@ -15,7 +15,8 @@ side plus q M is a cut between A and all that is not on its server: an operator 
 l work / devices + q held, a tensor that leaves pays o bits / N, one that enters i bits / N. So the
 minimum cut less q M bounds the step over all S. The bound says something where memory keeps S from
 being everything. Where a unit B fits into no server together with A, S lacks B, and the minimum cut
-between the two bounds the step without a price.
+between the two bounds the step without a price. The same holds of pods in the place of servers,
+with their uplinks in the place of NICs.
 
 There is no such bound for clusters with links, which bypass the NICs, and under `thesis` and `msr`,
 whose transfers never meet.
@@ -23,6 +24,7 @@ whose transfers never meet.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +32,7 @@ import numpy as np
 from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray
 from placewire.optimizer.bounds.bound import Bound
 from placewire.optimizer.bounds.relaxation import Relaxation, nic_capacities
+from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.problem import Problem
 
 # The weights (work, out, in); and prices of all held bytes, as parts of the cost of all tensors.
@@ -39,6 +42,17 @@ _PRICES = (0.05, 0.1, 0.2, 0.5, 1.5)
 # _LARGE_OPERATORS only the first is tried as A, at fewer weights.
 _UNITS, _LARGE_OPERATORS = 4, 4_000
 _SCALE = 10**12
+
+
+@dataclass(frozen=True)
+class _Regions:
+    """Servers, or pods: the most that any of them sends in bits per second, its most bytes of
+    memory and its most devices. reason: why bytes must cross."""
+
+    rate: float
+    memory: float
+    devices: int
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -56,16 +70,44 @@ class _Network:
 
 def cut_bound(problem: Problem, relaxation: Relaxation, held_bytes: IntArray) -> Bound:
     """0 seconds where memory forces no traffic, or no cut costs anything."""
+    found = Bound(0.0, "memory forces nothing over the network")
+    if problem.model != "contended" or problem.cluster.links:
+        return found
+    for regions in _regions(problem):
+        if held_bytes.sum() > regions.memory and regions.rate > 0:
+            found = max(found, _cut_around(regions, problem, relaxation, held_bytes), key=_seconds)
+    return found
+
+
+def _seconds(bound: Bound) -> float:
+    return bound.seconds
+
+
+def _regions(problem: Problem) -> Iterator[_Regions]:
     cluster = problem.cluster
-    memory = float(np.bincount(cluster.server_of_device, weights=cluster.memory_bytes).max())
-    rate = float(nic_capacities(problem).sum(axis=1).max(initial=0.0))
-    if problem.model != "contended" or cluster.links or held_bytes.sum() <= memory or rate <= 0:
-        return Bound(0.0, "memory forces nothing over the network")
+    nics = nic_capacities(problem).sum(axis=1)
+    server = "volume that must cross one server's NICs: none has memory for all"
+    yield _regions_of(cluster, cluster.server_of_device, nics, server)
+    if cluster.pods:
+        pod_of_device = cluster.pod_of_server[cluster.server_of_device]
+        pod = "volume that must cross one pod's uplinks: none has memory for all"
+        yield _regions_of(cluster, pod_of_device, cluster.uplink_rates.sum(axis=1), pod)
+
+
+def _regions_of(cluster: Cluster, of_device: IntArray, rates: FloatArray, reason: str) -> _Regions:
+    memory = float(np.bincount(of_device, weights=cluster.memory_bytes).max())
+    devices = int(np.bincount(of_device).max())
+    return _Regions(float(rates.max(initial=0.0)), memory, devices, reason)
+
+
+def _cut_around(
+    regions: _Regions, problem: Problem, relaxation: Relaxation, held_bytes: IntArray
+) -> Bound:
+    memory, devices = regions.memory, regions.devices
     held = np.bincount(relaxation.unit, weights=held_bytes, minlength=relaxation.units)
     work = np.bincount(relaxation.unit, weights=relaxation.work, minlength=relaxation.units)
-    network = _network(problem, relaxation, rate)
+    network = _network(problem, relaxation, regions.rate)
     around = _around(problem, relaxation)
-    devices = max(len(server.devices) for server in cluster.servers)
     large = relaxation.operators > _LARGE_OPERATORS
     most = np.argsort(-held, kind="stable")[:_UNITS].tolist()
     best = 0.0
@@ -80,7 +122,7 @@ def cut_bound(problem: Problem, relaxation: Relaxation, held_bytes: IntArray) ->
             for price in (p * whole for p in _PRICES):
                 cut = _least_cut(network, a, None, share + price * held, out, into)
                 best = max(best, cut - price * memory + before_and_after)
-    return Bound(best, "volume that must cross one server's NICs: none has memory for all")
+    return Bound(best, regions.reason)
 
 
 def _least_cut(

@@ -15,6 +15,7 @@ import numpy as np
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.bounds.exact_model import ExactModel
 from placewire.optimizer.bounds.relaxation import nic_capacities, server_pair_rates
+from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.network.transfers import CUT_THRESHOLD_BYTES
 from placewire.optimizer.problem import Problem
 
@@ -74,13 +75,14 @@ def servers_are_alike(problem: Problem) -> bool:
 
 def add_rates(exact: ExactModel, problem: Problem, tensors: Sequence[Sent]) -> None:
     """Where rates are decided and are caps, each pair keeps its rate for the whole step, and the
-    rates of a NIC's pairs sum to no more than it transmits (under `contended`, also receives)."""
+    rates of a NIC's pairs sum to no more than it transmits (under `contended`, also receives); so
+    do those of pairs that leave or enter a pod."""
     widest = server_pair_rates(problem).sum(axis=2)
     decided_caps = problem.policy.decides_rates and problem.policy.caps_pairs
     if not decided_caps or not (widest + np.eye(len(widest)) > 0).all():
         return
     capacity = nic_capacities(problem).sum(axis=1)
-    slowness = _slowness(exact, widest, capacity, problem.model == "contended")
+    slowness = _slowness(exact, widest, capacity, problem.model == "contended", problem.cluster)
     setup = exact.ticks(problem.cluster.setup_latency_seconds)
     unit = exact.relaxation.unit.tolist()
     for tensor in tensors:
@@ -99,7 +101,7 @@ def add_rates(exact: ExactModel, problem: Problem, tensors: Sequence[Sent]) -> N
 
 
 def _slowness(
-    exact: ExactModel, widest: FloatArray, capacity: FloatArray, receives: bool
+    exact: ExactModel, widest: FloatArray, capacity: FloatArray, receives: bool, cluster: Cluster
 ) -> dict[tuple[int, int], IntVar]:
     """By pair of servers, in 1 / _STEPS: rounded down, so that no rate is taken as too small.
 
@@ -124,4 +126,10 @@ def _slowness(
         fits([(s, t) for t in range(servers) if t != s], float(capacity[s]))
         if receives:
             fits([(t, s) for t in range(servers) if t != s], float(capacity[s]))
+    pod = cluster.pod_of_server
+    for p, carries in enumerate(cluster.uplink_rates.sum(axis=1).tolist()):
+        leaves = [(s, t) for s, t in slowness if pod[s] == p != pod[t]]
+        if leaves:
+            fits(leaves, carries)
+            fits([(t, s) for s, t in leaves], carries)
     return slowness

@@ -18,6 +18,7 @@ import numpy as np
 
 from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray, row_starts
 from placewire.optimizer.kernels.graphs.heads import earliest_starts
+from placewire.optimizer.network.nics import capacity_of
 from placewire.optimizer.network.transfers import CUT_THRESHOLD_BYTES
 from placewire.optimizer.problem import InfeasibleError, Problem
 
@@ -196,7 +197,7 @@ def _connections(problem: Problem) -> list[tuple[float, float, float]]:
 
 def server_pair_rates(problem: Problem) -> FloatArray:
     """float64[S, S, R]: the most that a pair of servers can get on each rail; 0 within a server."""
-    return problem.policy.most_pair_rates(nic_capacities(problem))
+    return problem.policy.most_pair_rates(capacity_of(problem.cluster, nic_capacities(problem)))
 
 
 def nic_capacities(problem: Problem) -> FloatArray:

@@ -6,7 +6,7 @@ Each check yields (YAML path, message). Single fields are checked where they are
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from placewire.optimizer.cluster_plan.documents import Mistake
 from placewire.optimizer.cluster_plan.section import ChosenRails, PlanCluster, PlanNic, PlanServer
@@ -35,6 +35,7 @@ def cluster_mistakes(cluster: PlanCluster, rails: ChosenRails = None) -> Iterato
     yield from _mtu_mistakes(nics)
     yield from _gateway_mistakes(nics)
     yield from _rail_mistakes(cluster, rails)
+    yield from _pod_mistakes(cluster)
 
 
 def nics_of(cluster: PlanCluster) -> list[PlacedNic]:
@@ -67,6 +68,39 @@ def _rail_mistakes(cluster: PlanCluster, rails: ChosenRails) -> Iterator[Mistake
     for place, rail in chosen:
         if rail not in cluster.rails:
             yield place, f"no NIC is on rail {rail!r}; accepted: {', '.join(cluster.rails)}"
+
+
+def _pod_mistakes(cluster: PlanCluster) -> Iterator[Mistake]:
+    pods = [(f"cluster.pods[{p}]", pod) for p, pod in enumerate(cluster.pods or ())]
+    if not pods:
+        return
+    yield from _doubles([(f"{path}.name", pod.name) for path, pod in pods], "pod name")
+    known = {server.name for server in cluster.servers}
+    members = [
+        (f"{path}.servers[{k}]", name) for path, pod in pods for k, name in enumerate(pod.servers)
+    ]
+    yield from _doubles(members, "server")
+    for path, name in members:
+        if name not in known:
+            yield path, f"no server is called {name!r}; accepted: {', '.join(sorted(known))}"
+    placed = {name for _, name in members}
+    for s, server in enumerate(cluster.servers):
+        if server.name not in placed:
+            yield f"cluster.servers[{s}].name", f"{server.name!r} is in no pod; add it to one"
+    for path, pod in pods:
+        if isinstance(pod.uplink, Mapping):
+            yield from _uplink_mistakes(f"{path}.uplink", pod.uplink, cluster.rails)
+
+
+def _uplink_mistakes(
+    path: str, uplink: Mapping[str, float], rails: Sequence[str]
+) -> Iterator[Mistake]:
+    for rail in uplink:
+        if rail not in rails:
+            yield f"{path}.{rail}", f"no NIC is on this rail; accepted: {', '.join(rails)}"
+    for rail in rails:
+        if rail not in uplink:
+            yield path, f"rail {rail!r} has no rate; give one for each rail, or one rate for all"
 
 
 def _subnet_mistakes(cluster: PlanCluster, nics: list[PlacedNic]) -> Iterator[Mistake]:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from placewire.optimizer.cluster import (
     Cluster,
     Device,
     MessageTime,
     Nic,
+    Pod,
     Server,
+    Uplink,
     assumed_message_time,
 )
 from placewire.optimizer.cluster_plan.documents import DocumentError
 from placewire.optimizer.cluster_plan.payload import payload_capacity, payload_fraction
-from placewire.optimizer.cluster_plan.section import ChosenRails, PlanCluster, PlanNic
+from placewire.optimizer.cluster_plan.section import ChosenRails, PlanCluster, PlanNic, PlanPod
 from placewire.optimizer.cluster_plan.values import MEASURED
 
 
 def cluster_of(section: PlanCluster, rails: ChosenRails = None) -> Cluster:
-    """rails: the plan's network.rails; NICs on other rails do not carry the job and are left out.
+    """rails: the plan's network.rails; NICs on other rails do not carry the job and are left out,
+    and so are the uplinks of such rails.
 
     Raises DocumentError where the set-up latency is to be measured, so that it is not known here.
     """
@@ -40,6 +45,7 @@ def cluster_of(section: PlanCluster, rails: ChosenRails = None) -> Cluster:
         message_seconds=message.seconds,
         message_seconds_per_byte=message.seconds_per_byte,
         intra_server_bits_per_second=section.intra_server_bits_per_second,
+        pods=tuple(_pod(pod, carrying, section) for pod in section.pods or ()),
     )
 
 
@@ -52,6 +58,19 @@ def message_time_of(section: PlanCluster, otherwise: MessageTime | None = None) 
     return MessageTime(
         otherwise.seconds if each is None else each,
         otherwise.seconds_per_byte if per_mib is None else per_mib / 2**20,
+    )
+
+
+def _pod(pod: PlanPod, rails: Sequence[str], section: PlanCluster) -> Pod:
+    """All NICs of a rail have one MTU, and so have their frames on the uplinks."""
+    mtu = {nic.rail: nic.mtu_bytes for server in section.servers for nic in server.nics}
+    return Pod(
+        name=pod.name,
+        servers=pod.servers,
+        uplinks=tuple(
+            Uplink(rail=rail, rate_bits_per_second=payload_capacity(pod.uplink_of(rail), mtu[rail]))
+            for rail in rails
+        ),
     )
 
 

@@ -6,6 +6,7 @@ Rates here are the NICs' line rates; `conversion` turns them into payload rates.
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field
@@ -88,6 +89,22 @@ class PlanServer(Frozen):
     )
 
 
+class PlanPod(Frozen):
+    name: values.ServerName = Field(description="for messages and reports")
+    servers: Annotated[tuple[values.Text, ...], Field(min_length=1)] = Field(
+        description="their names; each server of the plan is in exactly one pod"
+    )
+    uplink: values.UplinkRates = Field(
+        description="the line rate between this pod's switch and the core, out of the pod and as "
+        "much again into it, on every rail; or a mapping of each rail to its own. Placewire does "
+        "not shape it: state what the job may have of it"
+    )
+
+    def uplink_of(self, rail: str) -> float:
+        """Line rate in bits per second. The plan's checks have seen to it that there is one."""
+        return self.uplink[rail] if isinstance(self.uplink, Mapping) else self.uplink
+
+
 class PlanCluster(Frozen):
     """The servers and their network. `optimizer solve --cluster plan.yaml` takes it, too."""
 
@@ -115,6 +132,11 @@ class PlanCluster(Frozen):
     servers: Annotated[
         tuple[PlanServer, ...], Field(min_length=1, max_length=values.MOST_SERVERS)
     ] = Field(description="each with its devices and NICs")
+    pods: Annotated[tuple[PlanPod, ...], Field(min_length=2)] | None = Field(
+        None,
+        description="servers grouped under switches of their own, which the core joins by uplinks; "
+        "none: each rail is one switch that joins all servers",
+    )
 
     @property
     def rails(self) -> tuple[str, ...]:

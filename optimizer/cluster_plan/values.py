@@ -10,7 +10,7 @@ import ipaddress
 import math
 import re
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -161,6 +161,18 @@ def _latency_or_none(value: object) -> object:
     return None if value == MEASURED else _latency(value)
 
 
+def _rate_or_rates(value: object) -> object:
+    if not isinstance(value, dict):
+        return _rate(value)
+    rates = {}
+    for rail, one in value.items():
+        try:
+            rates[rail] = _rate(one)
+        except ValueError as error:
+            raise ValueError(f"rail {shown(rail)}: {error}") from None
+    return rates
+
+
 _device_type = _text_where(
     lambda text: (
         text.strip() and text.isprintable() and text[0] != "-" and len(text) <= _TYPE_LENGTH
@@ -196,6 +208,13 @@ Address = Annotated[Text, AfterValidator(Check("an IPv4 address, like 10.9.0.1",
 InterfaceAddress = Annotated[Text, AfterValidator(_with_prefix)]
 Flag = Annotated[bool, BeforeValidator(Check("true or false", _flag))]
 Rate = Annotated[float, BeforeValidator(_rate)]
+# One rate for every rail, or the rate of each.
+UplinkRates = Annotated[
+    float | Mapping[str, float],
+    BeforeValidator(
+        Check(f"{_rate.accepted}, or a mapping of each rail to its own", _rate_or_rates)
+    ),
+]
 Background = Annotated[float, BeforeValidator(_background)]
 Mtu = Annotated[int, BeforeValidator(_mtu)]
 # None: the latency is to be measured.

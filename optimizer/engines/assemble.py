@@ -77,7 +77,7 @@ def _rate_rows(problem: Problem, solution: Solution) -> tuple[tuple[str, str, st
     decided = problem.decided(solution.rates)
     if decided is not None:
         decided = decided[:, :, : len(cluster.rails)]
-    rates = problem.policy.recorded_rates(problem.usable_nic_rates, decided)
+    rates = problem.policy.recorded_rates(problem.usable, decided)
     if rates is None or problem.model == "msr":
         return ()
     names = [server.name for server in cluster.servers]

@@ -99,7 +99,7 @@ class Search:
         self._keep(self._scored(ranked[0].solution))
         if not self.problem.decides_rates:
             return
-        widest = widest_rates(self.problem.usable_nic_rates)
+        widest = widest_rates(self.problem.usable)
         for found in ranked[1:]:
             if self.problem.graph.operator_count > _HOLD_ABOVE and self._out_of_time():
                 return

@@ -26,7 +26,7 @@ class TransferTimes:
 def transfer_times(problem: Problem) -> TransferTimes:
     """The times with every pair of servers at the rate that it can count on: an even part of its
     NICs where rates are fixed, else its NICs to itself."""
-    alone = problem.alone(problem.policy.expected_pair_rates(problem.usable_nic_rates))
+    alone = problem.alone(problem.policy.expected_pair_rates(problem.usable))
     setup, rate = alone.setup, alone.rate
     with np.errstate(divide="ignore"):
         per_byte = 8.0 / rate

@@ -75,7 +75,7 @@ def typical_transfer_seconds(problem: Problem) -> FloatArray:
     """float64[m]: p0 + bytes / b of each tensor, with b the mean rate that pairs of servers can
     count on, or pairs of devices where no rails join servers; 0 for tensors of 0 bytes."""
     cluster = problem.cluster
-    totals = problem.policy.expected_pair_rates(problem.usable_nic_rates).sum(axis=2)
+    totals = problem.policy.expected_pair_rates(problem.usable).sum(axis=2)
     setup, rate = np.array([cluster.setup_latency_seconds]), totals[totals > 0]
     if not len(rate) or cluster.links or problem.model == "msr":
         setup, rate = problem.paths.setup, problem.paths.rate

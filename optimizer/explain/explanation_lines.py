@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from placewire.optimizer.explain.explanation import Explanation, PairTraffic, Stretch
 from placewire.optimizer.explain.parallelism import Stage, parallelism_words, stage_words
 from placewire.optimizer.explain.summary import verdict, wrapped
+from placewire.optimizer.explain.uplinks import uplink_words
 from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.quantities import format_bits_per_second, format_bytes, format_step
@@ -42,6 +43,8 @@ def explanation_lines(placement: Placement, explanation: Explanation) -> list[st
             lines += wrapped(_pair_words(pair, "" if common else _why(pair, placement), step))
         if len(explanation.pairs) > _MOST_PAIRS:
             lines.append(f"  … and {len(explanation.pairs) - _MOST_PAIRS} more pairs")
+    if words := uplink_words(placement, explanation.uplinks):
+        lines += ["", "what pods send each other", *(row for one in words for row in wrapped(one))]
     return [*lines, "", *_change_lines(explanation)]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.device_names import server_of
+from placewire.optimizer.explain.uplinks import uplink_words
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.problem import Problem
@@ -80,7 +81,9 @@ def placement_lines(placement: Placement) -> list[str]:
         lines.append(f"  {idle} of {len(placement.cluster.device_names)} devices run nothing")
     if len(used) > _MOST_ROWS:
         lines.append(f"  … and {len(used) - _MOST_ROWS} more devices")
-    return lines + _pair_lines(placement) + variant_lines(placement)
+    lines += _pair_lines(placement)
+    lines += [row for words in uplink_words(placement) for row in wrapped(words)]
+    return lines + variant_lines(placement)
 
 
 def considered_lines(considered: Sequence[Placement], taken: Placement) -> list[str]:

@@ -45,8 +45,11 @@ def changes(problem: Problem, decision: PlacementArrays, devices: Sequence[int])
     """Improves the network and each of the devices, one at a time. devices: the best first."""
     found = []
     if len(set(decision.device.tolist())) > 1:
-        what = "every NIC and link twice as fast"
-        found.append(_with_network(problem, decision, what, rate=2.0, latency=1.0))
+        pods = bool(problem.cluster.pods)
+        what = "every NIC, link and uplink" if pods else "every NIC and link"
+        found.append(_with_network(problem, decision, f"{what} twice as fast", 2.0, 1.0))
+        if pods:
+            found.append(_with_uplinks(problem, decision))
         found.append(_with_network(problem, decision, "no setup latency", rate=1.0, latency=0.0))
         if problem.message_seconds > 0.0 or problem.message_seconds_per_byte > 0.0:
             step = _step(_free_messages(problem), decision, decision.rates)
@@ -75,10 +78,19 @@ def _with_network(
     return Change(what, _step(changed, decision, decision.rates * rate))
 
 
+def _with_uplinks(problem: Problem, decision: PlacementArrays) -> Change:
+    """Pairs with decided rates in different pods get twice as much, as far as NICs allow."""
+    changed = replace(problem, cluster=_faster_uplinks(problem.cluster, 2.0))
+    pod = problem.cluster.pod_of_server
+    apart = (pod[:, None] != pod[None, :])[:, :, None]
+    rates = changed.limits.within(np.where(apart, 2.0, 1.0) * decision.rates)
+    return Change("every uplink twice as fast", _step(changed, decision, rates))
+
+
 def bound_with_another_device(problem: Problem) -> Change:
     """A lower bound with one device more: in the server where there is only one, which has several,
     else in another server like the last, which no link joins to the others."""
-    servers = problem.cluster.servers
+    servers, pods = problem.cluster.servers, problem.cluster.pods
     last = servers[-1]
     if len(servers) == 1 and len(last.devices) > 1:
         servers = (last.model_copy(update={"devices": (*last.devices, last.devices[0])}),)
@@ -88,7 +100,13 @@ def bound_with_another_device(problem: Problem) -> Change:
         name = next(name for k in count() if (name := f"more{k}") not in names)
         servers = (*servers, last.model_copy(update={"name": name}))
         what = f"one more server like {last.name}"
-    cluster = problem.cluster.model_copy(update={"servers": servers})
+        pods = tuple(
+            pod.model_copy(update={"servers": (*pod.servers, name)})
+            if last.name in pod.servers
+            else pod
+            for pod in pods
+        )
+    cluster = problem.cluster.model_copy(update={"servers": servers, "pods": pods})
     return Change(what, lower_bound(replace(problem, cluster=cluster)).seconds)
 
 
@@ -96,24 +114,34 @@ def _step(problem: Problem, decision: PlacementArrays, rates: FloatArray) -> flo
     return simulate(problem, decision.device, order=decision.order, rates=rates).step_seconds
 
 
-def _network(cluster: Cluster, rate: float, latency: float) -> Cluster:
-    def faster(row: Any, **more: Any) -> Any:
-        scaled = min(row.rate_bits_per_second * rate, _FASTEST)
-        return row.model_copy(update={"rate_bits_per_second": scaled, **more})
+def _faster(row: Any, factor: float, **more: Any) -> Any:
+    """row: of a cluster, with a rate."""
+    scaled = min(row.rate_bits_per_second * factor, _FASTEST)
+    return row.model_copy(update={"rate_bits_per_second": scaled, **more})
 
+
+def _faster_uplinks(cluster: Cluster, factor: float) -> Cluster:
+    pods = tuple(
+        pod.model_copy(update={"uplinks": tuple(_faster(one, factor) for one in pod.uplinks)})
+        for pod in cluster.pods
+    )
+    return cluster.model_copy(update={"pods": pods})
+
+
+def _network(cluster: Cluster, rate: float, latency: float) -> Cluster:
     changed = {
         "servers": tuple(
-            server.model_copy(update={"nics": tuple(map(faster, server.nics))})
+            server.model_copy(update={"nics": tuple(_faster(nic, rate) for nic in server.nics)})
             for server in cluster.servers
         ),
         "setup_latency_seconds": cluster.setup_latency_seconds * latency,
         "intra_server_bits_per_second": min(cluster.intra_server_bits_per_second * rate, _FASTEST),
         "links": tuple(
-            faster(link, setup_latency_seconds=link.setup_latency_seconds * latency)
+            _faster(link, rate, setup_latency_seconds=link.setup_latency_seconds * latency)
             for link in cluster.links
         ),
     }
-    return cluster.model_copy(update=changed)
+    return _faster_uplinks(cluster.model_copy(update=changed), rate)
 
 
 def _faster_device(problem: Problem, index: int) -> Problem:

@@ -8,7 +8,7 @@ import numpy as np
 
 from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray
 from placewire.optimizer.graph.operator_graph import TUPLE_ITEM
-from placewire.optimizer.network.nics import nic_limits, widest_rates
+from placewire.optimizer.network.nics import capacity_of, network_limits, widest_rates
 from placewire.optimizer.network.sharing import Discipline
 from placewire.optimizer.network.transfers import with_a_rail
 from placewire.optimizer.problem import Problem
@@ -32,9 +32,10 @@ class Tables(NamedTuple):
     discipline: one of the above. lends: decided rates are minimums, and pairs may borrow on top.
     nic_rates float64[S, R]: what the job may count on of each NIC. limit_groups int64[R, S, S, K]:
     the groups of pairs that are limited together (network.nics.RateLimits). For each group,
-    float64[R, G]: limit_capacity is what the job may count on, line_rates what the NIC carries,
-    neighbour_rates what others want of it. worthwhile float64[S, S, R]: what a pair could have
-    alone on the rails that serve it. path_setup, path_rate float64[D, D]: the path that joins two
+    float64[R, G]: limit_capacity is what the job may count on, line_rates what the NIC or uplink
+    carries, neighbour_rates what others want of it. worthwhile float64[S, S, R]: what a pair could
+    have alone on the rails that serve it; least_rates: what it keeps at least of that where it is
+    in use. path_setup, path_rate float64[D, D]: the path that joins two
     devices past the NICs, on which messages queue where paths_queue is set. alone_setup, alone_rate
     float64[D, D]: a transfer that meets no other, each pair at its widest rate. cuts_equally: the
     parts of a large message are equal. message_seconds, message_seconds_per_bit: what a message
@@ -60,6 +61,7 @@ class Tables(NamedTuple):
     line_rates: FloatArray
     neighbour_rates: FloatArray
     worthwhile: FloatArray
+    least_rates: FloatArray
     path_setup: FloatArray
     path_rate: FloatArray
     paths_queue: bool
@@ -113,9 +115,12 @@ def tables_of(problem: Problem) -> Tables:
 
 def _made(problem: Problem) -> Tables:
     graph, cluster = problem.graph, problem.cluster
-    paths, alone = problem.paths, problem.alone(widest_rates(problem.usable_nic_rates))
-    usable = with_a_rail(problem.usable_nic_rates)
-    limits = nic_limits(usable)
+    paths, alone = problem.paths, problem.alone(widest_rates(problem.usable))
+    limits = network_limits(problem.usable.with_a_rail())
+    lines = network_limits(capacity_of(cluster, cluster.nic_rates).with_a_rail())
+    # Others want something of NICs only: a plan states what the job may have of an uplink.
+    wanted, background = np.zeros_like(limits.capacity), with_a_rail(cluster.background).T
+    wanted[:, : 2 * len(cluster.servers)] = np.concatenate([background, background], axis=1)
     inputs_start, inputs = graph.inputs
     outputs_start, outputs = graph.outputs
 
@@ -132,11 +137,12 @@ def _made(problem: Problem) -> Tables:
         inputs_start=integers(inputs_start), inputs=integers(inputs),
         outputs_start=integers(outputs_start), outputs=integers(outputs),
         server=integers(cluster.server_of_device), discipline=int(problem.discipline),
-        lends=problem.policy.discipline == LENDING, nic_rates=floats(usable),
+        lends=problem.policy.discipline == LENDING,
+        nic_rates=floats(with_a_rail(problem.usable_nic_rates)),
         limit_groups=integers(limits.groups), limit_capacity=floats(limits.capacity),
-        line_rates=floats(nic_limits(with_a_rail(cluster.nic_rates)).capacity),
-        neighbour_rates=floats(nic_limits(with_a_rail(cluster.background)).capacity),
+        line_rates=floats(lines.capacity), neighbour_rates=floats(wanted),
         worthwhile=floats(with_a_rail(problem.worthwhile_rates)),
+        least_rates=floats(with_a_rail(problem.least_rates)),
         path_setup=floats(paths.setup), path_rate=floats(paths.rate),
         paths_queue=problem.model == "contended",
         alone_setup=floats(alone.setup), alone_rate=floats(alone.rate),

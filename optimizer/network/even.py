@@ -1,4 +1,5 @@
-"""Sharing `even`: like `strict`, but each NIC is split evenly over the other servers on its rail.
+"""Sharing `even`: like `strict`, but each NIC is split evenly over the other servers on its rail,
+and each uplink of a pod over the pairs of servers that it joins.
 
 Nothing is decided: the rates follow from the cluster. Queues and promises are those of `strict`.
 """
@@ -9,7 +10,7 @@ from typing import ClassVar
 
 from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.names import SharingName
-from placewire.optimizer.network.nics import even_rates
+from placewire.optimizer.network.nics import Capacity, even_rates
 from placewire.optimizer.network.sharing import Discipline, SharingPolicy
 
 
@@ -19,14 +20,14 @@ class Even(SharingPolicy):
     caps_pairs = True
     why_this_rate = "as much as every other pair"
 
-    def most_pair_rates(self, nic_rates: FloatArray) -> FloatArray:
-        return even_rates(nic_rates)
+    def most_pair_rates(self, most: Capacity) -> FloatArray:
+        return even_rates(most)
 
-    def expected_pair_rates(self, usable: FloatArray) -> FloatArray:
+    def expected_pair_rates(self, usable: Capacity) -> FloatArray:
         return even_rates(usable)
 
-    def rates_in_force(self, usable: FloatArray, decided: FloatArray | None) -> FloatArray:
+    def rates_in_force(self, usable: Capacity, decided: FloatArray | None) -> FloatArray:
         return even_rates(usable)
 
-    def recorded_rates(self, usable: FloatArray, decided: FloatArray | None) -> FloatArray:
+    def recorded_rates(self, usable: Capacity, decided: FloatArray | None) -> FloatArray:
         return even_rates(usable)

@@ -13,7 +13,7 @@ from pydantic import model_validator
 from placewire.frozen import Frozen
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.names import SharingName
-from placewire.optimizer.network.nics import usable_rates
+from placewire.optimizer.network.nics import usable_capacity
 from placewire.optimizer.network.sharings import SHARINGS
 
 # Amounts by source and destination server, all in one unit, whichever it is.
@@ -67,7 +67,7 @@ def allocate(
     each NIC that a shaped network keeps for the job.
     """
     policy, names = SHARINGS[sharing], [server.name for server in cluster.servers]
-    usable = usable_rates(cluster, policy.kept_fraction(floor))
+    usable = usable_capacity(cluster, policy.kept_fraction(floor))
     weights = np.array([[traffic.get(s, {}).get(t, 0.0) for t in names] for s in names])
     rates = policy.rates_for_traffic(usable, weights)
     rows: tuple[tuple[str, str, str, float], ...] = ()

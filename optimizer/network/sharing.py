@@ -17,7 +17,7 @@ from placewire.optimizer.allocation import Allocation
 from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.names import SharingName
-from placewire.optimizer.network.nics import usable_rates, widest_rates
+from placewire.optimizer.network.nics import Capacity, usable_rates, widest_rates
 from placewire.optimizer.network.traffic import concurrent_rates
 
 
@@ -94,28 +94,28 @@ class SharingPolicy:
         """float64[S, R]: the most that the job ever carries on each NIC, in each direction."""
         return usable_rates(cluster, self.kept_fraction(floor))
 
-    def most_pair_rates(self, nic_rates: FloatArray) -> FloatArray:
-        """float64[S, S, R]: the most that each pair ever gets, from the most that the job carries
-        on each NIC float64[S, R]."""
-        return widest_rates(nic_rates)
+    def most_pair_rates(self, most: Capacity) -> FloatArray:
+        """float64[S, S, R]: the most that each pair ever gets, from the most that the job ever
+        carries on the network."""
+        return widest_rates(most)
 
-    def expected_pair_rates(self, usable: FloatArray) -> FloatArray:
+    def expected_pair_rates(self, usable: Capacity) -> FloatArray:
         """float64[S, S, R]: what each pair can count on before anything is decided, from what the
-        job may count on of each NIC float64[S, R]."""
+        job may count on of the network."""
         return widest_rates(usable)
 
-    def rates_in_force(self, usable: FloatArray, decided: FloatArray | None) -> FloatArray:
+    def rates_in_force(self, usable: Capacity, decided: FloatArray | None) -> FloatArray:
         """float64[S, S, R]: the rates by which messages are cut, and which pace them at most.
 
         decided: the solution's rates; given where decides_rates.
         """
         return widest_rates(usable)
 
-    def recorded_rates(self, usable: FloatArray, decided: FloatArray | None) -> FloatArray | None:
+    def recorded_rates(self, usable: Capacity, decided: FloatArray | None) -> FloatArray | None:
         """float64[S, S, R]: the rates that a placement records; None where pairs have none."""
         return decided
 
-    def rates_for_traffic(self, usable: FloatArray, traffic: FloatArray) -> FloatArray | None:
+    def rates_for_traffic(self, usable: Capacity, traffic: FloatArray) -> FloatArray | None:
         """float64[S, S, R]: the rates for a job that places itself and sends in proportion to
         traffic float64[S, S]; None where pairs have none."""
         if self.decides_rates:

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.names import SharingName
-from placewire.optimizer.network.nics import even_rates
+from placewire.optimizer.network.nics import Capacity, even_rates
 from placewire.optimizer.network.sharing import Discipline, SharingPolicy
 
 
@@ -20,9 +20,9 @@ class Strict(SharingPolicy):
     decides_rates = True
     caps_pairs = True
 
-    def expected_pair_rates(self, usable: FloatArray) -> FloatArray:
+    def expected_pair_rates(self, usable: Capacity) -> FloatArray:
         return even_rates(usable)
 
-    def rates_in_force(self, usable: FloatArray, decided: FloatArray | None) -> FloatArray:
+    def rates_in_force(self, usable: Capacity, decided: FloatArray | None) -> FloatArray:
         assert decided is not None
         return decided

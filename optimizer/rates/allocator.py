@@ -18,7 +18,7 @@ from placewire.optimizer.kernels.simulation.transfers import (
     rates_by_volume,
 )
 from placewire.optimizer.kernels.tables import tables_of
-from placewire.optimizer.network.nics import LEAST_PAIR_FRACTION, nic_limits
+from placewire.optimizer.network.nics import network_limits
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.rates.rate_program import best_rates
 from placewire.optimizer.simulation.simulate import Order, Timeline, simulate
@@ -39,16 +39,11 @@ def used_pairs(problem: Problem, device: IntArray) -> list[tuple[int, int]]:
 
 def least_rates(problem: Problem, used: list[tuple[int, int]]) -> FloatArray:
     """float64[S, S, R]: the rates that used pairs keep at least on the rails that serve them, in
-    both directions, because the reverse direction carries acknowledgements.
-
-    Together they take at most half of a NIC, however many servers talk.
-    """
-    worthwhile = problem.worthwhile_rates
-    fraction = min(LEAST_PAIR_FRACTION, 0.5 / max(len(worthwhile) - 1, 1))
-    least = np.zeros_like(worthwhile)
+    both directions, because the reverse direction carries acknowledgements."""
+    least = np.zeros_like(problem.least_rates)
     for s, t in used:
-        least[s, t] = fraction * worthwhile[s, t]
-        least[t, s] = fraction * worthwhile[t, s]
+        least[s, t] = problem.least_rates[s, t]
+        least[t, s] = problem.least_rates[t, s]
     return least
 
 
@@ -60,13 +55,13 @@ def starting_rates(problem: Problem, device: IntArray) -> FloatArray:
 
 
 def equal_rates(problem: Problem, used: list[tuple[int, int]]) -> FloatArray:
-    """float64[S, S, R]: the least rates, and what is left of each NIC split equally over the pairs
-    that use it."""
+    """float64[S, S, R]: the least rates, and what is left of each NIC and uplink split equally over
+    the pairs that use it."""
     least = least_rates(problem, used)
     mine = np.zeros_like(least, dtype=bool)
     for s, t in used:
         mine[s, t] = least[s, t] > 0
-    limits = nic_limits(problem.usable_nic_rates)
+    limits = network_limits(problem.usable)
     left = limits.capacity - limits.load(least)
     share = limits.least(left / np.maximum(limits.load(mine), 1))
     return _levelled(problem, np.where(mine, least + share, least))
@@ -118,7 +113,7 @@ def allocate(
 
 
 def spend_leftover(problem: Problem, rates: FloatArray) -> FloatArray:
-    """The rates, raised pair by pair as far as the NICs allow."""
+    """The rates, raised pair by pair as far as the NICs and uplinks allow."""
     for _ in range(4):
         grown = rates * np.maximum(problem.limits.room(rates), 1.0)
         rates = np.minimum(grown, problem.worthwhile_rates)

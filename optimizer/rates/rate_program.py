@@ -118,7 +118,9 @@ class _Program:
             fixed[key] = 0.0
         left = limits.capacity - limits.load(fixed)
         for (r, group), terms in members.items():
-            self.rows.append((terms, float(left[r, group]) / self.rate_unit))
+            # Pairs within a pod are limited by no uplink.
+            if math.isfinite(left[r, group]):
+                self.rows.append((terms, float(left[r, group]) / self.rate_unit))
 
     def _operators(self) -> None:
         """Adds the starts of operators that send or receive; what a device runs between two of them

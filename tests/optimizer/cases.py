@@ -16,7 +16,7 @@ from placewire.optimizer.graph.operator_graph import (
     TensorRow,
     build_graph,
 )
-from placewire.optimizer.network.nics import widest_rates
+from placewire.optimizer.network.nics import Capacity, widest_rates
 from placewire.optimizer.problem import Problem
 
 # At 8 Mbit/s a byte takes a microsecond, so that worked numbers are easy to read.
@@ -74,8 +74,13 @@ def graph(
     )
 
 
+def without_pods(nics: np.ndarray) -> Capacity:
+    """What NICs float64[S, R] carry of a network in which nothing else limits."""
+    return Capacity(nics, np.zeros((0, nics.shape[1])), np.zeros(len(nics), dtype=np.int64))
+
+
 def full_rates(problem: Problem) -> np.ndarray:
-    return widest_rates(problem.usable_nic_rates)
+    return widest_rates(problem.usable)
 
 
 @st.composite

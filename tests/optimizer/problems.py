@@ -1,7 +1,7 @@
 """Draws small problems of every kind with hypothesis.
 
 They have unlike devices, several in a server, unequal NICs with and without neighbours' traffic,
-links, and every model, sharing and backend.
+links, pods, and every model, sharing and backend.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
-from placewire.optimizer.cluster import Cluster, Device, Link, Nic, Server
+from placewire.optimizer.cluster import Cluster, Device, Link, Nic, Pod, Server, Uplink
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.names import Backend, Model, SharingName
 from placewire.optimizer.problem import Problem
@@ -78,7 +78,25 @@ def mixed_clusters(
         message_seconds_per_byte=draw(st.sampled_from([0.0, 1e-6])),
         intra_server_bits_per_second=1e8,
     )
-    return bare.model_copy(update={"links": draw(links_between(bare, extremes))})
+    more = {"links": draw(links_between(bare, extremes)), "pods": draw(pods_of(bare, extremes))}
+    return bare.model_copy(update=more)
+
+
+@st.composite
+def pods_of(draw: st.DrawFn, cluster: Cluster, extremes: bool) -> tuple[Pod, ...]:
+    """None in two of three clusters; else two pods, whose uplinks are narrower or wider than NICs.
+    extremes: in some a rail has no uplink."""
+    if len(cluster.servers) < 2 or draw(st.integers(0, 2)):
+        return ()
+    names = [server.name for server in cluster.servers]
+    first = draw(st.integers(1, len(names) - 1))
+    speed = st.sampled_from([0.3, 0.3, 1.0, 3.0, *([0.0] if extremes else [])])
+    made = []
+    for name, servers in (("p0", names[:first]), ("p1", names[first:])):
+        speeds = {rail: draw(speed) * BYTE_PER_MICROSECOND for rail in cluster.rails}
+        uplinks = [Uplink(rail=r, rate_bits_per_second=s) for r, s in speeds.items() if s > 0]
+        made.append(Pod(name=name, servers=tuple(servers), uplinks=tuple(uplinks)))
+    return tuple(made)
 
 
 @st.composite

@@ -29,7 +29,7 @@ from placewire.optimizer.cluster import MessageTime
 from placewire.optimizer.cluster_plan.conversion import message_time_of
 from placewire.optimizer.graph.json_file import read_json, write_json
 from placewire.optimizer.graph.operator_graph import GraphError
-from placewire.optimizer.network.nics import usable_rates
+from placewire.optimizer.network.nics import usable_capacity
 from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.quantities import format_seconds
@@ -88,7 +88,7 @@ async def calibrate(
 def calibrated_rows(placement: Placement, events: Sequence[RankEvent]) -> tuple[CalibratedRow, ...]:
     """The measured paths beside what was planned for them, by source, destination and rail."""
     cluster, policy = placement.cluster, SHARINGS[placement.sharing]
-    usable = usable_rates(cluster, policy.kept_fraction(placement.floor))
+    usable = usable_capacity(cluster, policy.kept_fraction(placement.floor))
     promised = policy.rates_in_force(usable, placement.rates)
     server = {one.name: s for s, one in enumerate(cluster.servers)}
     rail = {name: r for r, name in enumerate(cluster.rails)}

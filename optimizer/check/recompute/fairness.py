@@ -1,4 +1,4 @@
-"""Rates of the flows under way, with one class for each sharing that lets flows share a NIC.
+"""Rates of the flows under way, with one class for each sharing that lets flows share the network.
 
 Flows of different rails never share anything.
 """
@@ -16,7 +16,8 @@ from placewire.optimizer.check.recompute import network
 from placewire.optimizer.placement import Placement
 
 Key = TypeVar("Key")
-Limit = tuple[str, str]  # ("transmit" or "receive", server)
+# ("transmit" or "receive", server), or a pod's uplink in one direction.
+Limit = tuple[str, str]
 
 
 @dataclass(eq=False)
@@ -47,6 +48,7 @@ class Shares(ABC):
 
     def __init__(self, placement: Placement) -> None:
         self._usable = network.usable_rates(placement)
+        self._uplinks = network.Uplinks(placement)
         self._under_way: dict[Hashable, dict[Flow, None]] = defaultdict(dict)
 
     def group(self, flow: Flow) -> Hashable:
@@ -57,6 +59,13 @@ class Shares(ABC):
 
     def leave(self, flow: Flow) -> None:
         del self._under_way[self.group(flow)][flow]
+
+    def _passed(self, flow: Flow) -> tuple[network.Crossing, ...]:
+        return self._uplinks.passed(*flow.pair[:2])
+
+    def _limits(self, flow: Flow) -> tuple[Limit, ...]:
+        source, target, _ = flow.pair
+        return ("transmit", source), ("receive", target), *self._passed(flow)
 
     @abstractmethod
     def rates(self, group: Hashable) -> Mapping[Flow, float]:
@@ -72,12 +81,16 @@ class MaxMin(Shares):
         self._wanted = network.neighbours(placement)
 
     def rates(self, group: Hashable) -> dict[Flow, float]:
-        flows = list(self._under_way[group])
-        ends = [_limits(flow) for flow in flows]
-        capacity, wanted = {}, {}
-        for limit in {limit for both in ends for limit in both}:
-            capacity[limit] = self._nics.get((limit[1], str(group)), 0.0)
-            wanted[limit] = self._wanted.get((limit[1], str(group)), 0.0)
+        flows, rail = list(self._under_way[group]), str(group)
+        ends = [self._limits(flow) for flow in flows]
+        capacity, wanted = dict[Limit, float](), dict[Limit, float]()
+        for flow in flows:
+            source, target, _ = flow.pair
+            for limit in (("transmit", source), ("receive", target)):
+                capacity[limit] = self._nics.get((limit[1], rail), 0.0)
+                wanted[limit] = self._wanted.get((limit[1], rail), 0.0)
+            for crossing in self._passed(flow):
+                capacity[crossing] = self._uplinks.most(crossing, rail)
         return dict(zip(flows, progressive_filling(ends, capacity, wanted), strict=True))
 
 
@@ -141,11 +154,13 @@ class MostUrgentFirst(Shares):
             left["transmit", source] = self._usable.get((source, rail), 0.0)
             for flow in flows:
                 left["receive", flow.pair[1]] = self._usable.get((flow.pair[1], rail), 0.0)
+                for crossing in self._passed(flow):
+                    left[crossing] = self._uplinks.most(crossing, rail)
         found: dict[Flow, float] = {}
         while active := [
             flows.pop(0) for s, flows in turns.items() if flows and left["transmit", s] > 0
         ]:
-            ends = [_limits(flow) for flow in active]
+            ends = [self._limits(flow) for flow in active]
             rates = progressive_filling(ends, left, {})
             for flow, both, rate in zip(active, ends, rates, strict=True):
                 found[flow] = rate
@@ -169,16 +184,12 @@ def _most_urgent(heaps: dict[str, list[tuple[int, int, Flow]]]) -> list[Flow]:
     return found
 
 
-def _limits(flow: Flow) -> tuple[Limit, Limit]:
-    return ("transmit", flow.pair[0]), ("receive", flow.pair[1])
-
-
 def progressive_filling(
-    ends: Sequence[tuple[Limit, Limit]],
+    ends: Sequence[tuple[Limit, ...]],
     capacity: Mapping[Limit, float],
     wanted: Mapping[Limit, float],
 ) -> list[float]:
-    """Max-min fair rates of flows, each within its two limits: all rates rise together, and each
+    """Max-min fair rates of flows, each within its limits: all rates rise together, and each
     stops where one of its limits is full. wanted: the rate that the neighbour at a limit wants."""
     users: dict[Limit, dict[int, None]] = defaultdict(dict)
     for k, both in enumerate(ends):

@@ -1,10 +1,16 @@
-"""Rules on rates of pairs of servers: within what the job may use of each NIC."""
+"""Rules on rates of pairs of servers: within what the job may use of each NIC and each uplink."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from placewire.optimizer.check.recompute.network import NicKey, even_rates, usable_rates
+from placewire.optimizer.check.recompute.network import (
+    NicKey,
+    Uplinks,
+    even_rates,
+    recorded_rates,
+    usable_rates,
+)
 from placewire.optimizer.check.recompute.sharings import rules_of
 from placewire.optimizer.check.rules.violation import RELATIVE_TOLERANCE, Violation, within
 from placewire.optimizer.graph.operator_graph import OperatorGraph
@@ -21,6 +27,7 @@ def rate_violations(graph: OperatorGraph, placement: Placement) -> Iterator[Viol
     usable = usable_rates(placement)
     yield from _row_violations(placement, usable)
     yield from _sum_violations(placement, usable)
+    yield from _uplink_violations(placement)
     if rules_of(placement).are_even:
         yield from _even_violations(placement)
 
@@ -56,6 +63,21 @@ def _sum_violations(placement: Placement, usable: dict[NicKey, float]) -> Iterat
             yield Violation(
                 f"{direction} {total:.0f} bit/s in all; {most:.0f} bit/s of its NIC can be used",
                 f"rates_bits_per_second.{server}.{rail}",
+            )
+
+
+def _uplink_violations(placement: Placement) -> Iterator[Violation]:
+    """Checks what leaves and what enters each pod, under every model: (3.7) of the thesis is about
+    NICs, and a plan states uplinks beside them."""
+    uplinks = Uplinks(placement)
+    for (crossing, rail), total in uplinks.sums(recorded_rates(placement).items()).items():
+        most = uplinks.most(crossing, rail)
+        if not within(total, most):
+            direction, pod = crossing
+            yield Violation(
+                f"{total:.0f} bit/s in all {direction} pod {pod}; its uplink carries {most:.0f} "
+                "bit/s each way",
+                f"rates_bits_per_second.{pod}.{rail}",
             )
 
 

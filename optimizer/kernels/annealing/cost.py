@@ -57,7 +57,9 @@ def cost(
     rates = rates_by_volume(tables, traffic) if scoring.by_volume else scoring.rates
     minimums = rates
     if tables.lends:
-        rates = lending_ceilings(tables.nic_rates, minimums)
+        rates = lending_ceilings(
+            tables.nic_rates, tables.limit_groups, tables.limit_capacity, minimums
+        )
     if tables.discipline == NEVER_MEET:
         step = contention_free(tables, device, rates, start, finish, sent, position)
     elif tables.discipline == FIRST_COME:

@@ -225,7 +225,8 @@ def lend(
     highest rate.
 
     The flows of one pair share its rate equally. guarantee.lending_ceilings sees to it that no
-    receiver is oversubscribed. pairs float64[S, S] is working space, all 0 before and after.
+    receiver and no uplink is oversubscribed. pairs float64[S, S] is working space, all 0 before and
+    after.
     """
     servers = len(pairs)
     spare, borrowers = np.empty(servers), np.zeros(servers)

@@ -12,7 +12,6 @@ from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.tables import Tables
 from placewire.optimizer.network import guarantee
-from placewire.optimizer.network.nics import LEAST_PAIR_FRACTION
 from placewire.optimizer.network.transfers import CUT_THRESHOLD_BYTES
 
 _CUT_BITS = CUT_THRESHOLD_BYTES * 8.0
@@ -163,13 +162,12 @@ def rates_by_volume(tables: Tables, traffic: FloatArray) -> FloatArray:
         for t in range(servers):
             weight[s, t] = np.sqrt(weight[s, t])
     rates = np.zeros((servers, servers, rails))
-    least = min(LEAST_PAIR_FRACTION, 0.5 / max(servers - 1, 1))
     left, total = np.empty(capacity.shape[1]), np.empty(capacity.shape[1])
     for r in range(rails):
         for s in range(servers):
             for t in range(servers):
                 if active[s, t]:
-                    rates[s, t, r] = least * tables.worthwhile[s, t, r]
+                    rates[s, t, r] = tables.least_rates[s, t, r]
         for _ in range(2):
             for g in range(len(left)):
                 left[g] = capacity[r, g]

@@ -54,10 +54,10 @@ def fixed_network(problem: Problem, *, with_latency: bool) -> Network:
     """Each pair of servers has the full rate of one NIC: that of the slower end on the first rail
     that both are on. with_latency: whether p0 is charged (the thesis) or not (ICC)."""
     _raise(refuse_servers_without_common_rail(problem))
-    server, usable = problem.cluster.server_of_device, problem.usable_nic_rates
+    server, widest = problem.cluster.server_of_device, widest_rates(problem.usable)
     source, target, latency, per_bit = _given(problem)
     for q in np.flatnonzero(np.isnan(per_bit)).tolist():
-        both = np.minimum(usable[server[source[q]]], usable[server[target[q]]])
+        both = widest[server[source[q]], server[target[q]]]
         per_bit[q] = 1.0 / both[np.flatnonzero(both)[0]]
     if not with_latency:
         latency = np.zeros_like(latency)
@@ -67,7 +67,7 @@ def fixed_network(problem: Problem, *, with_latency: bool) -> Network:
 def full_mesh(problem: Problem) -> Network:
     """Moirai, section III-A and figure 3: every pair of devices has the rate that it could have
     alone; without a channel of its own, that of the slowest hop of the best way through others."""
-    alone = problem.alone(widest_rates(problem.usable_nic_rates))
+    alone = problem.alone(widest_rates(problem.usable))
     source, target = _device_pairs(problem.cluster)
     best = bottleneck_rates(alone.rate)[source, target]
     per_bit = np.divide(1.0, best, out=np.full_like(best, np.inf), where=best > 0)
@@ -114,8 +114,7 @@ def rates_per_rail(problem: Problem, network: Network, decided: FloatArray) -> F
     """float64[S, S, R] from the decided b float64[k], in bits per second: b is spread over the
     sender's rails in proportion to its NICs. (3.7) ignores slower receivers: rates are cut to what
     the receiving NIC can do, in all too where the problem's model limits that."""
-    usable = problem.usable_nic_rates
-    widest = np.minimum(usable[:, None, :], usable[None, :, :])
+    usable, widest = problem.usable_nic_rates, widest_rates(problem.usable)
     rates = np.zeros((len(usable), *usable.shape))
     share = usable / np.maximum(usable.sum(axis=1, keepdims=True), 1e-300)
     for (s, t), b in zip(network.server_pairs.tolist(), decided.tolist(), strict=True):
@@ -141,9 +140,9 @@ def _given(problem: Problem) -> tuple[IntArray, IntArray, FloatArray, FloatArray
 
 def refuse_servers_without_common_rail(problem: Problem) -> Refusal | None:
     """Refuses, for programs with given bandwidths, servers that share no rail."""
-    cluster, usable = problem.cluster, problem.usable_nic_rates
+    cluster, widest = problem.cluster, widest_rates(problem.usable)
     for s, t in _server_pairs(problem).tolist():
-        if not np.minimum(usable[s], usable[t]).any():
+        if not widest[s, t].any():
             return Refusal(
                 f"servers {cluster.servers[s].name} and {cluster.servers[t].name} share no rail: "
                 "the published formulations assume that every server reaches every other; use "

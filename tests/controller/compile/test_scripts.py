@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from placewire.controller.compile.rail_pattern import MOST_CONTEXTS, pattern_shares, rail_pattern
-from placewire.controller.compile.scripts import cut_from_bytes, planned_shares, script_specs
+from placewire.controller.compile.scripts import (
+    cut_from_bytes,
+    planned_shares,
+    rail_shares,
+    script_specs,
+)
 from placewire.controller.errors import PlanError
 from placewire.controller.plan.job import TorchrunJob
 from placewire.controller.plan.plan import Plan
@@ -46,6 +51,16 @@ def test_unequal_rails_get_their_shares(shares: tuple[float, ...]) -> None:
     pattern = rail_pattern(shares)
     assert len(pattern) <= MOST_CONTEXTS and len(pattern) % 2 == 1
     assert pattern_shares(pattern, len(shares)) == pytest.approx(shares, rel=0.1)
+
+
+def test_a_rail_whose_uplink_is_narrow_gets_less() -> None:
+    document = plan_document(4)
+    document["job"] = {"kind": "torchrun", "script": "examples/ddp.py"}
+    document["cluster"]["pods"] = [
+        {"name": "p1", "servers": ["s1", "s2"], "uplink": "1Gbit"},
+        {"name": "p2", "servers": ["s3", "s4"], "uplink": {"a": "25Mbit", "b": "1Gbit"}},
+    ]
+    assert rail_shares(plan(document)) == pytest.approx({"a": 1 / 3, "b": 2 / 3})
 
 
 def test_a_rail_too_slow_for_one_place_gets_none() -> None:

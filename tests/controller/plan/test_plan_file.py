@@ -50,6 +50,15 @@ def _torchrun(**more: Any) -> Edit:
     return _set("job", to={"kind": "torchrun", "script": "examples/ddp.py", **more})
 
 
+def _pods(first: list[str], second: list[str], uplink: Any = "10Mbit") -> Edit:
+    """Returns a change that puts the servers into two pods, with a mistake."""
+    rows = [
+        {"name": name, "servers": servers, "uplink": uplink}
+        for name, servers in (("p1", first), ("p2", second))
+    ]
+    return _set("cluster", "pods", to=rows)
+
+
 def _module(script: str) -> Edit:
     return _torchrun(script=script, python=["python3", "-m"])
 
@@ -111,6 +120,52 @@ MISTAKES = {
         _set(*SERVER, "devices", 0, "memory", to="0GiB"),
         "cluster.servers[1].devices[0].memory",
         "1B to",
+    ),
+    "one pod": (
+        _set("cluster", "pods", to=[{"name": "p", "servers": ["s1"], "uplink": "1Gbit"}]),
+        "cluster.pods",
+        "at least 2",
+    ),
+    "server of no pod": (
+        _pods(["s1"], ["s2"]),
+        "cluster.servers[2].name",
+        "'s3' is in no pod; add it to one",
+    ),
+    "server of two pods": (
+        _pods(["s1", "s2"], ["s2", "s3"]),
+        "cluster.pods[1].servers[0]",
+        "already taken",
+    ),
+    "unknown server of a pod": (
+        _pods(["s1", "s2"], ["s3", "s9"]),
+        "cluster.pods[1].servers[1]",
+        "accepted: s1, s2, s3",
+    ),
+    "pod of nothing": (_pods(["s1", "s2", "s3"], []), "cluster.pods[1].servers", "at least 1"),
+    "uplink of 0": (
+        _pods(["s1"], ["s2", "s3"], "0bit"),
+        "cluster.pods[0].uplink",
+        "1kbit to 1000Tbit",
+    ),
+    "uplink of 0 on a rail": (
+        _pods(["s1"], ["s2", "s3"], {"a": "1Mbit", "b": "0bit"}),
+        "pods[0].uplink",
+        "rail 'b'",
+    ),
+    "uplink of no rail": (
+        _pods(["s1"], ["s2", "s3"], {"a": "1Mbit", "b": "1Mbit", "c": "1Mbit"}),
+        "cluster.pods[0].uplink.c",
+        "no NIC is on this rail; accepted: a, b",
+    ),
+    "rail without uplink": (
+        _pods(["s1"], ["s2", "s3"], {"a": "1Mbit"}),
+        "pods[0].uplink",
+        "'b' has no rate",
+    ),
+    "uplink of no quantity": (
+        _pods(["s1"], ["s2", "s3"], True),
+        "cluster.pods[0].uplink",
+        "found true",
     ),
     "double server": (_set(*SERVER, "name", to="s1"), "cluster.servers[1].name", "already taken"),
     "bad name": (_set(*SERVER, "name", to="S 1"), "cluster.servers[1].name", "lower case"),

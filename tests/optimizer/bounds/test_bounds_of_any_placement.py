@@ -33,7 +33,7 @@ def admissible_rates(draw: st.DrawFn, problem: Problem) -> np.ndarray | None:
     weight = st.sampled_from([0.05, 1.0, 3.0])
     traffic = np.array([[draw(weight) for _ in range(count)] for _ in range(count)])
     np.fill_diagonal(traffic, 0.0)
-    return concurrent_rates(problem.usable_nic_rates, traffic)
+    return concurrent_rates(problem.usable, traffic)
 
 
 @st.composite

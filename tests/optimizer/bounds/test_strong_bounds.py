@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from placewire.optimizer.bounds import lower_bound, strong, strong_bound
 from placewire.optimizer.bounds.partial_graph import Part, cut_out
 from placewire.optimizer.bounds.relaxation import relax
-from placewire.optimizer.network.nics import widest_rates
+from placewire.optimizer.network.nics import capacity_of, widest_rates
 from placewire.optimizer.problem import Problem
 from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster, graph, graphs
 from tests.optimizer.check.brute_force import (
@@ -181,7 +181,7 @@ def shared_problems(draw: st.DrawFn) -> tuple[Problem, np.ndarray]:
     weights = np.array([[draw(weight) for _ in range(3)] for _ in range(3)])
     np.fill_diagonal(weights, 0.0)
     most = np.maximum(weights.sum(axis=1)[:, None], weights.sum(axis=0)[None, :])
-    return problem, widest_rates(base.nic_rates) * (weights / most)[:, :, None]
+    return problem, widest_rates(capacity_of(base, base.nic_rates)) * (weights / most)[:, :, None]
 
 
 @settings(max_examples=25, deadline=None)

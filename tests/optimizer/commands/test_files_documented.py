@@ -10,7 +10,7 @@ import pytest
 
 from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.controller.records.report import RailRow, RunReport, SharingRow, TrafficRow
-from placewire.optimizer.cluster import Cluster, Device, Link, Nic, Server
+from placewire.optimizer.cluster import Cluster, Device, Link, Nic, Pod, Server, Uplink
 from placewire.optimizer.graph.graph_file import graph_from_json, graph_to_json
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow
 from placewire.optimizer.placement import Message, Placement, Variant
@@ -26,7 +26,7 @@ def section(title: str) -> str:
 @pytest.mark.parametrize(
     ("title", "models"),
     [
-        ("Cluster", [Cluster, Server, Device, Nic, Link]),
+        ("Cluster", [Cluster, Server, Device, Nic, Link, Pod, Uplink]),
         ("Placement", [Placement, Message, Variant]),
         ("run.json", [RunReport, SharingRow, LinkMeasurement, RailRow, TrafficRow]),
     ],

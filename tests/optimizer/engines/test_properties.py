@@ -121,7 +121,7 @@ def test_bound_optimum_auto_and_one_device_are_in_this_order(sharing, model):
     @given(problems(largest=4, servers=2, memory=TIGHT, models=(model,)))
     def ordered(problem):
         problem = replace(problem, sharing=sharing)
-        rates = widest_rates(problem.usable_nic_rates) if problem.decides_rates else None
+        rates = widest_rates(problem.usable) if problem.decides_rates else None
         optimum = simulated_optimum(problem, rates)
         found = place(problem, "auto", SolveSettings(gap=0.0, moves=200))
         assert lower_bound(problem).seconds <= found.bound_seconds * ROUNDING
@@ -142,7 +142,7 @@ def test_what_some_placement_fits_into_is_not_refused_before_the_search(model):
     def not_refused(data):
         nonlocal refused
         problem = data.draw(problems(largest=6, models=(model,)))
-        rates = widest_rates(problem.usable_nic_rates) if problem.decides_rates else None
+        rates = widest_rates(problem.usable) if problem.decides_rates else None
         needed = simulate(problem, data.draw(able_devices(problem)), rates=rates).peak_memory_bytes
         memory = max(int(needed.max()), 1)
         refuse_impossible(with_memory(problem, memory))
@@ -259,7 +259,7 @@ def undone_keeps_everything(problem, name, data):
     urgent_first = sorted(range(count), key=lambda k: -priority[k])
     assert sorted(range(count), key=lambda k: -urgency[kept[k]]) == urgent_first
     assert [where[i] for i in kept] == device.tolist()
-    rates = widest_rates(problem.usable_nic_rates) if problem.decides_rates else None
+    rates = widest_rates(problem.usable) if problem.decides_rates else None
     after = simulate(problem, where, urgency, None, rates)
     assert sorted(i for row in after.order for i in row) == list(range(len(where)))
     return count

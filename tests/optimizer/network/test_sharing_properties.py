@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placewire.optimizer.kernels.simulation.transfers import lending_ceilings
-from placewire.optimizer.network.nics import widest_rates
+from placewire.optimizer.network.nics import network_limits, widest_rates
 from placewire.optimizer.rates.allocator import allocate, equal_rates, starting_rates, used_pairs
 from placewire.optimizer.simulation.simulate import recorded_priority, simulate
 from tests.optimizer.problems import able_devices, problems
@@ -21,7 +21,7 @@ ROUNDING = 1 + 1e-7
 def uncontended_step(problem, device, order):
     """The step with operators in these orders and each transfer alone, at its pair's widest
     rate."""
-    alone = problem.alone(widest_rates(problem.usable_nic_rates))
+    alone = problem.alone(widest_rates(problem.usable))
     setup, rate = alone.setup, alone.rate
     graph = problem.graph
     finish = np.full(graph.operator_count, -1.0)
@@ -92,13 +92,16 @@ def test_borrowing_never_costs_where_messages_are_not_cut(data):
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.data())
-def test_what_may_be_borrowed_fits_into_every_receiver(data):
+def test_what_may_be_borrowed_fits_into_every_receiver_and_uplink(data):
     problem, device, _ = drawn(data, "guarantee")
     nics, minimums = problem.usable_nic_rates, starting_rates(problem, device)
-    highest = lending_ceilings(nics, np.ascontiguousarray(minimums))
+    limits = network_limits(problem.usable)
+    highest = lending_ceilings(nics, limits.groups, limits.capacity, np.ascontiguousarray(minimums))
     assert (highest.sum(axis=0) <= nics * ROUNDING).all()
+    uplinks = slice(2 * len(nics), None)
+    assert (limits.load(highest)[:, uplinks] <= limits.capacity[:, uplinks] * ROUNDING).all()
     assert (highest >= minimums / ROUNDING).all()
-    assert (highest <= widest_rates(nics)).all()
+    assert (highest <= widest_rates(problem.usable) * ROUNDING).all()
 
 
 @pytest.mark.parametrize("sharing", ["strict", "guarantee"])

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from placewire.optimizer.network.guarantee import lending_ceilings
+from placewire.optimizer.network.nics import network_limits
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.simulate import simulate
-from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster, graph
+from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster, graph, without_pods
 
 MEGA = 1_000_000
 
@@ -150,7 +151,8 @@ class TestGuarantee:
         # s2 0.3 in all.
         minimums = np.zeros((3, 3, 1))
         minimums[0, 2, 0], minimums[1, 2, 0] = 0.6, 0.2
-        highest = lending_ceilings(nics, minimums)
+        limits = network_limits(without_pods(nics))
+        highest = lending_ceilings(nics, limits.groups, limits.capacity, minimums)
         assert highest[:, 2, 0] == pytest.approx([1.0, 0.3, 0.0])
         assert not highest[:, :2].any()
 

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from placewire.optimizer.network.script_allocation import allocate, even_traffic, load_allocation
 from placewire.optimizer.network.traffic import concurrent_rates
-from tests.optimizer.cases import cluster
+from tests.optimizer.cases import cluster, without_pods
 
 
 def test_the_worked_example() -> None:
@@ -18,7 +18,7 @@ def test_the_worked_example() -> None:
     2. On a second rail that s2 lacks, s1 gets all."""
     usable = np.array([[8.0, 8.0], [8.0, 4.0], [8.0, 0.0]])
     weights = np.array([[0.0, 3.0, 1.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
-    rates = concurrent_rates(usable, weights)
+    rates = concurrent_rates(without_pods(usable), weights)
     assert rates[0, 1].tolist() == [6.0, 4.0]
     assert rates[0, 2].tolist() == [2.0, 0.0]
     assert rates[1:].sum() == 0
@@ -28,7 +28,7 @@ def test_the_worked_example() -> None:
 def test_weights_of_any_size_mean_their_proportions(weight: float) -> None:
     """The sum of the first ones is infinite, and so is what a NIC carries over the last ones."""
     weights = np.array([[0.0, weight, weight], [weight, 0.0, 0.0], [0.0, 0.0, 0.0]])
-    rates = concurrent_rates(np.full((3, 1), 8e9), weights)[:, :, 0]
+    rates = concurrent_rates(without_pods(np.full((3, 1), 8e9)), weights)[:, :, 0]
     assert rates.tolist() == [[0.0, 4e9, 4e9], [4e9, 0.0, 0.0], [0.0, 0.0, 0.0]]
 
 
@@ -41,7 +41,7 @@ def test_no_nic_is_oversubscribed_one_is_full_and_pairs_are_in_proportion(
 ) -> None:
     np.fill_diagonal(weights, 0.0)
     weights[weights < 1e-3] = 0.0
-    rates = concurrent_rates(usable, weights)
+    rates = concurrent_rates(without_pods(usable), weights)
     for r in range(2):
         there = usable[:, r]
         taken = np.maximum(rates[:, :, r].sum(axis=1), rates[:, :, r].sum(axis=0))

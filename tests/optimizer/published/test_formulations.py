@@ -545,7 +545,7 @@ def test_highs_proves_nothing_above_what_heft_finds():
     problem = Problem(blocks(15), where, "strict", "thesis")
     heard: list[Any] = []
     device = heft.solve(problem, EXACT).device
-    found = simulate(problem, device, rates=even_rates(problem.usable_nic_rates)).step_seconds
+    found = simulate(problem, device, rates=even_rates(problem.usable)).step_seconds
     with contextlib.suppress(NoIncumbentError):
         solve("thesis-p3", problem, SolveSettings(time_limit_seconds=20.0), heard.append)
     assert heard

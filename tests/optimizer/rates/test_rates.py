@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewire.optimizer.network.nics import LEAST_PAIR_FRACTION, even_rates
+from placewire.optimizer.network.nics import LEAST_PAIR_FRACTION, capacity_of, even_rates
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.rates.allocator import allocate, starting_rates
 from placewire.optimizer.simulation.simulate import simulate
@@ -79,7 +79,8 @@ def test_crossed_nics_are_decided_per_rail():
 
 
 def test_even_rates_are_admissible_on_unlike_rails():
-    rates = even_rates(cluster(4, (3e6, 6e6)).nic_rates)
+    where = cluster(4, (3e6, 6e6))
+    rates = even_rates(capacity_of(where, where.nic_rates))
     assert rates[0, 1].tolist() == [1e6, 2e6]
     assert rates.sum(axis=1).max(axis=0).tolist() == [3e6, 6e6]
 
@@ -132,7 +133,7 @@ def test_guarantees_are_decided_by_the_program_and_beat_even_ones():
     problem = Problem(made, cluster(4), "guarantee")
     device = np.array([0, 3, 1, 2, 2])
     rates, timeline = allocated(problem, device)
-    even = simulate(problem, device, None, timeline.order, even_rates(problem.usable_nic_rates))
+    even = simulate(problem, device, None, timeline.order, even_rates(problem.usable))
     assert timeline.step_seconds == pytest.approx(1.0, rel=3e-2)
     assert even.step_seconds > 1.5
     capped = simulate(Problem(made, cluster(4)), device, None, timeline.order, rates)

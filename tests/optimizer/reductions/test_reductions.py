@@ -133,7 +133,7 @@ def best_by_enumeration(problem):
     """The least cost over all placements and all priorities of the producers (a reader has only one
     choice)."""
     n = problem.graph.operator_count
-    scoring = Scoring(False, False, 1.0, widest_rates(problem.usable_nic_rates))
+    scoring = Scoring(False, False, 1.0, widest_rates(problem.usable))
     tables = tables_of(problem)
     best = np.inf
     for device in itertools.product(range(2), repeat=n):

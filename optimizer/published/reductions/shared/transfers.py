@@ -6,7 +6,7 @@ import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.cluster import Cluster
-from placewire.optimizer.network.nics import even_rates
+from placewire.optimizer.network.nics import capacity_of, even_rates
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.reductions.merging import operator_delay, units_of
 
@@ -55,7 +55,7 @@ def _pairs(cluster: Cluster) -> tuple[FloatArray, FloatArray, np.ndarray]:
     """rate float64[D, D] bits per second, latency float64[D, D] seconds, and bool[D, D]: the pairs
     of devices of different servers that a NIC or a link joins."""
     server = cluster.server_of_device
-    rate = even_rates(cluster.nic_rates).sum(axis=2)[np.ix_(server, server)]
+    rate = even_rates(capacity_of(cluster, cluster.nic_rates)).sum(axis=2)[np.ix_(server, server)]
     latency = np.full(rate.shape, cluster.setup_latency_seconds)
     for ends, link in cluster.link_of.items():
         rate[ends] = link.rate_bits_per_second
