@@ -76,7 +76,7 @@ class GlooTransport:
             )
             groups = {}
             for upward in (True, False):
-                senders = self._only_senders(upward)
+                senders = self.only_senders(upward)
                 marked = [at for (server, _), at in (addresses or {}).items() if server in senders]
                 for socket in range(self._sockets):
                     with _marked(marked, acknowledgement_dscp):
@@ -88,7 +88,7 @@ class GlooTransport:
                 "check that these interfaces exist and reach each other on every rank's server",
             ) from error
 
-    def _only_senders(self, upward: bool) -> set[str]:
+    def only_senders(self, upward: bool) -> set[str]:
         """The servers from which messages come in this direction, and to which none goes in it."""
         sends = (message for some in self._messages.sends.values() for message in some)
         sent_to = {message.peer_server for message in sends if message.upward == upward}

@@ -31,6 +31,9 @@ def tcp_connections() -> Iterator[tuple[int, socket.socket]]:
                         yield int(entry.name), ours
 
 
+# The kernel's TC_PRIO_INTERACTIVE, which an unshaped NIC's queue (pfifo_fast) sends first. By itself
+# the kernel takes the priority from the type of service, and packets of some types go last.
+INTERACTIVE = 6
 # The ends of a connection, as (own address and port, the peer's).
 Ends = tuple[tuple[str, int], tuple[str, int]]
 
@@ -46,11 +49,13 @@ def mark_answers(senders: Collection[str], dscp: int, older: Collection[Ends]) -
     """Gives what this process sends on connections to these addresses a DSCP, but on older ones.
 
     To be called for connections on which it only receives: acknowledgements are then all that it
-    sends there, so that no data can be overtaken.
+    sends there, so that no data can be overtaken. What is refused a mark goes without.
     """
     for ends, ours in connected_ends():
         if ends not in older and ends[1][0] in senders:
-            ours.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp << 2)
+            with contextlib.suppress(OSError):
+                ours.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp << 2)
+                ours.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, INTERACTIVE)
 
 
 class Drain:
