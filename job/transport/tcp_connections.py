@@ -31,8 +31,8 @@ def tcp_connections() -> Iterator[tuple[int, socket.socket]]:
                         yield int(entry.name), ours
 
 
-# The kernel's TC_PRIO_INTERACTIVE, which an unshaped NIC's queue (pfifo_fast) sends first. By itself
-# the kernel takes the priority from the type of service, and packets of some types go last.
+# The kernel's TC_PRIO_INTERACTIVE, which the queue of an unshaped NIC (pfifo_fast) sends first. The
+# kernel itself takes a priority from the type of service, and packets of some types then go last.
 INTERACTIVE = 6
 # The ends of a connection, as (own address and port, the peer's).
 Ends = tuple[tuple[str, int], tuple[str, int]]
