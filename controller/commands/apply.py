@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     plan = None if previewed is None else previewed.parsed()
     return in_session(
-        arguments, work, plan, runs_job=True, every_change=arguments.full,
+        arguments, work, plan, runs_job=True, every_change=arguments.full, shapes=True,
         before_lab=lambda state_dir: _port_passed_on(arguments.metrics_port, state_dir),
     )  # fmt: skip
 

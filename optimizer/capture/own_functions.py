@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-import torch
 from torch._export import wrappers
 from torch.autograd.function import _SingleLevelFunction
 from torch.export import custom_ops
