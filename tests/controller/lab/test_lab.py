@@ -121,10 +121,14 @@ def test_a_pid_of_another_process_is_not_taken_for_ours() -> None:
             sleeper.kill()
 
 
-def test_a_lab_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lab_and_commands_in_it_need_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(UsageError, match="run this as root"):
         lab_up(plan(document()))
+    monkeypatch.setattr(os, "execvpe", lambda *command: None)
+    there = Lab(up._record_of(shape_of(plan(document()))))
+    with pytest.raises(UsageError, match="run this as root"):
+        there.run_in_controller(["true"])
 
 
 # The cluster that the lab makes
