@@ -117,8 +117,7 @@ def read_yaml(path: Path) -> object:
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
-        here = text.split("\n")[mark.line : mark.line + 1] if mark else []
-        if any(line[mark.column :].startswith("\t") for line in here):
+        if mark and "".join(text.split("\n")[mark.line : mark.line + 1])[mark.column :][:1] == "\t":
             problem = "a tab stands where the line is indented; indent it by spaces"
         raise DocumentError([(place, f"not accepted as YAML: {problem}")]) from error
     except (ValueError, OverflowError) as error:
