@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from placewire.controller.few_names import few_names
-from placewire.controller.own_lab import OwnLab, own_lab
+from placewire.controller.own_lab import own_lab
 
 AGENT_UNIT = "placewire-agent"
 
@@ -14,7 +14,7 @@ AGENT_UNIT = "placewire-agent"
 def find_out_why(servers: Sequence[str]) -> str:
     """Why the agents of these servers do not answer."""
     if (lab := own_lab()) is not None:
-        return f"{look_into_logs(servers)}; where the agent has ended, {make_anew(lab)}"
+        return f"{look_into_logs(servers)}; where the agent has ended, {make_anew(lab.name)}"
     return (
         f"check that the agent runs there (`systemctl status {AGENT_UNIT}`) and reaches the "
         "controller"
@@ -33,15 +33,15 @@ def restore_by_hand(servers: Sequence[str]) -> str:
     be stopped, because it keeps the state locked; systemd would restart one that was only killed.
     """
     if (lab := own_lab()) is not None:
-        return f"{look_into_logs(servers)}; then {make_anew(lab)}"
+        return f"{look_into_logs(servers)}; then {make_anew(lab.name)}"
     return (
         f"on {', '.join(servers)}, as root: `systemctl stop {AGENT_UNIT}`, then `agent restore`; "
         f"`agent status` shows what is left; then `systemctl start {AGENT_UNIT}`"
     )
 
 
-def make_anew(lab: OwnLab) -> str:
+def make_anew(lab: str) -> str:
     return (
-        f"`controller lab down {lab.name}` and then `controller lab up PLAN` make the lab anew, "
+        f"`controller lab down {lab}` and then `controller lab up PLAN` make the lab anew, "
         "without its history and logs"
     )

@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     plan = None if previewed is None else previewed.parsed()
     return in_session(
-        arguments, work, plan, runs_job=True, every_change=arguments.full,
+        arguments, work, plan, runs_job=True, every_change=arguments.full, shapes=True,
         before_lab=lambda state_dir: _port_passed_on(arguments.metrics_port, state_dir),
     )  # fmt: skip
 
@@ -133,6 +133,15 @@ def _require_no_change(state_dir: Path) -> None:
             raise ChangeUnderWay(holder, where=str(state_dir))
 
 
+def _require_none_begun(logs: Path, plan_name: str) -> None:
+    """For some seconds a command in the background has no lock yet. Raises ChangeUnderWay."""
+    from placewire.controller.records.detached_output import latest_output, process_of
+
+    output = latest_output(logs, plan_name)
+    if output is not None and (process := process_of(output)) is not None:
+        raise ChangeUnderWay(f"process {process}, begun with --detach", where=str(output))
+
+
 def _detached(arguments: argparse.Namespace, plan: Plan | None) -> int:
     """Starts the same command without `--detach`. plan: of a preview; None: the plan's file is
     read, so that its mistakes are told here. Raises PlanError and UsageError."""
@@ -150,6 +159,7 @@ def _detached(arguments: argparse.Namespace, plan: Plan | None) -> int:
     state_dir = state_dir_of(arguments, plan.name)
     require_own_folder(state_dir)
     _require_no_change(state_dir)
+    _require_none_begun(state_dir / "logs", plan.name)
     try:
         command = [sys.executable, *CONTROLLER_PROGRAM, *words]
         output = start(command, state_dir / "logs", plan.name)

@@ -50,4 +50,4 @@ def run(arguments: argparse.Namespace) -> int:
             print_json({"plan": plan.name, "predicted_step_seconds": predicted, "changes": changes})
         return 0
 
-    return in_session(arguments, preview, plan)
+    return in_session(arguments, preview, plan, shapes=True)

@@ -40,30 +40,37 @@ def in_session(
     needs_journal: bool = True,
     runs_job: bool = False,
     every_change: bool = True,
+    shapes: bool = False,
     before_lab: BeforeLab | None = None,
 ) -> int:
     """Runs a command's work, in the lab of the plan's name where one is up. arguments: of
     `add_plan`. plan: replaces what its file has now. needs_journal: whether the work must not begin
     without the journal. runs_job: whether it needs the job's files. every_change: whether to
-    show each change of servers. Raises PlanError before anything is done."""
+    show each change of servers. shapes: whether the work is about the plan's rates, which the lab
+    must then have. Raises PlanError before anything is done."""
     from placewire.controller.plan.plan_file import load_plan
 
     plan = plan or load_plan(arguments.plan, runs_job=runs_job)
-    _enter_lab(plan, arguments, before_lab)
+    _enter_lab(plan, arguments, before_lab, shapes)
     return interruptible(
         _with_tools(plan, arguments, work, needs_journal, every_change), means=NOTHING_CHANGED
     )
 
 
 def _enter_lab(
-    plan: Plan, arguments: argparse.Namespace, before_lab: BeforeLab | None = None
+    plan: Plan,
+    arguments: argparse.Namespace,
+    before_lab: BeforeLab | None = None,
+    shapes: bool = False,
 ) -> None:
     """Where a lab of the plan's name is up, this process becomes the same command inside it."""
     if arguments.no_lab or own_lab() is not None:
         return
-    from placewire.controller.lab import find_lab
+    from placewire.controller.lab import find_lab, refuse_what_a_lab_lacks
 
     if (lab := find_lab(plan.name)) is not None:
+        if shapes:
+            refuse_what_a_lab_lacks(plan, lab.record)
         told = f"controller: using the lab {lab.name!r} on this machine"
         print(told, file=sys.stderr, flush=True)
         command = [sys.executable, *CONTROLLER_PROGRAM, *sys.argv[1:]]

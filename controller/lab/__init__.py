@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from placewire.controller.lab.down import lab_down
 from placewire.controller.lab.lab import Lab, find_lab
+from placewire.controller.lab.lacks import refuse_what_a_lab_lacks
 from placewire.controller.lab.record import recorded_names as lab_names
 from placewire.controller.lab.up import lab_up
 
-__all__ = ["Lab", "find_lab", "lab_down", "lab_names", "lab_up"]
+__all__ = ["Lab", "find_lab", "lab_down", "lab_names", "lab_up", "refuse_what_a_lab_lacks"]

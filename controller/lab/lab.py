@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from placewire.controller.errors import PlacewireError
+from placewire.controller.errors import PlacewireError, UsageError
 from placewire.controller.lab import record as records
 from placewire.controller.lab.record import LabRecord
 from placewire.controller.lab.system import inside, marked_environment
@@ -48,7 +48,14 @@ class Lab:
         return marked_environment(self.name, **{STATE_VARIABLE: str(self.state_directory)})
 
     def run_in_controller(self, argv: Sequence[str], more: Mapping[str, str] = {}) -> NoReturn:
-        """Replaces this process by argv, on the controller's network. more: of its environment."""
+        """Replaces this process by argv, on the controller's network. more: of its environment.
+        Raises UsageError where this user cannot."""
+        if os.geteuid() != 0:
+            raise UsageError(
+                f"the lab {self.name!r} runs in network namespaces, which root alone can enter",
+                where="lab",
+                remedy="run this as root",
+            )
         command = self.inside_controller(argv)
         os.execvpe(command[0], command, {**self.environment, **more})
 

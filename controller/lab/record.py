@@ -42,10 +42,21 @@ class SysctlRecord(Frozen):
     ours: str
 
 
+class NicRecord(Frozen):
+    """What the line of a NIC carries."""
+
+    name: str
+    bits_per_second: float
+    mtu_bytes: int
+
+
 class ServerRecord(Frozen):
+    """nics: none where a release made the lab that did not record them."""
+
     name: str
     namespace: str
     management_address: str
+    nics: tuple[NicRecord, ...] = ()
 
 
 class LabRecord(Frozen):

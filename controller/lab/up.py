@@ -11,7 +11,7 @@ from placewire.controller.lab import record as records
 from placewire.controller.lab.agent_daemons import start_agents
 from placewire.controller.lab.down import remove
 from placewire.controller.lab.lab import Lab
-from placewire.controller.lab.record import LabRecord, Recorder, ServerRecord
+from placewire.controller.lab.record import LabRecord, NicRecord, Recorder, ServerRecord
 from placewire.controller.lab.shape import LabServer, LabShape, shape_of
 from placewire.controller.lab.switches import start_switches
 from placewire.controller.lab.system import (
@@ -78,6 +78,14 @@ def _record_of(shape: LabShape) -> LabRecord:
                 name=server.name,
                 namespace=server.namespace,
                 management_address=server.management.split("/")[0],
+                nics=tuple(
+                    NicRecord(
+                        name=nic.name,
+                        bits_per_second=nic.bits_per_second,
+                        mtu_bytes=nic.mtu_bytes,
+                    )
+                    for nic in server.nics
+                ),
             )
             for server in shape.servers
         ),

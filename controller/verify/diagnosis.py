@@ -44,7 +44,7 @@ def of_a_lab(findings: Sequence[Finding], lab: OwnLab) -> tuple[Finding, ...]:
     """Leaves out what does not hold of a lab's servers, though agents find it on their machine. A
     lab's switches and agents have no units of systemd: says what to do instead where an agent
     advises `systemctl`. What it advises besides stays as it is."""
-    instead = f"in a lab, instead of systemctl: {make_anew(lab)}"
+    instead = f"in a lab, instead of systemctl: {make_anew(lab.name)}"
     return tuple(
         one.model_copy(update={"remedy": f"{one.remedy}; {instead}"})
         if _UNIT.search(one.remedy)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-import torch
 from torch._export import wrappers
+from torch.autograd.function import _SingleLevelFunction
 from torch.export import custom_ops
 
 
@@ -21,12 +21,14 @@ def keeping_own_functions() -> Iterator[None]:
     """Inside, an exported graph calls each Function as a whole. A private interface of torch."""
     found: dict[str, Any] = {}
     emit = wrappers._emit_flat_apply_call
-    plain = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]
-    exported = wrappers.allow_in_pre_dispatch_graph(plain)
-
     inside = False
 
     def apply(cls: Any, *arguments: Any, **options: Any) -> Any:
+        return super(_SingleLevelFunction, cls).apply(*arguments, **options)
+
+    exported = wrappers.allow_in_pre_dispatch_graph(apply)
+
+    def noted_apply(cls: Any, *arguments: Any, **options: Any) -> Any:
         nonlocal inside
         found[f"{cls.__module__}.{cls.__qualname__}"] = cls
         # Not those that another one runs, as vmap does; torch exports some of its own anyway, and
@@ -34,7 +36,7 @@ def keeping_own_functions() -> Iterator[None]:
         whole = not (inside or hasattr(cls.apply, "__wrapped__"))
         before, inside = inside, True
         try:
-            return (exported if whole else plain)(cls, *arguments, **options)
+            return (exported if whole else apply)(cls, *arguments, **options)
         finally:
             inside = before
 
@@ -48,7 +50,9 @@ def keeping_own_functions() -> Iterator[None]:
             node.meta.setdefault("val", None)
 
     with (
-        mock.patch.object(torch.autograd.Function, "apply", classmethod(apply)),
+        # Function.apply calls its base's, which no model can have taken before, as in
+        # `scaled = Scaled.apply` of a module that is imported by now.
+        mock.patch.object(_SingleLevelFunction, "apply", classmethod(noted_apply), create=True),
         # It would find classes by import, and none that is inside another or in a function.
         mock.patch.object(custom_ops, "_call_custom_autograd_function_in_pre_dispatch", call),
         mock.patch.object(wrappers, "_emit_flat_apply_call", emit_with_values),

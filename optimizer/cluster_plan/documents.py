@@ -117,6 +117,8 @@ def read_yaml(path: Path) -> object:
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
+        if mark and "".join(text.split("\n")[mark.line : mark.line + 1])[mark.column :][:1] == "\t":
+            problem = "a tab stands where the line is indented; indent it by spaces"
         raise DocumentError([(place, f"not accepted as YAML: {problem}")]) from error
     except (ValueError, OverflowError) as error:
         # A value that YAML takes for a date or a number, but that is not a valid one.

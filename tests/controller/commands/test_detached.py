@@ -233,6 +233,21 @@ def detached_apply(
     )  # fmt: skip
 
 
+def test_a_second_one_is_told_at_once_of_one_that_has_just_begun(tmp_path: Path) -> None:
+    """That one may not have the lock yet: it still imports its modules."""
+    cluster = MemoryCluster(tmp_path)
+    output = start([sys.executable, "-c", _PATIENT], cluster.state / "logs", "memory")
+    process = process_of(output)
+    assert process is not None
+    try:
+        done = detached_apply(cluster, cluster.plan(), "--yes", "--network-only")
+        assert done.returncode == 2
+        assert f"under way: process {process}, begun with --detach" in done.stderr
+        assert files_of(cluster.state / "logs", "memory", ".out") == [output]
+    finally:
+        os.killpg(os.getsid(process), signal.SIGKILL)
+
+
 def test_a_network_is_applied_in_the_background(tmp_path: Path) -> None:
     cluster = MemoryCluster(tmp_path)
     with cluster.running():

@@ -18,7 +18,15 @@ import pytest
 from placewire.agent.contract.measurement import Transfer
 from placewire.agent.measure.iperf3_clients import parse_result
 from placewire.controller.errors import PlacewireError, UsageError
-from placewire.controller.lab import Lab, down, find_lab, lab_down, lab_up
+from placewire.controller.lab import (
+    Lab,
+    down,
+    find_lab,
+    lab_down,
+    lab_up,
+    refuse_what_a_lab_lacks,
+    up,
+)
 from placewire.controller.lab.processes import describe, is_alive
 from placewire.controller.lab.record import SysctlRecord, exclusive
 from placewire.controller.lab.shape import shape_of
@@ -61,6 +69,24 @@ def test_a_management_network_that_overlaps_a_rail_is_refused() -> None:
         shape_of(plan(full))
 
 
+def test_a_plan_is_refused_where_its_lab_was_made_from_a_smaller_one() -> None:
+    made = up._record_of(shape_of(plan(document(2, rails=2))))
+    refuse_what_a_lab_lacks(plan(document(2, rails=2)), made)
+    full = document(3, rails=2)
+    for server in full["cluster"]["servers"]:
+        server["nics"][0]["rate"] = "1Mbit"  # its line carries more than that
+        server["nics"][1]["mtu"] = 9000
+    full["cluster"]["servers"][0]["nics"][0]["rate"] = "1Gbit"
+    with pytest.raises(PlacewireError) as raised:
+        refuse_what_a_lab_lacks(plan(full), made)
+    assert re.search(
+        r"it has s1 nic0 at \d+ Mbit/s \(the plan: 1 Gbit/s\), "
+        r"s1 nic1 with an MTU of 1500 \(the plan: 9000\), s2 nic1 with an MTU of 1500 .*, no s3$",
+        raised.value.what,
+    )
+    assert f"controller lab down {NAME}" in str(raised.value.remedy)
+
+
 def test_names_that_clash_with_the_lab_s_own_are_refused() -> None:
     full = document()
     full["cluster"]["servers"][0]["name"] = "rail-a"
@@ -95,10 +121,14 @@ def test_a_pid_of_another_process_is_not_taken_for_ours() -> None:
             sleeper.kill()
 
 
-def test_a_lab_needs_root(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lab_and_commands_in_it_need_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(UsageError, match="run this as root"):
         lab_up(plan(document()))
+    monkeypatch.setattr(os, "execvpe", lambda *command: None)
+    there = Lab(up._record_of(shape_of(plan(document()))))
+    with pytest.raises(UsageError, match="run this as root"):
+        there.run_in_controller(["true"])
 
 
 # The cluster that the lab makes

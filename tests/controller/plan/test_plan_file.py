@@ -687,7 +687,7 @@ NO_PLANS = {
     "nothing": ("", "a plan is a mapping"),
     "a list": ("- 1", "a plan is a mapping"),
     "no end": ("a: [", "line [12]"),
-    "a tab": ("\tx", "line 1"),
+    "a tab": ("job:\r\n\tkind: placed", "line 2: .*a tab stands where .* indent it by spaces"),
     "a NUL": ("a: \0", "not accepted as YAML"),
     "a list as key": ("version: 1\n? [a, b]\n: 1", "line 2: .*this key is no text"),
     "a mapping as key": ("{{a: 1}: 2}", "this key is no text"),
