@@ -50,7 +50,9 @@ def test_a_server_that_also_receives_in_a_direction_is_no_sender_in_it() -> None
     received = (
         one(0, 0, "s2/0", True), one(1, 2, "s2/1", False), one(2, 3, "s3/0", False),
     )  # fmt: skip
-    sent = {"p": (one(3, 2, "s2/1", True), one(4, 3, "s3/0", True))}
+    sent: dict[str, tuple[RankMessage, ...]] = {
+        "p": (one(3, 2, "s2/1", True), one(4, 3, "s3/0", True))
+    }
     transport = GlooTransport(RankMessages(sent, received), {})
     assert transport.only_senders(upward=True) == set()
     assert transport.only_senders(upward=False) == {"s2", "s3"}
