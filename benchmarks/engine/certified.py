@@ -44,13 +44,13 @@ def _small_cells(result: Result) -> list[str]:
     return [
         milliseconds(placement.single_device_seconds or float("nan")),
         milliseconds(placement.step_seconds), milliseconds(placement.bound_seconds),
-        f"{placement.gap:.1%}", _first(result, placement.bound_seconds, 0.10),
-        _first(result, placement.bound_seconds, 0.10, result.startup_seconds),
-        _first(result, None, 0.03), f"{result.engine_seconds:.1f}",
+        f"{placement.gap:.1%}", first_within(result, placement.bound_seconds, 0.10),
+        first_within(result, placement.bound_seconds, 0.10, result.startup_seconds),
+        first_within(result, None, 0.03), f"{result.engine_seconds:.1f}",
     ]  # fmt: skip
 
 
-def _first(result: Result, bound: float | None, gap: float, before: float = 0.0) -> str:
+def first_within(result: Result, bound: float | None, gap: float, before: float = 0.0) -> str:
     """Seconds, `before` added, until the incumbent is within `gap` of `bound`, or where that is
     None of the bound known then."""
     for seconds, incumbent, known in result.trace:

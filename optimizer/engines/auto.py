@@ -14,7 +14,7 @@ from placewire.optimizer.bounds import lower_bound
 from placewire.optimizer.engines import heft, units
 from placewire.optimizer.engines.costing import Costing, Found
 from placewire.optimizer.engines.engine import Engine
-from placewire.optimizer.engines.levels import carried
+from placewire.optimizer.engines.levels import carried, undone
 from placewire.optimizer.engines.packing import packed
 from placewire.optimizer.engines.piece_search import piece_solutions
 from placewire.optimizer.engines.pieces import has_pieces
@@ -25,7 +25,8 @@ from placewire.optimizer.engines.single import best_single
 from placewire.optimizer.engines.solution import TIE, Report, Solution
 from placewire.optimizer.engines.structured import structured_starts
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
-from placewire.optimizer.reductions.contract import Reduced
+from placewire.optimizer.reductions.contract import Reduced, Undo
+from placewire.optimizer.reductions.written_updates import merge_updates
 
 # The part of the time that whole pieces are searched, where a step has several micro-batches. On
 # graphs of more operators than _MANY moves of single ones come to little.
@@ -59,43 +60,80 @@ def search(
 ) -> tuple[Solution, list[Found]]:
     """Searches each reduced graph of `levels`, coarsest first, then the graph as given, from
     `starts`, from new starts and from what was found before. Ends when time.monotonic() is `until`
-    or the settings' moves are used up; each search gets twice as much as the one before. Returns
-    the best, and what the last search began with: of those with a layout the best first.
-    bound_seconds: no step of the problem is shorter."""
+    or the settings' moves are used up. Returns the best, and what the last search began with: of
+    those with a layout the best first. bound_seconds: no step of the problem is shorter."""
     cost = Costing(problem).cost
-    begun = [*map(cost, starts), *costed_starts(problem)]
-    of_pieces = _of_pieces(problem, settings, until, begun, reporter)
+    # Where updates are written out, one operator of each gives better starts, and sooner.
+    merged, unmerge = merge_updates(problem)
+    is_fine = bool(levels) and merged is not problem
+    begun = list(map(cost, starts))
+    if is_fine:
+        report = _reporting(problem, unmerge, reporter)
+        pieces = _of_pieces(merged, settings, until, begun, lambda one: report(one.solution))
+        of_pieces = [cost(undone(unmerge, one.solution)) for one in pieces]
+    else:
+        begun += costed_starts(problem)
+        of_pieces = _of_pieces(
+            problem, settings, until, begun, lambda one: reporter.known(incumbent=one.cost)
+        )
     if of_pieces:
         clock.stage("pieces")
     begun = [*of_pieces, *begun]
-    best_first = min(begun, key=lambda found: found.key)
-    first = score(problem, best_first.solution, optimise_rates=False)
-    if first.excess == 0.0:
-        reporter.known(incumbent=first.step_seconds)
+    if begun:
+        best_first = min(begun, key=lambda found: found.key)
+        first = score(problem, best_first.solution, optimise_rates=False)
+        if first.excess == 0.0:
+            reporter.known(incumbent=first.step_seconds)
     moves = settings.moves
     for k, level in enumerate(levels):
         reduced = level()
         if reduced is None:
             continue
         small, undo = reduced
-        share = 1.0 / (2 ** (len(levels) - k + 1) - 1)
+        share = _share(len(levels) - k, is_fine=is_fine)
         part = _part(replace(settings, moves=moves), until, share)
         carry = [carried(problem, small, undo, found.solution) for found in begun]
         end = time.monotonic() + part.time_limit_seconds
+        report = _reporting(problem, undo, reporter)
         # A reduced graph counts memory too high, so that it may have no solution.
         with contextlib.suppress(InfeasibleError):
             begin = [*map(Costing(small).cost, carry), *costed_starts(small)]
+            report(min(begin, key=lambda found: found.key).solution)
             least = lower_bound(small).seconds
-            found = improve(small, part, reporter.elsewhere, begin, end, least)
-            device, priority = undo(found.device, found.priority)
-            begun.append(cost(Solution(device, priority, found.rates, found.cuts)))
+            found = undone(
+                undo, improve(small, part, reporter.elsewhere, begin, end, least, report)
+            )
+            # By its own rates, it comes before one device in the next search, which may have time
+            # for the first of its starts alone.
+            begun.append(cost(found, found.rates if is_fine else None))
         clock.stage("solve")
         reporter.next_search()
         moves = None if moves is None or part.moves is None else max(1, moves - part.moves)
+    if not begun:
+        begun = costed_starts(problem)
     left = _part(replace(settings, moves=moves), until, 1.0)
     best = improve(problem, left, reporter.search, begun, until, bound_seconds)
     clock.stage("refine" if "solve" in clock.stages else "solve")
     return best, begun
+
+
+def _share(searches: int, *, is_fine: bool) -> float:
+    """The part of the time for the first of so many searches of reduced graphs, each of which gets
+    twice as much as the one before. So does the search of the graph as given; in a fine one, where
+    a move takes far longer, it gets as much as the last of these."""
+    of_given = 2.0 ** (searches - 1 if is_fine else searches)
+    return 1.0 / float(2.0**searches - 1.0 + of_given)
+
+
+def _reporting(problem: Problem, undo: Undo, reporter: Reporter) -> Callable[[Solution], None]:
+    """What reports a reduced problem's solutions, each with its step in the problem as given."""
+
+    def report(solution: Solution) -> None:
+        found = score(problem, undone(undo, solution), optimise_rates=False)
+        if found.excess == 0.0:
+            reporter.known(incumbent=found.step_seconds)
+
+    return report
 
 
 def _of_pieces(
@@ -103,19 +141,16 @@ def _of_pieces(
     settings: SolveSettings,
     until: float,
     begun: Sequence[Found],
-    reporter: Reporter | None = None,
+    on_best: Callable[[Found], None] = lambda found: None,
 ) -> list[Found]:
-    """begun: starts, of which those with a layout are searched beside the grids."""
+    """begun: starts, of which those with a layout are searched beside the grids. on_best: called
+    with shorter ones."""
     is_large = problem.graph.operator_count > _MANY
     share = _PIECES_PART_OF_MANY if is_large else _PIECES_PART
     # Where nothing fits the memories yet, moves of single operators may still find what does.
     if _is_vast(problem) and any(one.excess == 0.0 for one in begun):
         share = 1.0
     part = _part(settings, until, share)
-
-    def on_best(step_seconds: float) -> None:
-        if reporter is not None:
-            reporter.known(incumbent=step_seconds)
 
     known = [one.layout for one in begun if one.layout is not None]
     seconds, moves = part.time_limit_seconds, part.moves
@@ -134,9 +169,11 @@ def improve(
     starts: Sequence[Found],
     until: float,
     bound_seconds: float,
+    on_best: Callable[[Solution], None] = lambda solution: None,
 ) -> Solution:
     """The best of the starts and of what annealing finds from them before time.monotonic() is
-    `until`. Raises InfeasibleError where all exceed a memory."""
+    `until`. on_best: called with shorter feasible ones. Raises InfeasibleError where all exceed a
+    memory."""
     alone = best_single(problem)
     if alone is not None:
         if len(problem.cluster.devices) == 1 or alone[1] * (1 - 2e-9) <= bound_seconds:
@@ -147,13 +184,22 @@ def improve(
     if _is_vast(problem) and (first.excess == 0.0 or late):
         found = score(problem, first.solution, optimise_rates=False)
     else:
-        found = Search(problem, settings, progress, until, bound_seconds).run(starts)
+        found = Search(problem, settings, progress, until, bound_seconds, on_best).run(starts)
     if found.excess > 0.0:
         raise InfeasibleError(_why_infeasible(problem, found))
     # In a tie one device is better.
     if alone is not None and alone[1] <= found.step_seconds * (1 + TIE):
         return alone[0]
     return found.solution
+
+
+def of_merged(problem: Problem, find: Callable[[Problem], list[Found]]) -> list[Found]:
+    """What `find` finds where each update is one operator, as solutions of the problem itself."""
+    merged, unmerge = merge_updates(problem)
+    if merged is problem:
+        return find(problem)
+    cost = Costing(problem).cost
+    return [cost(undone(unmerge, one.solution)) for one in find(merged)]
 
 
 def costed_starts(problem: Problem) -> list[Found]:

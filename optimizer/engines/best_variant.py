@@ -18,7 +18,7 @@ from placewire.optimizer.bounds import lower_bound
 from placewire.optimizer.bounds.bound import ROUNDING
 from placewire.optimizer.bounds.load import share_of_load
 from placewire.optimizer.bounds.memory_limits import refuse_impossible
-from placewire.optimizer.engines.auto import costed_starts
+from placewire.optimizer.engines.auto import costed_starts, of_merged
 from placewire.optimizer.engines.bundling import seen_by_search
 from placewire.optimizer.engines.costing import Found
 from placewire.optimizer.engines.piece_search import few_solutions, grid_solutions
@@ -253,7 +253,9 @@ def _begin_with_all(variants: Sequence[_Known], until: float, settings: SolveSet
             return
         began = time.monotonic()
         seen = seen_by_search(one.problem)
-        one.consider([*costed_starts(seen), *grid_solutions(seen, limit)])
+        one.consider(
+            of_merged(seen, lambda given: [*costed_starts(given), *grid_solutions(given, limit)])
+        )
         one.took_seconds = time.monotonic() - began
         each_operator = one.took_seconds / operators
 
@@ -303,8 +305,8 @@ def _begun(index: int, name: str, problem: Problem, engine: str, *, starts: bool
     # How `auto` would begin says how well a variant can be divided, whatever the engine.
     if engine != "single" and starts:
         seen = seen_by_search(problem)
-        found.consider(few_solutions(seen))
+        found.consider(of_merged(seen, few_solutions))
         if not math.isfinite(found.start_seconds) or problem.graph.micro_batch.max(initial=-1) < 1:
-            found.consider(costed_starts(seen))
+            found.consider(of_merged(seen, costed_starts))
     found.took_seconds = time.monotonic() - began
     return found

@@ -15,6 +15,7 @@ from placewire.optimizer.engines.units import unit_sums
 from placewire.optimizer.graph.halves import forward_half
 from placewire.optimizer.graph.operator_graph import TUPLE_ITEM, UPDATE, OperatorGraph
 from placewire.optimizer.kernels.graphs.heads import joined_units
+from placewire.optimizer.reductions.written_updates import MergedUpdates, merged_updates
 
 # A weight belongs to one layer if its readers lie within this part of the forward half.
 _ONE_LAYER = 1 / 32
@@ -34,6 +35,12 @@ def layers_of(
     unit int64[n]: operators with the same number stay together. work float64[n]. ties: whether what
     little the first layers do with a weight of the last ones belongs to these.
     """
+    merged = merged_updates(graph)
+    if merged is not None:
+        of_merged = _units_of_merged(unit, merged)
+        work_of_merged = unit_sums(merged.group, work)
+        of_each = layers_of(merged.graph, of_merged, work_of_merged, ties=ties)
+        return None if of_each is None else of_each[merged.group]
     copies, forward = _copies(graph), forward_half(graph)
     if copies is None or forward is None:
         return None
@@ -52,6 +59,15 @@ def layers_of(
     middle = (np.cumsum(sums) - sums / 2) / max(float(sums.sum()), 1e-300)
     layers: FloatArray = middle[at[group]]
     return layers
+
+
+def _units_of_merged(unit: IntArray, merged: MergedUpdates) -> IntArray:
+    """The units of the merged graph's operators; those that one of them was in become one."""
+    count = int(unit.max(initial=-1)) + 1
+    first = np.zeros(merged.graph.operator_count, dtype=np.int64)
+    first[merged.group[::-1]] = np.arange(len(unit))[::-1]
+    joined = joined_units(unit, np.arange(len(unit)), first[merged.group], count)
+    return joined[first]
 
 
 class _Places:

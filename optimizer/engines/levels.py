@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 
 from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.engines.units import unit_able, unit_of_operator
 from placewire.optimizer.problem import Problem
+from placewire.optimizer.reductions.chain import apply_chain
 from placewire.optimizer.reductions.coarsen import reduce_to
 from placewire.optimizer.reductions.contract import Reduced, Undo
+from placewire.optimizer.reductions.written_updates import merge_updates
 
 # Each level has about this many times the operators of the level before.
 _GROWTH = 5
@@ -26,10 +31,18 @@ def level_sizes(smallest: int, largest: int) -> list[int]:
 
 def milder(problem: Problem, operators: int) -> Reduced | None:
     """The problem with about this many operators; None where that is hardly smaller."""
-    small, undo = reduce_to(problem, operators)
+    reductions = merge_updates, partial(reduce_to, target_operators=operators)
+    small, undo = apply_chain(problem, reductions)
     if 2 * small.graph.operator_count > problem.graph.operator_count:
         return None
     return small, undo
+
+
+def undone(undo: Undo, solution: Solution) -> Solution:
+    """A reduced problem's solution as one of the problem. Its layout is still of the reduced one's
+    pieces."""
+    device, priority = undo(solution.device, solution.priority)
+    return replace(solution, device=device, priority=priority)
 
 
 def carried(problem: Problem, small: Problem, undo: Undo, solution: Solution) -> Solution:

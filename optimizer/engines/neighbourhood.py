@@ -12,6 +12,7 @@ from placewire.optimizer.kernels.annealing.neighbours import balls, chains
 from placewire.optimizer.kernels.annealing.proposals import Neighbourhood
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.reductions.fusion import fuse, operator_delay
+from placewire.optimizer.reductions.written_updates import written_updates
 
 _CHAIN_LENGTHS = (2, 4, 16)
 _BALL_SIZES = (5, 12, 30)
@@ -27,14 +28,16 @@ Rows = tuple[IntArray, IntArray]
 def make_neighbourhood(problem: Problem) -> Neighbourhood:
     """Single units, pairs of producer and consumer, chains along the consumer of the largest
     tensor, the clusters that operator fusion finds at several thresholds, balls around units,
-    stretches of the order that runs through the model, the tails of the main chain, and the
-    repeated blocks. Units are whole co-location groups, so no move separates one."""
+    stretches of the order that runs through the model, the tails of the main chain, updates that
+    are written out, and the repeated blocks. Units are whole co-location groups, so no move
+    separates one."""
     unit = unit_of_operator(problem)
     unit_start, unit_members = unit_rows(unit)
     count = len(unit_start) - 1
     rows: list[Rows] = [(np.arange(count + 1), np.arange(count))]
     rows += _along_tensors(problem, unit, count)
     rows += [*_stretches(spectral_order(problem.graph, unit)), _tails(problem, unit)]
+    rows.append(_updates(problem, unit))
     if problem.graph.operator_count <= _FUSE_UP_TO:
         rows.append(_clusters(problem, unit))
     start, units = _joined(rows, count)
@@ -80,6 +83,14 @@ def _tails(problem: Problem, unit: IntArray) -> Rows:
     rows = [np.unique(unit[group]) for group in tail_groups(problem.graph)]
     start = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
     return start, np.concatenate([np.empty(0, dtype=np.int64), *rows])
+
+
+def _updates(problem: Problem, unit: IntArray) -> Rows:
+    """The updates that are written out, each with its weight."""
+    number = written_updates(problem.graph)
+    inside = np.flatnonzero(number >= 0)
+    pairs = np.unique(np.stack([number[inside], unit[inside]], axis=1), axis=0)
+    return row_starts(pairs[:, 0], int(number.max(initial=-1)) + 1), pairs[:, 1]
 
 
 def _clusters(problem: Problem, unit: IntArray) -> Rows:

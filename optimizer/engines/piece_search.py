@@ -55,12 +55,12 @@ def piece_solutions(
     seconds: float = 0.0,
     moves: int | None = None,
     seed: int = 0,
-    on_best: Callable[[float], None] = lambda step_seconds: None,
+    on_best: Callable[[Found], None] = lambda found: None,
     known: Sequence[Layout] = (),
 ) -> list[Found]:
     """The best found from the grids and from known layouts in so many seconds, or moves, and the
     best of what it was found from; [] where the step has one micro-batch, or the cluster one
-    device. on_best: called with shorter steps."""
+    device. on_best: called with shorter ones that fit the memories."""
     if problem.graph.micro_batch.max(initial=-1) < 1 or len(problem.cluster.devices) < 2:
         return []
     begun = time.monotonic()
@@ -75,7 +75,7 @@ def piece_solutions(
     grids = _without_alike(sorted([*of_known, *grids], key=lambda state: state.key))
     first = grids[0]
     if first.found.excess == 0.0:
-        on_best(first.found.cost)
+        on_best(first.found)
     states = None if moves is None else max(1, moves // (_MOVES_PER_STATE * (_GRIDS + 1)))
     left = max(seconds - (time.monotonic() - begun), 0.0)
     several = left * _GRIDS_PART * CHAINS
@@ -96,7 +96,7 @@ def piece_solutions(
         ends = list(pool.map(walk, [best] * CHAINS, again, [long] * CHAINS))
     best = min([best, *ends], key=lambda state: state.key)
     if best.found.excess == 0.0:
-        on_best(best.found.cost)
+        on_best(best.found)
     kept = [best, *grids[:_GRIDS]]
     return [state.found for state in kept]
 
@@ -109,7 +109,7 @@ def grid_solutions(problem: Problem, until: float = math.inf) -> list[Found]:
     pieces = Pieces(problem)
     if pieces.micro_batches < 2:
         return []
-    grids = _without_alike(_grids(pieces, until, lambda step_seconds: None))
+    grids = _without_alike(_grids(pieces, until, lambda found: None))
     return [state.found for state in grids[:_GRIDS]]
 
 
@@ -123,7 +123,7 @@ def few_solutions(problem: Problem) -> list[Found]:
     return [pieces.cost(layout) for layout in few_grid_layouts(pieces)]
 
 
-def _grids(pieces: Pieces, until: float, on_best: Callable[[float], None]) -> list[_State]:
+def _grids(pieces: Pieces, until: float, on_best: Callable[[Found], None]) -> list[_State]:
     """The grids, the shortest first: one of each shape, then all of the shape of which that one is
     shortest, and so on, as far as there is time until time.monotonic() is `until`."""
     shapes = list(grid_shapes(pieces))
@@ -142,7 +142,7 @@ def _grids(pieces: Pieces, until: float, on_best: Callable[[float], None]) -> li
         for _, at, _ in sorted(of_shapes):
             best = min(found)[2].found
             if best.excess == 0.0:
-                on_best(best.cost)
+                on_best(best)
             shape = shapes[first_of.index(at)]
             others = range(at + 1, at + len(shape))
             more = pool.map(in_time, others, shape[1:])

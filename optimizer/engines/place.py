@@ -27,8 +27,9 @@ from placewire.optimizer.engines.single import best_single
 from placewire.optimizer.engines.solution import TIE, Report, Solution
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
-from placewire.optimizer.reductions.chain import reduce_by_name, unchanged
+from placewire.optimizer.reductions.chain import in_words, reduce_by_name, unchanged
 from placewire.optimizer.reductions.contract import Undo
+from placewire.optimizer.reductions.written_updates import merge_updates
 
 # The part of the time limit that a stronger bound may take where the gap is still open: more on
 # graphs of at most _SMALL operators, whose search converges long before.
@@ -106,8 +107,11 @@ def placed(
         if reduction == "auto" or engine == "single":
             reduction = method.reduction or "auto"
         if reduction == "auto" and searches and has_pieces(problem):
-            reduction = "none"  # whole pieces are the coarse graph
-        small, undo, words = reduce_by_name(seen, reduction)
+            # Whole pieces are the coarse graph.
+            reduction, (small, undo) = "none", merge_updates(seen)
+            words = in_words(seen, small, "auto")
+        else:
+            small, undo, words = reduce_by_name(seen, reduction)
         clock.stage("reduce")
         if (refusal := method.accepts(small)) is not None:
             raise EngineRefusedError(refusal.what)

@@ -10,7 +10,7 @@ cool, and rates are held from chunk to chunk, so that a move is simulated only w
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -55,13 +55,15 @@ _QUICK_ABOVE = 20_000
 @dataclass
 class Search:
     """until: time.monotonic() at which a search without a budget of moves ends. bound_seconds: no
-    step is shorter. `run`, which may be called once, sets best and chains."""
+    step is shorter. on_best: called with shorter feasible solutions. `run`, which may be called
+    once, sets best and chains."""
 
     problem: Problem
     settings: SolveSettings
     progress: Report | None
     until: float
     bound_seconds: float
+    on_best: Callable[[Solution], None] = lambda solution: None
     moves: int = 0
     best: Scored = field(init=False)
     chains: list[Chain] = field(init=False)
@@ -177,6 +179,8 @@ class Search:
     def _keep(self, candidate: Scored) -> None:
         if candidate.key < self.best.key:
             self.best = candidate
+            if candidate.excess == 0.0:
+                self.on_best(candidate.solution)
         self._say()
 
     def _moves_per_round(self) -> int:

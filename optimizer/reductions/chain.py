@@ -39,11 +39,16 @@ def reduce_by_name(problem: Problem, name: str) -> tuple[Problem, Undo, str]:
     if (refusal := reduction.accepts(problem)) is not None:
         raise ReductionRefusedError(refusal.what)
     reduced, undo = reduction.reduce(problem)
+    return reduced, undo, in_words(problem, reduced, name)
+
+
+def in_words(problem: Problem, reduced: Problem, name: str) -> str:
+    """What the reduction of that name did; "none" for nothing."""
     before, after = problem.graph.operator_count, reduced.graph.operator_count
     if unchanged(problem, reduced):
-        return reduced, undo, "none"
+        return "none"
     groups = group_count(reduced.graph)
-    return reduced, undo, f"{name}: {before} -> {after} operators, {groups} groups"
+    return f"{name}: {before} -> {after} operators, {groups} groups"
 
 
 def unchanged(problem: Problem, reduced: Problem) -> bool:

@@ -27,7 +27,14 @@ def contract(problem: Problem, group_of: IntArray, colocation: IntArray | None =
     keys if given; no group may hold two keys of several operators each. Raises GraphError where the
     groups make a cycle.
     """
-    graph = problem.graph
+    small, group = contracted(problem.graph, group_of, colocation)
+    return replace(problem, graph=small), undo_groups(problem.graph, group)
+
+
+def contracted(
+    graph: OperatorGraph, group_of: IntArray, colocation: IntArray | None = None
+) -> tuple[OperatorGraph, IntArray]:
+    """(the smaller graph; int64[n]: which of its operators each operator became), as contract()."""
     labels, first, group = np.unique(group_of, return_index=True, return_inverse=True)
     count = len(labels)
     group = group.reshape(graph.operator_count)
@@ -58,7 +65,7 @@ def contract(problem: Problem, group_of: IntArray, colocation: IntArray | None =
         micro_batch=np.where(least == most, most, -1),
         tensor_producer=producers, tensor_bytes=sizes, consumers_start=starts, consumers=consumers,
     )  # fmt: skip
-    return replace(problem, graph=small), _undo(graph, group)
+    return small, group
 
 
 def _tensors_between(
@@ -75,7 +82,7 @@ def _tensors_between(
     return home, graph.tensor_bytes[kept], start, pairs % max(count, 1)
 
 
-def _undo(graph: OperatorGraph, group: IntArray) -> Undo:
+def undo_groups(graph: OperatorGraph, group: IntArray) -> Undo:
     """The undo that gives each operator its group's device and priority; operators of a group keep
     the recorded order. An undo without priorities was measured to cost a quarter of the step."""
     position = recorded_position(graph)

@@ -7,6 +7,7 @@ from placewire.optimizer.reductions.chain import apply_chain
 from placewire.optimizer.reductions.coarsen import reduce_to
 from placewire.optimizer.reductions.contract import Reduced
 from placewire.optimizer.reductions.fusion import fuse
+from placewire.optimizer.reductions.written_updates import merge_updates
 
 # `auto` reduces graphs of more than so many operators, to about so many.
 REDUCE_ABOVE = 300
@@ -16,8 +17,13 @@ _WORTH_IT = 0.9
 
 
 def reduce_mildly(problem: Problem) -> Reduced:
-    """Fuses chains and operators without cost, or coarsens to about REDUCE_TO operators where that
-    leaves more; does nothing to a small graph or where little would be gained."""
+    """Merges updates that are written out. Then it fuses chains and operators without cost, or
+    coarsens to about REDUCE_TO operators where that leaves more; neither where the graph is small
+    or little would be gained."""
+    return apply_chain(problem, (merge_updates, _reduce_mildly))
+
+
+def _reduce_mildly(problem: Problem) -> Reduced:
     count = problem.graph.operator_count
     if count <= REDUCE_ABOVE:
         return apply_chain(problem, ())

@@ -11,7 +11,8 @@ from placewire.optimizer.reductions.mild import reduce_mildly
 from placewire.optimizer.reductions.reduction import Reduction
 
 AUTO = Reduction(
-    "by size: nothing, chains, or to 500 operators with a hardly longer critical path",
+    "written-out updates; then by size: nothing, chains, or to 500 operators with a hardly longer "
+    "critical path",
     reduce_mildly,
 )
 NONE = Reduction("nothing", partial(apply_chain, reductions=()))

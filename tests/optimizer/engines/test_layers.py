@@ -20,6 +20,8 @@ from placewire.optimizer.engines.layers import (
 )
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.profile.modelled import with_modelled_seconds
+from placewire.optimizer.reductions.written_updates import written_updates
+from tests.optimizer.peers.steps import captured as peers_captured
 
 CUTS = [(2, 1), (4, 1), (4, 2), (4, 4)]
 
@@ -125,3 +127,17 @@ def test_a_layer_with_most_of_the_weights_is_a_range_of_its_own() -> None:
     heavy = replace(graph, weight_bytes=weight_bytes)
     piece = ranges_of(heavy, layer, work_and_weights(heavy, graph.seconds[:, 0]), 48)
     assert (layer[piece == piece[table]] == layer[table]).all()
+
+
+@pytest.mark.parametrize(("accumulate", "shards"), [(2, 1), (4, 4)])
+def test_an_update_that_is_written_out_is_of_its_weights_layer(
+    accumulate: int, shards: int
+) -> None:
+    graph = peers_captured("bert", accumulate, shards=shards, decompose=True)
+    layer, number = layers(graph), written_updates(graph)
+    assert number.max() > 20
+    weights = [i for i, kind in enumerate(graph.types) if kind == "parameter"]
+    for i in weights:
+        (update,) = {int(number[c]) for e in graph.output_tensors(i).tolist()
+                     for c in graph.tensor_consumers(e).tolist() if number[c] >= 0}  # fmt: skip
+        assert set(layer[number == update].tolist()) == {float(layer[i])}

@@ -94,8 +94,9 @@ def test_the_same_seed_and_moves_give_the_same_answer() -> None:
 
 
 def test_every_shorter_step_is_reported() -> None:
-    problem, said = uneven(), list[float]()
-    (first, *_) = piece_solutions(problem, moves=10 * MOVES, seed=1, on_best=said.append)
+    problem, shorter = uneven(), list[Found]()
+    (first, *_) = piece_solutions(problem, moves=10 * MOVES, seed=1, on_best=shorter.append)
+    said = [one.cost for one in shorter]
     assert said == sorted(said, reverse=True)
     assert best_grid(problem)[1] in said
     assert said[-1] == Costing(problem).cost(first.solution).cost
@@ -117,20 +118,20 @@ def test_a_memory_that_binds_is_kept_to(weights: int) -> None:
     graph, on = accumulated(4, weights=8), servers(*["cpu"] * 4, gigabits=[100.0] * 4)
     free = Pieces(Problem(graph, on, sharing="even"))
     problem = Problem(graph, small(on, weights * WEIGHT), sharing="even")
-    costing, said = Costing(problem), list[float]()
+    costing, said = Costing(problem), list[Found]()
     shortest = min(grid_layouts(free), key=lambda layout: free.cost(layout).cost)
     assert costing.cost(free.solution(shortest)).excess > 0.0, "else the memory does not bind"
     first = piece_solutions(problem, moves=10 * MOVES, seed=1, on_best=said.append)[0]
     found = costing.cost(first.solution)
     assert found.excess == 0.0 and found.key <= best_grid(problem)
-    assert said[-1] == found.cost > free.cost(shortest).cost
+    assert said[-1].cost == found.cost > free.cost(shortest).cost
     timeline = simulate(problem, first.device, first.priority)
     assert (timeline.peak_memory_bytes <= problem.cluster.memory_bytes).all()
 
 
 def test_what_fits_nowhere_is_not_reported_as_a_step() -> None:
     problem = Problem(accumulated(4), small(servers("cpu", "cpu"), WEIGHT // 2), sharing="even")
-    said: list[float] = []
+    said: list[Found] = []
     assert piece_solutions(problem, moves=MOVES, on_best=said.append)
     assert said == []
 

@@ -1,0 +1,91 @@
+"""The search on graphs whose updates are written out as many small operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from placewire.optimizer.engines import auto
+from placewire.optimizer.engines.costing import Found
+from placewire.optimizer.engines.neighbourhood import make_neighbourhood
+from placewire.optimizer.engines.place import place, placed
+from placewire.optimizer.engines.scoring import score
+from placewire.optimizer.engines.solution import Progress, Solution
+from placewire.optimizer.graph.operator_graph import PARAMETER, OperatorGraph
+from placewire.optimizer.problem import Problem, SolveSettings
+from placewire.optimizer.reductions.written_updates import written_updates
+from tests.optimizer.peers.steps import captured, gpus
+
+# A small model's operators take little more than their launch; so they are worth distributing.
+SLOWER = 100.0
+
+
+def problem_of(graph: OperatorGraph) -> Problem:
+    slow = replace(graph, seconds=graph.seconds * SLOWER)
+    return Problem(slow, gpus(4), sharing="strict", model="thesis")
+
+
+def test_a_fine_graph_has_good_starts() -> None:
+    """A search that begins with no operator of a whole update comes to 0.46 of one device."""
+    problem = problem_of(captured("alexnet", 1, decompose=True))
+    found = place(problem, "auto", SolveSettings(gap=0.0, moves=200))
+    assert found.single_device_seconds is not None
+    assert found.step_seconds < 0.38 * found.single_device_seconds
+
+
+def test_what_the_search_of_a_reduced_graph_finds_is_reported_at_once() -> None:
+    problem = problem_of(captured("alexnet", 1, decompose=True))
+    said: list[Progress] = []
+    moves = 6_000
+    place(problem, "auto", SolveSettings(gap=0.0, moves=moves), progress=said.append)
+    of_reduced = {one.incumbent_seconds for one in said if 0 < one.moves < moves // 2}
+    assert len(of_reduced) > 1
+
+
+def test_what_the_search_of_a_reduced_graph_finds_begins_the_next_one_by_its_own_rates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By rates that follow the traffic it may cost more than one device, and be tried too late."""
+    problem, seen, improve = problem_of(captured("alexnet", 1, decompose=True)), [], auto.improve
+
+    def noted(searched: Problem, settings: Any, progress: Any, starts: Sequence[Found],
+              *others: Any) -> Solution:  # fmt: skip
+        seen.append((searched, list(starts)))
+        return improve(searched, settings, progress, starts, *others)
+
+    monkeypatch.setattr(auto, "improve", noted)
+    place(problem, "auto", SolveSettings(gap=0.0, moves=1_000))
+    searched, (start,) = seen[-1]
+    assert searched.graph is problem.graph
+    scored = score(problem, start.solution, optimise_rates=False)
+    assert start.cost == pytest.approx(scored.step_seconds, rel=1e-12)
+
+
+def test_one_move_takes_an_update_with_its_weight() -> None:
+    problem = problem_of(captured("mlp", 1, decompose=True))
+    graph, number = problem.graph, written_updates(problem.graph)
+    found = make_neighbourhood(problem)
+    sets = {
+        frozenset(found.members[a:b].tolist())
+        for a, b in zip(found.start[:-1], found.start[1:], strict=True)
+    }
+    for k in range(number.max() + 1):
+        update = np.flatnonzero(number == k)
+        keys = set(graph.colocation[update].tolist())
+        weight = [i for i, kind in enumerate(graph.types) if kind == PARAMETER]
+        weight = [i for i in weight if graph.colocation[i] in keys]
+        assert len(weight) == 1 and frozenset([*update.tolist(), *weight]) in sets
+
+
+def test_whole_pieces_keep_an_update_together() -> None:
+    problem = problem_of(captured("mlp", 4, decompose=True))
+    found = placed(problem, "auto", SolveSettings(gap=0.0, moves=2_000))
+    (of_layout,) = (one for one in found.solutions if one.layout is not None)
+    number = written_updates(problem.graph)
+    homes = [set(of_layout.device[number == k].tolist()) for k in range(number.max() + 1)]
+    assert all(len(one) == 1 for one in homes)
+    assert found.placement.reduction.startswith("auto: ")
