@@ -325,6 +325,26 @@ def test_a_placement_names_the_uplink_that_limits_it() -> None:
     assert uplink_words(flat) == []
 
 
+def test_a_step_waits_for_the_uplinks_on_the_rails_of_its_message_alone() -> None:
+    """A small message, which takes one rail, has B's second behind it; a large one, which takes
+    both rails, has time."""
+    made = graph(
+        {"A": 0.0, "B": 1.0, "C": 0.0, "D": 0.0}, [("A", ["B"], 60_000), ("C", ["D"], 200_000)],
+    )  # fmt: skip
+    problem = Problem(made, podded(nics=(1.0, 1.0)), "job")
+    placement = placement_of(problem, np.array([0, 2, 1, 3]))
+    small, large = sorted(placement.messages, key=lambda message: message.bytes)
+    assert sorted(small.rails.values()) == [1.0] and len(large.rails) == 2
+    waits = {
+        (one.rail, one.direction): one.critical_seconds for one in explain(made, placement).uplinks
+    }
+    assert len(waits) == 4
+    for (rail, _), seconds in waits.items():
+        assert seconds == pytest.approx(
+            placement.step_seconds - 1.0 if rail in small.rails else 0.0
+        )
+
+
 def test_faster_uplinks_are_among_what_would_help() -> None:
     made, device = sends((0, 2), (1, 3))
     for sharing in ("job", "strict"):
