@@ -13,7 +13,8 @@ class Transfer(Frozen):
     """One iperf3 stream from a source address to a server's address on one rail.
 
     paced: whether it sends at the promised rate instead of as fast as it can. Streams that share a
-    receiver are paced, because TCP and not the network would decide what each greedy one gets.
+    receiver, or an uplink that they could overload, are paced, because TCP and not the network
+    would decide what each greedy one gets.
     """
 
     source: str

@@ -67,7 +67,11 @@ def servers_are_devices(problem: Problem) -> bool:
 
 
 def servers_are_alike(problem: Problem) -> bool:
-    """Whether all servers have the same NICs and all pairs of servers the same rate."""
+    """Whether the model is the same when any two servers are exchanged: all have the same NICs, all
+    pairs of servers the same rate, and no shared uplinks, which tell pods apart however wide they
+    are."""
+    if problem.cluster.pods and _rates_are_decided_caps(problem):
+        return False
     nics, pairs = nic_capacities(problem), server_pair_rates(problem).sum(axis=2)
     off = pairs[~np.eye(len(nics), dtype=bool)]
     return bool((nics == nics[0]).all() and (off == off.flat[0]).all())
@@ -78,8 +82,7 @@ def add_rates(exact: ExactModel, problem: Problem, tensors: Sequence[Sent]) -> N
     rates of a NIC's pairs sum to no more than it transmits (under `contended`, also receives); so
     do those of pairs that leave or enter a pod."""
     widest = server_pair_rates(problem).sum(axis=2)
-    decided_caps = problem.policy.decides_rates and problem.policy.caps_pairs
-    if not decided_caps or not (widest + np.eye(len(widest)) > 0).all():
+    if not _rates_are_decided_caps(problem) or not (widest + np.eye(len(widest)) > 0).all():
         return
     capacity = nic_capacities(problem).sum(axis=1)
     slowness = _slowness(exact, widest, capacity, problem.model == "contended", problem.cluster)
@@ -98,6 +101,10 @@ def add_rates(exact: ExactModel, problem: Problem, tensors: Sequence[Sent]) -> N
                 # The start is rounded down, by less than a tick.
                 slow = exact.model.add(_STEPS * (exact.start[v] - ready + 1) > ticks * steps)
                 slow.only_enforce_if(place[s], exact.place[unit[v]][t])
+
+
+def _rates_are_decided_caps(problem: Problem) -> bool:
+    return problem.policy.decides_rates and problem.policy.caps_pairs
 
 
 def _slowness(

@@ -19,7 +19,8 @@ _SAME = 1e-9
 @dataclass(frozen=True)
 class Segment:
     """compute: `operator` runs on `device`, which is also `source`. transfer: its output is under
-    way from `source` to `device`. wait: that output is ready, but others are sent first."""
+    way from `source` to `device`. wait: that output is ready, but others are sent first. rails: the
+    share of the message's bytes on each rail of the cluster; () past the NICs, and of compute."""
 
     kind: Literal["compute", "transfer", "wait"]
     start_seconds: float
@@ -27,6 +28,7 @@ class Segment:
     operator: int
     source: int
     device: int
+    rails: tuple[float, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -50,11 +52,11 @@ def critical_path(problem: Problem, device: IntArray, timeline: Timeline) -> tup
         found.append(Segment("compute", start, finish, operator, d, d))
         operator, message = waits.cause(operator)
         if message is not None:
-            ends = message.source, message.destination
+            way = message.source, message.destination, message.rails
             sent, came = message.start_seconds, message.finish_seconds
-            found.append(Segment("transfer", sent, came, operator, *ends))
+            found.append(Segment("transfer", sent, came, operator, *way))
             if sent > message.queued_seconds:
-                found.append(Segment("wait", message.queued_seconds, sent, operator, *ends))
+                found.append(Segment("wait", message.queued_seconds, sent, operator, *way))
     return tuple(reversed(found))
 
 

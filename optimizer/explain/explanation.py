@@ -11,7 +11,7 @@ from placewire.optimizer.explain import what_if
 from placewire.optimizer.explain.critical_path import Segment, critical_path
 from placewire.optimizer.explain.parallelism import Stage, stages
 from placewire.optimizer.explain.summary import problem_of, step_of, traffic_by_pair
-from placewire.optimizer.explain.uplinks import UplinkUse, uplinks_used
+from placewire.optimizer.explain.uplinks import UplinkUse, uplink_waits, uplinks_used
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.simulation.simulate import simulate
@@ -79,16 +79,14 @@ def explain(graph: OperatorGraph, placement: Placement) -> Explanation:
     timeline = simulate(problem, step.device, order=step.order, rates=placement.rates)
     path = critical_path(problem, step.device, timeline)
     found = what_if.changes(problem, decision, what_if.busiest_devices(problem, decision))
-    pairs = _pairs(placement, path, problem.decides_rates)
-    waits = {(pair.source, pair.destination): pair.critical_seconds for pair in pairs}
     return Explanation(
         step_seconds=timeline.step_seconds,
         bound_seconds=placement.bound_seconds,
         bound_reason=placement.bound_reason,
         stages=stages(graph, placement),
         path=_stretches(step.graph, placement, path, timeline.messages),
-        pairs=pairs,
-        uplinks=uplinks_used(placement, waits),
+        pairs=_pairs(placement, path, problem.decides_rates),
+        uplinks=uplinks_used(placement, uplink_waits(placement.cluster, path)),
         changes=tuple(sorted(found, key=lambda change: change.step_seconds)),
         limit=what_if.without_network(problem, decision) if timeline.messages else None,
         more=what_if.bound_with_another_device(problem_of(graph, placement)),

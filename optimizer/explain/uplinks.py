@@ -6,7 +6,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.device_names import server_of
+from placewire.optimizer.explain.critical_path import Segment
 from placewire.optimizer.network.uplinks import Crossing, Uplinks
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.quantities import format_bits_per_second, format_bytes
@@ -20,7 +22,7 @@ class UplinkUse:
 
     bytes: of a step; part_of_step: how much of the step they take at the uplink's whole rate.
     part_promised: what decided rates take of it; None where rates are not decided.
-    critical_seconds: how long the step waits for messages between servers that send over it.
+    critical_seconds: how long the step waits for messages that are sent over it, at least in part.
     """
 
     pod: str
@@ -33,20 +35,33 @@ class UplinkUse:
     critical_seconds: float
 
 
+def uplink_waits(cluster: Cluster, path: Sequence[Segment]) -> dict[Crossing, float]:
+    """How long a step with this critical path waits for what is sent over each uplink, in seconds.
+    A message that is cut over several rails counts on each."""
+    uplinks, server = Uplinks(cluster), [server_of(name) for name in cluster.device_names]
+    waits = defaultdict[Crossing, float](float)
+    for segment in path:
+        pair = server[segment.source], server[segment.device]
+        # A segment past the NICs has no rails.
+        taken = [r for r, share in zip(cluster.rails, segment.rails, strict=False) if share > 0]
+        for rail in taken:
+            for crossing in uplinks.passed(*pair, rail):
+                waits[crossing] += segment.seconds
+    return waits
+
+
 def uplinks_used(
-    placement: Placement, critical_seconds: Mapping[tuple[str, str], float]
+    placement: Placement, critical_seconds: Mapping[Crossing, float]
 ) -> tuple[UplinkUse, ...]:
-    """Those that carry something, the busiest first; () without pods. critical_seconds: how long
-    the step waits for the messages of each pair of servers."""
+    """Those that carry something, the busiest first; () without pods. critical_seconds: see
+    `uplink_waits`."""
     uplinks = Uplinks(placement.cluster)
     carried, promised = defaultdict[Crossing, float](float), defaultdict[Crossing, float](float)
-    pairs = defaultdict[Crossing, set[tuple[str, str]]](set)
     for message in placement.messages:
         pair = server_of(message.source), server_of(message.destination)
         for rail, share in message.rails.items():
             for crossing in uplinks.passed(*pair, rail):
                 carried[crossing] += share * message.bytes
-                pairs[crossing].add(pair)
     for source, destination, rail, rate in placement.rates_bits_per_second:
         for crossing in uplinks.passed(source, destination, rail):
             promised[crossing] += rate
@@ -63,7 +78,7 @@ def uplinks_used(
                     bytes=size,
                     part_of_step=size * 8 / rate / step,
                     part_promised=promised[crossing] / rate if promised else None,
-                    critical_seconds=sum(critical_seconds.get(one, 0.0) for one in pairs[crossing]),
+                    critical_seconds=critical_seconds.get(crossing, 0.0),
                 )
             )
     return tuple(sorted(found, key=lambda use: -use.part_of_step))

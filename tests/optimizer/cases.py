@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from placewire.optimizer.cluster import Cluster, Device, Nic, Server
+from placewire.optimizer.cluster import Cluster, Device, Nic, Pod, Server, Uplink
 from placewire.optimizer.graph.operator_graph import (
     TUPLE_ITEM,
     OperatorGraph,
@@ -52,6 +52,28 @@ def cluster(
         setup_latency_seconds=latency,
         intra_server_bits_per_second=intra,
     )
+
+
+def podded(
+    uplink: float = 1.0,
+    *,
+    nics: Sequence[float] = (1.0,),
+    memory: int = 10**12,
+    pods: Mapping[str, Sequence[str]] | None = None,
+) -> Cluster:
+    """Four servers, s1 and s2 in one pod, s3 and s4 in the other, unless pods says otherwise. nics:
+    of each server, and uplink: of each pod on each rail, in bytes per microsecond."""
+    plain = cluster(4, [rate * BYTE_PER_MICROSECOND for rate in nics], memory=memory)
+    uplinks = tuple(
+        Uplink(rail=rail, rate_bits_per_second=uplink * BYTE_PER_MICROSECOND)
+        for rail in plain.rails
+    )
+    servers_of = pods or {"p1": ("s1", "s2"), "p2": ("s3", "s4")}
+    made = [
+        Pod(name=name, servers=tuple(servers), uplinks=uplinks)
+        for name, servers in servers_of.items()
+    ]
+    return Cluster.model_validate(plain.model_dump() | {"pods": [pod.model_dump() for pod in made]})
 
 
 def graph(

@@ -11,11 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placewire.optimizer.bounds import lower_bound, strong, strong_bound
+from placewire.optimizer.bounds.exact_rates import servers_are_alike
 from placewire.optimizer.bounds.partial_graph import Part, cut_out
 from placewire.optimizer.bounds.relaxation import relax
-from placewire.optimizer.network.nics import capacity_of, widest_rates
+from placewire.optimizer.names import Model
+from placewire.optimizer.network.nics import capacity_of, network_limits, widest_rates
 from placewire.optimizer.problem import Problem
-from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster, graph, graphs
+from placewire.optimizer.rates.allocator import starting_rates
+from placewire.optimizer.simulation.simulate import simulate
+from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster, graph, graphs, podded
 from tests.optimizer.check.brute_force import (
     contention_free_optimum,
     simulated_optimum,
@@ -190,6 +194,64 @@ def test_no_strong_bound_exceeds_what_admissible_rates_reach(drawn):
     problem, rates = drawn
     reached = simulated_optimum(problem, rates)
     assert strong_bound(problem, 1.3 * reached, 2.0).seconds <= reached * (1 + 1e-9)
+
+
+def in_pods(
+    seconds: dict[str, float],
+    tensors: list[tuple[str, list[str], int]],
+    uplink: float,
+    model: Model,
+) -> Problem:
+    """No two operators fit on one device."""
+    made = graph(seconds, tensors, weight_bytes=dict.fromkeys(seconds, 60 << 20))
+    return Problem(made, podded(uplink, memory=100 << 20), "strict", model)
+
+
+def test_pods_with_uplinks_as_wide_as_a_nic_are_not_interchangeable():
+    # A sends to D, and B to C: 4 s each where both have a pod of their own, and twice as long where
+    # they share the uplink. All pairs of servers have the same widest rate.
+    seconds = {"A": 1.0, "B": 0.9, "C": 0.8, "D": 0.7}
+    tensors = [("A", ["D"], 4 * 10**6), ("B", ["C"], 4 * 10**6)]
+    problem = in_pods(seconds, tensors, 1.0, "contended")
+    device = np.array([0, 2, 3, 1])
+    reached = simulate(problem, device, rates=starting_rates(problem, device)).step_seconds
+    assert reached == pytest.approx(5.7, rel=1e-6)
+    assert strong_bound(problem, 12.0, 5.0).seconds <= reached
+
+
+@pytest.mark.parametrize(
+    ("sharing", "uplink", "alike"),
+    [("strict", 1.0, False), ("strict", 9.0, False), ("job", 1.0, True), ("job", 0.5, False)],
+)
+def test_only_what_no_row_of_the_model_tells_apart_is_alike(sharing, uplink, alike):
+    assert servers_are_alike(Problem(graph({"A": 1.0}, []), podded(uplink), sharing)) == alike
+    assert servers_are_alike(Problem(graph({"A": 1.0}, []), cluster(4), sharing))
+
+
+@st.composite
+def podded_problems(draw: st.DrawFn) -> tuple[Problem, np.ndarray]:
+    """Two pairs of operators that talk, uplinks of at least a NIC, and admissible rates."""
+    names = draw(st.permutations("ABCD"))
+    second = st.sampled_from([0.0, 0.5, 0.7, 0.9, 1.0])
+    size = st.sampled_from([10**5, 10**6, 4 * 10**6])
+    tensors = [(names[k], [names[k + 1]], draw(size)) for k in (0, 2)]
+    models: tuple[Model, ...] = ("thesis", "contended")
+    model = draw(st.sampled_from(models))
+    uplink = draw(st.sampled_from([1.0, 1.5]))
+    problem = in_pods({name: draw(second) for name in "ABCD"}, tensors, uplink, model)
+    within = np.kron(np.eye(2), np.ones((2, 2)))
+    rates = np.where(within, 1.0, draw(st.sampled_from([0.02, 0.3])))[:, :, None]
+    rates[np.arange(4), np.arange(4)] = 0.0
+    limits = network_limits(problem.usable)
+    return problem, rates / (limits.load(rates) / limits.capacity).max()
+
+
+@settings(max_examples=15, deadline=None)
+@given(podded_problems(), st.sampled_from([1.3, 2.0]))
+def test_no_strong_bound_exceeds_what_rates_within_wide_uplinks_reach(drawn, looseness):
+    problem, rates = drawn
+    reached = simulated_optimum(problem, rates)
+    assert strong_bound(problem, looseness * reached, 2.0).seconds <= reached * (1 + 1e-9)
 
 
 @settings(max_examples=30, deadline=None)

@@ -23,30 +23,17 @@ from placewire.optimizer.explain.what_if import PlacementArrays, changes
 from placewire.optimizer.network.guarantee import lending_ceilings
 from placewire.optimizer.network.nics import even_rates, network_limits, widest_rates
 from placewire.optimizer.network.script_allocation import allocate, even_traffic
-from placewire.optimizer.network.sharing import JobQueue, PromisedRate
 from placewire.optimizer.network.sharings import SHARINGS
-from placewire.optimizer.network.uplinks import within_uplinks
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.rates.allocator import allocate as best_rates
 from placewire.optimizer.rates.allocator import equal_rates, starting_rates, used_pairs
 from placewire.optimizer.simulation.simulate import simulate
-from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster, graph
+from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster, graph, podded
 from tests.optimizer.check.checked_placements import placement_of
 from tests.optimizer.problems import SHARINGS as NAMES
 
 MEGA = 1_000_000
 ROUNDING = 1 + 1e-9
-
-
-def podded(uplink: float = 1.0, *, nics: float = 1.0, memory: int = 10**12) -> Cluster:
-    """uplink, nics: in bytes per microsecond."""
-    plain = cluster(4, (nics * BYTE_PER_MICROSECOND,), memory=memory)
-    uplinks = (Uplink(rail="a", rate_bits_per_second=uplink * BYTE_PER_MICROSECOND),)
-    pods = [
-        Pod(name=name, servers=servers, uplinks=uplinks)
-        for name, servers in (("p1", ("s1", "s2")), ("p2", ("s3", "s4")))
-    ]
-    return Cluster.model_validate(plain.model_dump() | {"pods": [pod.model_dump() for pod in pods]})
 
 
 def sends(*ends: tuple[int, int]):
@@ -166,20 +153,6 @@ class TestRates:
         assert all(most is not None and most <= 8e6 * ROUNDING for most in ceilings)
 
 
-class TestPromises:
-    def test_promises_that_exceed_an_uplink_are_lowered_and_paced(self):
-        def promise(source: str, destination: str) -> PromisedRate:
-            queue = JobQueue(source, "a", (destination,), 6e6, None, for_the_job=True)
-            return PromisedRate(queue, destination, 6e6)
-
-        asked = [promise("s1", "s3"), promise("s2", "s4"), promise("s4", "s3")]
-        found = list(within_uplinks(podded(), asked))
-        assert [(one.at_least, one.paced) for one in found] == [
-            (4e6, True), (4e6, True), (6e6, False),
-        ]  # fmt: skip
-        assert list(within_uplinks(cluster(4), asked)) == asked
-
-
 class TestChecks:
     def test_rates_that_overload_an_uplink_are_refused(self):
         made, device = sends((0, 2), (1, 3))
@@ -284,6 +257,26 @@ def test_a_placement_names_the_uplink_that_limits_it() -> None:
     assert uplink_words(within) == ["nothing is sent over the uplinks of pods"]
     flat = placement_of(Problem(made, cluster(4), "strict"), device)
     assert uplink_words(flat) == []
+
+
+def test_a_step_waits_for_the_uplinks_on_the_rails_of_its_message_alone() -> None:
+    """A small message, which takes one rail, has B's second behind it; a large one, which takes
+    both rails, has time."""
+    made = graph(
+        {"A": 0.0, "B": 1.0, "C": 0.0, "D": 0.0}, [("A", ["B"], 60_000), ("C", ["D"], 200_000)],
+    )  # fmt: skip
+    problem = Problem(made, podded(nics=(1.0, 1.0)), "job")
+    placement = placement_of(problem, np.array([0, 2, 1, 3]))
+    small, large = sorted(placement.messages, key=lambda message: message.bytes)
+    assert sorted(small.rails.values()) == [1.0] and len(large.rails) == 2
+    waits = {
+        (one.rail, one.direction): one.critical_seconds for one in explain(made, placement).uplinks
+    }
+    assert len(waits) == 4
+    for (rail, _), seconds in waits.items():
+        assert seconds == pytest.approx(
+            placement.step_seconds - 1.0 if rail in small.rails else 0.0
+        )
 
 
 def test_faster_uplinks_are_among_what_would_help() -> None:
