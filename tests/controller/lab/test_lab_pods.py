@@ -52,7 +52,8 @@ def test_every_server_is_on_the_bridge_of_its_pod() -> None:
     assert [line.split()[4] for line in lines if line.startswith("link set down")] == [
         "pod1", "pod1", "pod2", "pod2",
     ]  # fmt: skip
-    limits = {line.split()[3]: line.split()[7] for line in rail_limits(shape, "a")}
+    buckets = [line.split() for line in rail_limits(shape, "a") if " tbf " in line]
+    limits = {words[3]: words[words.index("rate") + 1] for words in buckets}
     assert {limits[end] for end in ("core1", "in1", "core2", "in2")} == {"10000000bit"}
     assert {limits[end] for end in ("port1", "up4")} == {"30000000bit"}
 
