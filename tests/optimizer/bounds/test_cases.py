@@ -30,7 +30,7 @@ from tests.optimizer.problems import SHARINGS, able_devices, drawn, problems
 
 FAR_OFF = 1e9
 # Some drawn problems have so many cases that all of them would take minutes.
-DRAWN_SECONDS = 1.0
+DRAWN_SECONDS = 0.2
 
 
 def refuted(problem: Problem, step: float, seconds: float = FAR_OFF) -> bool:
