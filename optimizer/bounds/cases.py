@@ -1,205 +1,185 @@
-"""Bounds by cases: each operator is on the device of the unit with most work, or elsewhere.
+"""Bounds by cases: on which device each unit is.
 
-For a step of T seconds the two cases of an operator leave less freedom than both together:
-- where an operator and one behind it are on the device, and one between them is not, two transfers
-  pass between them;
-- what is on the device runs there one after the other, with what messages take of it: a tensor that
-  leaves it, or comes (`message_time`). Of a tensor made there and a reader that may be in either
-  place, one takes the device after the producer: the reader's run, or sending the tensor. A tensor
-  and a reader count in one such pair at most, so that nothing counts twice. Jackson's preemptive
-  bound of one machine is the least step with all of these;
+Devices have no names here: any two may be exchanged. For a step of T seconds, what is known of the
+devices that a unit can be on says more than what holds in any placement:
+- an edge between units that are certainly apart is a transfer, and an operator has a least time
+  before its start and after its end on each device (`starts_in_places`). A unit is on no device
+  where these do not fit into T with one of its operators;
+- the operators that are certainly on one device run there one after the other, with what messages
+  take of it, and what it sends and receives passes its NICs (`occupied_seconds`);
 - all work has to fit on the devices (`preemptive`).
-Where one case of an operator allows no step of T, the other is certain for its whole unit. Where
-both allow none, no schedule is within T. Where neither is refuted, the unit whose cases say most is
-tried in both, and so on within each, until all are refuted or one has nothing left to try.
+Where a unit fits on no device, no schedule is within T. Else units are tried on each device: on
+those that others are certainly on, and on one of the rest, between which nothing differs. A device
+on which a unit leads to a contradiction is ruled out for good; where it has one left, it is there.
+Of the units that have several, the one whose cases say most is tried within each of them, and so
+on, until all cases are refuted or one has nothing left to try.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray
 from placewire.optimizer.bounds.message_time import Messages
 from placewire.optimizer.bounds.preemptive import fits
 from placewire.optimizer.bounds.relaxation import Relaxation
-from placewire.optimizer.kernels.graphs.heads import one_machine
-from placewire.optimizer.kernels.graphs.two_places import starts_in_two_places
+from placewire.optimizer.kernels.graphs.occupied import occupied_seconds
+from placewire.optimizer.kernels.graphs.places import leave_possible, starts_in_places
 
-# So many cases are looked at for one step: _EFFORT over the number of operators, in this range.
-# None is more than so many decisions deep.
-_EFFORT, _FEWEST_CASES, _MOST_CASES, _DEEPEST = 600_000, 50, 3_000, 30
-# Of the units that may be in both places, so many whose cases leave least time, and so many with
-# most work, are compared before one is decided.
-_TIGHT, _HEAVY = 6, 4
+# No case is more than so many decisions deep.
+_DEEPEST = 100
+# Of the units that may be on several devices, so many whose operators have least time to spare, and
+# so many with most work, are compared before one is decided.
+_TIGHT, _HEAVY = 14, 10
+# A case that decides so many more places than another is worth twice as much.
+_WORTH_TWICE = 12.0
 # With more operators the flow of `preemptive` takes too long for every case.
 _FLOW_UP_TO = 1_000
 
 
 @dataclass(frozen=True)
 class _Case:
-    """side int64[n]: 1 on the device, -1 elsewhere, 0 open. Seconds before the start and after the
-    end, float64[n]: on the device, and elsewhere; inf where it cannot be. came: seconds, see
-    `starts_in_two_places`."""
+    """may bool[U, D]: which devices each unit can be on. before, after float64[n, D]: least seconds
+    before each operator's start and after its end on each."""
 
-    side: IntArray
-    head: tuple[FloatArray, FloatArray]
-    tail: tuple[FloatArray, FloatArray]
-    came: FloatArray
+    may: BoolArray
+    before: FloatArray
+    after: FloatArray
+
+    @cached_property
+    def possible(self) -> IntArray:
+        """int64[U]: how many devices each unit can be on."""
+        count: IntArray = self.may.sum(axis=1)
+        return count
+
+    @cached_property
+    def used(self) -> BoolArray:
+        """bool[D]: the devices that some unit is certainly on."""
+        found: BoolArray = self.may[self.possible == 1].any(axis=0)
+        return found
+
+    def places(self, unit: int) -> Iterator[tuple[int, BoolArray]]:
+        """(a device that the unit can be on, bool[D]: itself, and those that are like it)."""
+        free = self.may[unit] & ~self.used
+        for device in np.flatnonzero(self.may[unit] & self.used).tolist():
+            yield device, np.arange(len(free)) == device
+        if free.any():
+            yield int(np.argmax(free)), free
 
 
 @dataclass
 class Cases:
-    """Cases of a step of `step` seconds; relaxation: tightened for it. looks: how many were looked
-    at."""
+    """Cases of a step of `step` seconds; relaxation: tightened for it. until: of time.monotonic();
+    then no further case is looked at."""
 
     relaxation: Relaxation
     messages: Messages
     step: float
     until: float
-    looks: int = field(default=0)
 
     def refuted(self) -> bool:
-        """Whether no schedule is within the step. False also where time.monotonic() has come to
-        `until`, or too many cases would have to be looked at."""
-        first = self._looked_at(self._known())
+        """Whether no schedule is within the step. False also where the time was up before."""
+        may = np.ones((self.relaxation.units, self.relaxation.devices), dtype=bool)
+        may[np.argmax(self._load)] = np.arange(self.relaxation.devices) == 0
+        first = self._looked_at(may)
         return first is None or self._all_refuted(first, _DEEPEST)
 
-    def _known(self) -> IntArray:
-        """The unit with most work is on the device, and what clashes with it is elsewhere."""
-        relaxation = self.relaxation
-        inside = relaxation.unit == int(np.argmax(self._load))
-        side: IntArray = inside.astype(np.int64)
-        groups = relaxation.group[inside]
-        if (groups >= 0).any():
-            clashes = relaxation.clashes[groups[groups >= 0]].any(axis=0)
-            side[(relaxation.group >= 0) & clashes[relaxation.group] & ~inside] = -1
-        return side
-
     def _all_refuted(self, case: _Case, depth: int) -> bool:
-        if depth == 0 or self.looks > self._most_looks or time.monotonic() > self.until:
-            return False
-        best: tuple[tuple[int, int], list[_Case]] | None = None
+        if depth == 0 or not self._fits(case):
+            return depth > 0
+        best: tuple[float, int] | None = None
         for unit in self._worth_deciding(case):
-            both = [self._looked_at(self._decided(case.side, unit, side)) for side in (1, -1)]
-            left = [one for one in both if one is not None]
-            decided = sorted(
-                self.relaxation.operators if one is None else int((one.side != case.side).sum())
-                for one in both
-            )
-            if not left:
-                return True
-            key = decided[0], decided[1]
-            if best is None or key > best[0]:
-                best = key, left
-        return best is not None and all(self._all_refuted(one, depth - 1) for one in best[1])
+            if time.monotonic() > self.until:
+                return False
+            if case.possible[unit] == 1:
+                continue  # It became so by what was ruled out of others.
+            left, worth = np.zeros(self.relaxation.devices, dtype=bool), 0.0
+            for device, alike in case.places(unit):
+                one = self._looked_at(_decided(case.may, unit, device))
+                if one is not None:
+                    left |= alike
+                    decided = float(case.possible.sum() - one.possible.sum())
+                    worth -= 2.0 ** (-decided / _WORTH_TWICE)
+            if (left != case.may[unit]).any():
+                narrower = self._looked_at(_narrowed(case.may, unit, left))
+                if narrower is None:
+                    return True
+                case = narrower
+            if case.possible[unit] > 1 and (best is None or worth > best[0]):
+                best = worth, unit
+        if best is None:
+            return self._has_choice(case) and self._all_refuted(case, depth - 1)
+        for device, _ in case.places(best[1]):
+            one = self._looked_at(_decided(case.may, best[1], device))
+            if one is not None and not self._all_refuted(one, depth - 1):
+                return False
+        return True
 
-    def _decided(self, side: IntArray, unit: int, where: int) -> IntArray:
-        return np.where(self.relaxation.unit == unit, where, side)
+    def _has_choice(self, case: _Case) -> bool:
+        return bool((case.possible[self._load > 0.0] > 1).any())
 
-    def _worth_deciding(self, case: _Case) -> Iterator[int]:
+    def _worth_deciding(self, case: _Case) -> list[int]:
         relaxation = self.relaxation
-        here, elsewhere = (
-            head + relaxation.work + tail for head, tail in zip(case.head, case.tail, strict=True)
-        )
-        some = np.flatnonzero(case.side == 0)
-        tightness = np.full(relaxation.units, -np.inf)
-        differs = np.abs(here - elsewhere) + np.minimum(here, elsewhere)
-        np.maximum.at(tightness, relaxation.unit[some], differs[some])
-        tightest = np.argsort(-tightness, kind="stable")[:_TIGHT]
-        heaviest = np.argsort(-np.where(tightness > 0, self._load, 0.0), kind="stable")[:_HEAVY]
-        for unit in dict.fromkeys([*tightest.tolist(), *heaviest.tolist()]):
-            if tightness[unit] > 0:
-                yield unit
+        some = np.flatnonzero((case.possible > 1) & (self._load > 0.0))
+        taken = case.before + relaxation.work[:, None] + case.after
+        taken = np.where(case.may[relaxation.unit], taken, -np.inf).max(axis=1)
+        tight = np.full(relaxation.units, -np.inf)
+        np.maximum.at(tight, relaxation.unit, taken)
+        first = some[np.argsort(-tight[some], kind="stable")[:_TIGHT]]
+        heavy = some[np.argsort(-self._load[some], kind="stable")[:_HEAVY]]
+        found: list[int] = np.unique(np.concatenate([first, heavy])).tolist()
+        return found
 
-    def _looked_at(self, side: IntArray) -> _Case | None:
-        """The case with all that follows from it, or None where it is refuted."""
-        self.looks += 1
-        relaxation = self.relaxation
-        while True:
-            case = self._timed(side)
-            late = [
-                head + relaxation.work + tail > self.step
-                for head, tail in zip(case.head, case.tail, strict=True)
-            ]
-            never = np.zeros((2, relaxation.units), dtype=bool)
-            for row, is_late in zip(never, late, strict=True):
-                row[relaxation.unit[is_late]] = True
-            if never.all(axis=0).any():
-                return None
-            follows = never[0, relaxation.unit] | never[1, relaxation.unit]
-            sides = np.where(never[0, relaxation.unit], -1, 1)
-            following = np.where(follows, sides, 0)
-            if (following == side).all():
-                break
-            side = following
-        if self._occupied_seconds(case) > self.step or not self._fits(case):
-            return None
-        return case
-
-    def _timed(self, side: IntArray) -> _Case:
-        relaxation = self.relaxation
+    def _looked_at(self, may: BoolArray) -> _Case | None:
+        """The case with all that follows from it, or None where it is refuted. may: changed."""
+        relaxation, messages = self.relaxation, self.messages
         head, tail = relaxation.heads_and_tails
-        here, elsewhere, came = starts_in_two_places(*self._forwards, head, side)
-        after_here, after_elsewhere, _ = starts_in_two_places(*self._backwards, tail, side)
-        return _Case(side, (here, elsewhere), (after_here, after_elsewhere), came)
-
-    def _occupied_seconds(self, case: _Case) -> float:
-        """The least step with what occupies the device."""
-        relaxation, messages, side = self.relaxation, self.messages, case.side
-        here = np.flatnonzero(side == 1)
-        end = case.head[0] + relaxation.work
-        releases, times, deliveries = (
-            [case.head[0][here]],
-            [relaxation.work[here]],
-            [case.tail[0][here]],
-        )
-
-        def add(release: FloatArray, seconds: FloatArray, delivery: FloatArray) -> None:
-            releases.append(release)
-            times.append(seconds)
-            deliveries.append(delivery)
-
-        source, target = messages.source, messages.target
-        leaves = np.flatnonzero((side[source] == 1) & (side[target] != 1))
-        certain = side[target] == -1
-        after = messages.way + relaxation.work[target] + case.tail[1][target]
-        sent = messages.once(leaves[certain[leaves]], after)
-        add(end[source[sent]], messages.sending[sent], after[sent])
-        maybe = leaves[~np.isin(messages.tensor[leaves], messages.tensor[sent])]
-        either = np.minimum(messages.sending, relaxation.work[target])
-        pairs = messages.paired(maybe, either)
-        least = np.minimum(*case.tail)[target[pairs]]
-        add(end[source[pairs]], either[pairs], least)
-        came = float(case.came[here].max(initial=-1.0))
-        if came >= 0.0 and np.isfinite(came):
-            add(np.array([came]), np.array([messages.taking]), np.zeros(1))
-        release, seconds, delivery = map(np.concatenate, (releases, times, deliveries))
-        by_release = np.argsort(release, kind="stable")
-        return float(one_machine(release, seconds, delivery, by_release, len(by_release)))
+        before, after = np.empty((2, relaxation.operators, relaxation.devices))
+        while True:
+            starts_in_places(*self._forwards, head, relaxation.unit, may, before)
+            starts_in_places(*self._backwards, tail, relaxation.unit, may, after)
+            if not leave_possible(
+                relaxation.work, relaxation.unit, self._group, relaxation.clashes, before, after,
+                self.step, may,
+            ):  # fmt: skip
+                break
+            if not may.any(axis=1).all():
+                return None
+        least = occupied_seconds(
+            relaxation.work, relaxation.unit, may, before, after, messages.producer, messages.start,
+            messages.reader, messages.crossing, messages.sending, messages.message, messages.wire,
+            messages.latency, self.step,
+        )  # fmt: skip
+        return None if least > self.step else _Case(may, before, after)
 
     def _fits(self, case: _Case) -> bool:
         relaxation = self.relaxation
         if relaxation.operators > _FLOW_UP_TO:
             return True
-        head, tail = np.minimum(*case.head), np.minimum(*case.tail)
-        unit = np.where(case.side == 1, relaxation.units, relaxation.unit)
+        may = case.may[relaxation.unit]
+        head = np.where(may, case.before, np.inf).min(axis=1)
+        tail = np.where(may, case.after, np.inf).min(axis=1)
+        certain = case.possible[relaxation.unit] == 1
+        unit = np.where(certain, relaxation.units + may.argmax(axis=1), relaxation.unit)
         return fits(head, relaxation.work, tail, unit, relaxation.devices, self.step)
-
-    @property
-    def _most_looks(self) -> int:
-        effort = _EFFORT // max(self.relaxation.operators, 1)
-        return min(max(effort, _FEWEST_CASES), _MOST_CASES)
 
     @cached_property
     def _load(self) -> FloatArray:
         relaxation = self.relaxation
         load = np.bincount(relaxation.unit, weights=relaxation.work, minlength=relaxation.units)
         return load.astype(np.float64)
+
+    @cached_property
+    def _group(self) -> IntArray:
+        """int64[U]: all operators of a unit are of one group."""
+        group = np.full(self.relaxation.units, -1, dtype=np.int64)
+        group[self.relaxation.unit] = self.relaxation.group
+        return group
 
     @cached_property
     def _forwards(self) -> tuple[IntArray, FloatArray, IntArray, IntArray, FloatArray, FloatArray]:
@@ -211,3 +191,14 @@ class Cases:
         relaxation = self.relaxation
         backwards = np.ascontiguousarray(relaxation.order[::-1])
         return backwards, relaxation.work, *relaxation.edges_by_source
+
+
+def _decided(may: BoolArray, unit: int, device: int) -> BoolArray:
+    return _narrowed(may, unit, np.arange(may.shape[1]) == device)
+
+
+def _narrowed(may: BoolArray, unit: int, left: BoolArray) -> BoolArray:
+    """A copy in which the unit is on one of these devices, bool[D]."""
+    copy = may.copy()
+    copy[unit] &= left
+    return copy

@@ -1,10 +1,10 @@
-"""What messages take of a device, beside the operators that run on it.
+"""What a tensor takes of devices and NICs where it goes from one device to another.
 
 A tensor that leaves its producer's device goes alone, which occupies the device for the time of a
 message after the producer, or in a bundle, which copies it after the producer (`occupation` and
-`bundles` of the simulation). So it takes at least the shorter of the two, and its bytes' time, of
-that device before it travels. A tensor that comes takes the time of a message of one of its readers
-there, after it arrived, unless it comes with others that do.
+`bundles` of the simulation) and then is a message as well. So it takes at least the shorter of the
+two, and its bytes' time, of that device before it travels; and each message takes its time of the
+sender, and of the receiver after it arrived.
 """
 
 from __future__ import annotations
@@ -13,58 +13,57 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray
-from placewire.optimizer.bounds.relaxation import crossing_seconds
+from placewire.optimizer.arrays import FloatArray, IntArray, row_starts
+from placewire.optimizer.bounds.exact_rates import servers_are_devices
+from placewire.optimizer.bounds.relaxation import crossing_seconds, nic_capacities
 from placewire.optimizer.problem import Problem
 
 
 @dataclass(frozen=True)
 class Messages:
-    """A row for each reader of each tensor with bytes: tensor, source, target int64[k]; way
-    float64[k]: least seconds from when the tensor has left its sender to its arrival; sending
-    float64[k]: the least that it takes of its sender. taking: seconds that a message, however
-    small, takes of its receiver."""
+    """The tensors with bytes that some connection carries: producer int64[m]; their readers are
+    reader[start[e]:start[e + 1]]. Seconds, float64[m]: crossing, least from the producer's end to
+    the arrival; sending, least that it takes of its sender; message, least that a message with it
+    takes of its sender, and of its receiver; wire, least that all NICs of a server are busy with
+    it, 0 where they need not carry it. latency: seconds before the first byte leaves."""
 
-    tensor: IntArray
-    source: IntArray
-    target: IntArray
-    way: FloatArray
+    producer: IntArray
+    start: IntArray
+    reader: IntArray
+    crossing: FloatArray
     sending: FloatArray
-    taking: float
-
-    def once(self, rows: IntArray, after: FloatArray) -> IntArray:
-        """Of these rows, one of each tensor: that of the largest `after`, float64[k]."""
-        rows = rows[np.lexsort((-after[rows], self.tensor[rows]))]
-        return rows[is_first(self.tensor[rows])]
-
-    def paired(self, rows: IntArray, seconds: FloatArray) -> IntArray:
-        """Of these rows, some of which no two have the same tensor or the same reader, those of
-        most seconds, float64[k], first."""
-        tensors, readers, found = set[int](), set[int](), list[int]()
-        for k in rows[np.argsort(-seconds[rows], kind="stable")].tolist():
-            tensor, reader = int(self.tensor[k]), int(self.target[k])
-            if tensor not in tensors and reader not in readers:
-                tensors.add(tensor)
-                readers.add(reader)
-                found.append(k)
-        return np.array(found, dtype=np.int64)
+    message: FloatArray
+    wire: FloatArray
+    latency: float
 
 
 def messages_of(problem: Problem) -> Messages:
-    """Without rows where messages take no time of their devices."""
     graph, each = problem.graph, problem.message_seconds
-    source, target, tensor = graph.edges
-    size = graph.tensor_bytes[tensor]
+    size = graph.tensor_bytes.astype(np.float64)
+    crossing = crossing_seconds(problem)
+    sent = (size > 0) & np.isfinite(crossing)
+    number = np.cumsum(sent) - 1
+    _, reader, tensor = graph.edges
+    row = sent[tensor]
     bytes_take = problem.message_seconds_per_byte * size
     copied = float(problem.copy_seconds_per_byte.min()) * size
-    sending = bytes_take + np.minimum(each, copied)
-    way = crossing_seconds(problem)[tensor] - each - bytes_take
-    some = np.flatnonzero((sending > 0.0) & np.isfinite(way))
-    return Messages(tensor[some], source[some], target[some], way[some], sending[some], each)
+    return Messages(
+        producer=graph.tensor_producer[sent],
+        start=row_starts(number[tensor[row]], int(sent.sum())),
+        reader=np.ascontiguousarray(reader[row]),
+        crossing=crossing[sent],
+        sending=(bytes_take + np.minimum(each, copied))[sent],
+        message=(bytes_take + each)[sent],
+        wire=_wire_seconds(problem)[sent],
+        latency=problem.cluster.setup_latency_seconds,
+    )
 
 
-def is_first(ascending: IntArray) -> BoolArray:
-    """bool[k]: where a value is not the one before."""
-    first = np.ones(len(ascending), dtype=bool)
-    first[1:] = ascending[1:] != ascending[:-1]
-    return first
+def _wire_seconds(problem: Problem) -> FloatArray:
+    """float64[m]: of each tensor at the fastest server, where devices share no NIC and no path
+    leads past them, and transfers meet there."""
+    size = problem.graph.tensor_bytes.astype(np.float64)
+    rate = float(nic_capacities(problem).sum(axis=1).max(initial=0.0))
+    if problem.model != "contended" or not servers_are_devices(problem) or rate <= 0.0:
+        return np.zeros(len(size))
+    return size * 8.0 / rate

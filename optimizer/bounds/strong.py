@@ -34,9 +34,10 @@ _LEAST_SECONDS = 0.2
 _TRIAL_AT, _TRIAL_TIME = 0.5, 0.35
 _PLAIN_TIME = 0.25
 _CLOSE = 1e-4
-# The part of the time for proofs by cases. They try a step first that is longer than the bound by
-# _CASES_STRIDE, and none any more that is longer by less than _CASES_CLOSE.
-_CASES_TIME, _CASES_STRIDE, _CASES_CLOSE = 0.4, 0.02, 1e-3
+# The part of the time for proofs by cases, of which one may take _CASE_TIME of what is left. They
+# try a step first that is longer than the bound by _CASES_STRIDE, and none any more that is longer
+# by less than _CASES_CLOSE.
+_CASES_TIME, _CASE_TIME, _CASES_STRIDE, _CASES_CLOSE = 0.4, 0.4, 0.02, 1e-3
 
 OnBound = Callable[[Bound], None]
 
@@ -122,13 +123,15 @@ class _Search:
         halves what lies between."""
         until = time.monotonic() + _CASES_TIME * self.left
         messages = messages_of(self.problem)
-        reason = "cases: which operators share a device with those of most work"
+        reason = "cases: on which device each operator is"
         high, stride = step, _CASES_STRIDE
         while time.monotonic() < until and stride > _CASES_CLOSE:
             trial = self.best.seconds * (1 + stride)
             if trial < high:
                 forced, _ = tightened(relaxation, limits, trial, _ROUNDS)
-                if forced is None or Cases(forced, messages, trial, until).refuted():
+                now = time.monotonic()
+                one_until = now + _CASE_TIME * (until - now)
+                if forced is None or Cases(forced, messages, trial, one_until).refuted():
                     self._improve(trial, reason)
                     stride *= 2
                     continue

@@ -19,8 +19,8 @@ def starts_in_two_places(
     far: FloatArray,
     head: FloatArray,
     side: IntArray,
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """(here, elsewhere, came) float64[n] each, in seconds: before `here` no schedule starts the
+) -> tuple[FloatArray, FloatArray]:
+    """(here, elsewhere) float64[n] each, in seconds: before `here` no schedule starts the
     operator on the device, and before `elsewhere` on any other. side int64[n]: 1 for operators that
     run on the device, -1 for those that do not, 0 for those that may do either. head float64[n]
     holds in any schedule; the rest is as in `earliest_starts`.
@@ -28,33 +28,18 @@ def starts_in_two_places(
     An edge takes near at least, and far where its ends are in two places; its source is in one of
     the two. So for each edge into an operator, the smaller of the source's two ends and delays
     passes before it starts.
-
-    came: where the operator runs on the device, a tensor that comes from elsewhere arrives there at
-    this time or later, and before the operator starts; -1 where none need come. The tensor is that
-    of an edge whose source is elsewhere, or, where the source is on the device, the one that came
-    for the source; so that the smaller of both holds for a source that may be in either place. An
-    edge of no far delay has no bytes.
     """
     n = len(order)
-    here, elsewhere, came = np.empty(n), np.empty(n), np.empty(n)
+    here, elsewhere = np.empty(n), np.empty(n)
     for v in order:
-        least_here, least_elsewhere, latest = head[v], head[v], -1.0
+        least_here, least_elsewhere = head[v], head[v]
         for k in range(start[v], start[v + 1]):
             u = source[k]
             from_here, from_elsewhere = here[u] + work[u], elsewhere[u] + work[u]
-            arrival = from_elsewhere + far[k]
-            least_here = max(least_here, min(from_here + near[k], arrival))
+            least_here = max(least_here, min(from_here + near[k], from_elsewhere + far[k]))
             least_elsewhere = max(
                 least_elsewhere, min(from_here + far[k], from_elsewhere + near[k])
             )
-            if far[k] <= 0.0:
-                arrival = -1.0
-            if side[u] == 1:
-                arrival = came[u]
-            elif side[u] == 0:
-                arrival = min(arrival, came[u])
-            latest = max(latest, arrival)
         here[v] = np.inf if side[v] == -1 else least_here
         elsewhere[v] = np.inf if side[v] == 1 else least_elsewhere
-        came[v] = latest
-    return here, elsewhere, came
+    return here, elsewhere
