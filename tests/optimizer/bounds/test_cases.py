@@ -19,12 +19,13 @@ from placewire.optimizer.bounds.load import share_of_load
 from placewire.optimizer.bounds.message_time import messages_of
 from placewire.optimizer.bounds.preemptive import fits
 from placewire.optimizer.bounds.relaxation import relax
+from placewire.optimizer.cluster import Nic
 from placewire.optimizer.graph.operator_graph import GraphError
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.bundles import Bundle, PlacedStep, with_bundles
 from placewire.optimizer.simulation.simulate import simulate
 from tests.optimizer.bounds.test_bounds_of_any_placement import admissible_rates, forks
-from tests.optimizer.cases import cluster, graph
+from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster, graph
 from tests.optimizer.check.brute_force import linear_orders, placements
 from tests.optimizer.problems import SHARINGS, able_devices, drawn, problems
 
@@ -97,6 +98,33 @@ def test_a_tensor_takes_its_senders_nics_for_each_device_that_reads_it():
     problem = Problem(made, cluster(4), "job")
     assert refuted(problem, 0.1 + 3 * 1.0 + 9.0 - 0.01)
     assert not refuted(problem, 0.1 + 3 * 1.0 + 9.0 + 0.01)
+
+
+def unlike_nics() -> Problem:
+    """No two of W, B, C and D fit on one device. NICs of 4 and of 1 byte per microsecond."""
+    made = graph(
+        {"A": 0.1, "W": 10.0, **dict.fromkeys("BCD", 9.0)},
+        [("A", ["B", "C", "D"], 1_000_000)],
+        colocation={"A": "a", "W": "a"},
+    )
+    plain = cluster(4)
+    servers = tuple(
+        server.model_copy(
+            update={"nics": (Nic(rail="a", rate_bits_per_second=rate * BYTE_PER_MICROSECOND),)}
+        )
+        for server, rate in zip(plain.servers, (4, 4, 1, 1), strict=True)
+    )
+    return Problem(made, plain.model_copy(update={"servers": servers}), "guarantee")
+
+
+def test_a_tensor_takes_no_more_of_nics_than_of_those_of_the_fastest_server():
+    # A on the first server sends 1 MB to each of the others at once: 1 s to the slow ones.
+    problem = unlike_nics()
+    rates = np.zeros((4, 4, 1))
+    rates[0, 1:, 0] = 2 * BYTE_PER_MICROSECOND, BYTE_PER_MICROSECOND, BYTE_PER_MICROSECOND
+    step = simulate(problem, np.array([0, 0, 1, 2, 3]), None, [[0, 1], [2], [3], [4]], rates)
+    assert step.step_seconds == pytest.approx(0.1 + 1.0 + 9.0)
+    assert not refuted(problem, step.step_seconds * (1 + 1e-9))
 
 
 def test_all_work_fits_between_heads_and_tails_or_no_step_does():
