@@ -19,7 +19,7 @@ from placewire.optimizer.bounds.load import share_of_load
 from placewire.optimizer.bounds.message_time import messages_of
 from placewire.optimizer.bounds.preemptive import fits
 from placewire.optimizer.bounds.relaxation import relax
-from placewire.optimizer.cluster import Nic
+from placewire.optimizer.cluster import Link, Nic
 from placewire.optimizer.graph.operator_graph import GraphError
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.bundles import Bundle, PlacedStep, with_bundles
@@ -124,6 +124,35 @@ def test_a_tensor_takes_no_more_of_nics_than_of_those_of_the_fastest_server():
     rates[0, 1:, 0] = 2 * BYTE_PER_MICROSECOND, BYTE_PER_MICROSECOND, BYTE_PER_MICROSECOND
     step = simulate(problem, np.array([0, 0, 1, 2, 3]), None, [[0, 1], [2], [3], [4]], rates)
     assert step.step_seconds == pytest.approx(0.1 + 1.0 + 9.0)
+    assert not refuted(problem, step.step_seconds * (1 + 1e-9))
+
+
+# A tensor of 3 MB takes a NIC for 3 s to each server that reads it.
+READERS = {"A": 0.1, "W": 10.0, "B": 9.0, "C": 8.0}
+
+
+def test_devices_of_one_server_send_each_other_nothing_over_nics():
+    # A, W and one reader share a server; beside them, only one tensor passes the NICs.
+    made = graph(READERS, [("A", ["B", "C"], 3_000_000)], colocation={"A": "a", "W": "a"})
+    problem = Problem(made, cluster(2, devices=2, intra=1e9 * BYTE_PER_MICROSECOND), "job")
+    step = simulate(problem, np.array([0, 0, 1, 2]), None, [[0, 1], [2], [3], []])
+    assert step.step_seconds == pytest.approx(0.1 + 3.0 + 8.0)
+    assert not refuted(problem, step.step_seconds * (1 + 1e-9))
+
+
+def test_a_link_past_the_nics_takes_nothing_of_them():
+    made = graph(READERS, [("A", ["B", "C"], 3_000_000)], colocation={"A": "a", "W": "a"})
+    plain = cluster(3)
+    one, other, _ = plain.device_names
+    link = Link(
+        source=one,
+        destination=other,
+        setup_latency_seconds=0.0,
+        rate_bits_per_second=300 * BYTE_PER_MICROSECOND,
+    )
+    problem = Problem(made, plain.model_copy(update={"links": (link,)}), "job")
+    step = simulate(problem, np.array([0, 0, 1, 2]), None, [[0, 1], [2], [3]])
+    assert step.step_seconds == pytest.approx(0.1 + 3.0 + 8.0)
     assert not refuted(problem, step.step_seconds * (1 + 1e-9))
 
 
