@@ -176,9 +176,10 @@ class Cases:
 
     @cached_property
     def _group(self) -> IntArray:
-        """int64[U]: all operators of a unit are of one group."""
+        """int64[U]: a group of each unit's operators, -1 where none has one. A unit that was joined
+        of several may have operators of several groups, each of which holds for it; one is kept."""
         group = np.full(self.relaxation.units, -1, dtype=np.int64)
-        group[self.relaxation.unit] = self.relaxation.group
+        np.maximum.at(group, self.relaxation.unit, self.relaxation.group)
         return group
 
     @cached_property

@@ -170,6 +170,16 @@ def test_all_work_fits_between_heads_and_tails_or_no_step_does():
     assert fits(late, work, tail, apart, 2, 2.501)
 
 
+@pytest.mark.parametrize("group", [[0, -1, 1], [-1, 0, 1]])
+def test_a_unit_clashes_where_some_of_its_operators_does(group):
+    # A and B were joined; only one of them is of a group, which C's clashes with.
+    made = graph(dict.fromkeys("ABC", 1.0), [("A", ["B"], 100)], colocation={"A": "k", "B": "k"})
+    problem = Problem(made, cluster(1), "job")
+    clashing = relax(problem).with_clashes(np.array(group), ~np.eye(2, dtype=bool))
+    assert not Cases(relax(problem), messages_of(problem), 9.0, FAR_OFF).refuted()
+    assert Cases(clashing, messages_of(problem), 9.0, FAR_OFF).refuted()
+
+
 def test_a_search_without_time_refutes_nothing():
     made = graph({"A": 1.0, "B": 1.0}, [("A", ["B"], 10**6)])
     problem = Problem(made, cluster(2))
