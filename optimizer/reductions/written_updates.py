@@ -16,7 +16,14 @@ from placewire.optimizer.graph.operator_graph import BUFFER, UPDATE, OperatorGra
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.reductions.chain import apply_chain
 from placewire.optimizer.reductions.contract import Reduced, contracted, undo_groups
-from placewire.optimizer.reductions.merging import binding_keys, units_of
+from placewire.optimizer.reductions.merging import (
+    binding_keys,
+    most_unit_bytes,
+    operator_bytes,
+    units_of,
+)
+
+_KEPT = "_merged_updates"
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,9 @@ def written_updates(graph: OperatorGraph) -> IntArray:
     from placewire.optimizer.kernels.graphs.heads import joined_units
 
     n = graph.operator_count
+    number = np.full(n, -1, dtype=np.int64)
+    if not graph.notes.get("decompose"):
+        return number
     source, target, _ = graph.edges
     inside = updates(graph)
     left = np.zeros(n, dtype=np.bool_)
@@ -48,41 +58,68 @@ def written_updates(graph: OperatorGraph) -> IntArray:
     read = np.zeros(n, dtype=np.bool_)
     read[joined[several & left]] = True
     several &= ~read[joined]
-    number = np.full(n, -1, dtype=np.int64)
     number[several] = np.unique(joined[several], return_inverse=True)[1]
     return number
 
 
-def merged_updates(graph: OperatorGraph) -> MergedUpdates | None:
-    """None where no update is written out."""
+def merged_updates(graph: OperatorGraph, most_bytes: int | None = None) -> MergedUpdates | None:
+    """None where no update is written out that can be merged. An update stays written out where
+    what would share its device comes to more than most_bytes. The result is kept with the graph."""
+    if not graph.notes.get("decompose"):
+        return None
+    kept: dict[int | None, MergedUpdates | None] = graph.__dict__.setdefault(_KEPT, {})
+    if most_bytes not in kept:
+        kept[most_bytes] = _merged_within(graph, most_bytes)
+    return kept[most_bytes]
+
+
+def merge_updates(problem: Problem) -> Reduced:
+    """The problem itself where no update is merged; no unit of a merged one is more than
+    most_unit_bytes()."""
+    merged = merged_updates(problem.graph, most_unit_bytes(problem))
+    if merged is None:
+        return apply_chain(problem, ())
+    small = replace(problem, graph=merged.graph)
+    return small, undo_groups(problem.graph, merged.group)
+
+
+def _merged_within(graph: OperatorGraph, most_bytes: int | None) -> MergedUpdates | None:
+    if most_bytes is None:
+        return _merged(graph, written_updates(graph))
+    whole = merged_updates(graph)
+    if whole is None:
+        return None
+    held = np.zeros(int(whole.unit.max()) + 1, dtype=np.int64)
+    np.add.at(held, whole.unit, operator_bytes(graph))
+    number = written_updates(graph)
+    large = (number >= 0) & (held[whole.unit] > most_bytes)
+    return _merged(graph, np.where(large, -1, number)) if large.any() else whole
+
+
+def _merged(graph: OperatorGraph, number: IntArray) -> MergedUpdates | None:
+    """number int64[n]: the same one, from 0, for the operators that become one; -1 outside."""
     from placewire.optimizer.kernels.graphs.heads import joined_units
 
-    number = written_updates(graph)
     written = np.flatnonzero(number >= 0)
     if not len(written):
         return None
     n = graph.operator_count
     # The state stands at the begin of the graph, where no update can run.
     runs = written[~_buffers(graph)[written]]
-    first = np.full(int(number.max()) + 1, n, dtype=np.int64)
-    np.minimum.at(first, number[runs], runs)
+    first_of = np.full(int(number.max()) + 1, n, dtype=np.int64)
+    np.minimum.at(first_of, number[runs], runs)
     place = np.arange(n)
-    place[written] = first[number[written]]
+    place[written] = first_of[number[written]]
     unit = units_of(binding_keys(graph.colocation))
     unit = joined_units(unit, written, place[written], int(unit.max()) + 1)
     small, group = contracted(graph, place, unit)
-    types = np.array(small.types, dtype=object)
-    types[group[first]] = UPDATE
-    return MergedUpdates(replace(small, types=tuple(types.tolist())), group, unit)
-
-
-def merge_updates(problem: Problem) -> Reduced:
-    """The problem itself where no update is written out."""
-    merged = merged_updates(problem.graph)
-    if merged is None:
-        return apply_chain(problem, ())
-    small = replace(problem, graph=merged.graph)
-    return small, undo_groups(problem.graph, merged.group)
+    ids, types, modules = list(small.ids), list(small.types), list(small.modules)
+    # Only by its own operators is it known whose update it is.
+    for i in np.unique(place[written]).tolist():
+        k = int(group[i])
+        ids[k], types[k], modules[k] = graph.ids[i], UPDATE, graph.modules[i]
+    named = replace(small, ids=tuple(ids), types=tuple(types), modules=tuple(modules))
+    return MergedUpdates(named, group, unit)
 
 
 def _buffers(graph: OperatorGraph) -> BoolArray:

@@ -8,14 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from placewire.optimizer.arrays import IntArray
+from placewire.optimizer.engines.place import place
 from placewire.optimizer.graph.operator_graph import (
     OperatorGraph,
     OperatorRow,
     TensorRow,
     build_graph,
 )
-from placewire.optimizer.problem import Problem
+from placewire.optimizer.problem import Problem, SolveSettings
+from placewire.optimizer.reductions import written_updates as written_updates_module
 from placewire.optimizer.reductions.chain import reduce_by_name
+from placewire.optimizer.reductions.merging import most_unit_bytes, operator_bytes, units_of
 from placewire.optimizer.reductions.written_updates import merge_updates, written_updates
 from placewire.optimizer.simulation.simulate import recorded_priority, simulate
 from tests.optimizer.peers.steps import captured, gpus
@@ -89,3 +93,58 @@ def test_an_update_with_a_reader_outside_stays_as_it_is_because_it_might_wait_fo
     inside = written_updates(written_out(reader=False)) == 0
     assert set(names[inside]) == {"state", "update_mul_w", "update_add_w", "update_w"}
     assert (written_updates(written_out(reader=True)) == -1).all()
+
+
+def test_an_update_that_would_outgrow_a_device_stays_written_out() -> None:
+    """AlexNet's heaviest weight, its state and its update count 17 MiB, of devices of 16."""
+    fine = captured("alexnet", 1, decompose=True)
+    tight = Problem(fine, gpus(4, 20.0, memory=1 << 24), sharing="strict", model="thesis")
+    small, undo = merge_updates(tight)
+    whole, _ = merge_updates(replace(tight, cluster=gpus(4, 20.0)))
+    assert whole.graph.operator_count < small.graph.operator_count < fine.operator_count
+    home, _ = undo(np.arange(small.graph.operator_count), np.zeros(small.graph.operator_count))
+    unit = units_of(small.graph.colocation)[home]
+    held = np.bincount(unit, operator_bytes(fine))
+    merged = np.flatnonzero(np.bincount(home)[home] > 1)
+    assert (held[unit[merged]] <= most_unit_bytes(tight)).all()
+    found = place(tight, "heft", SolveSettings(moves=1))
+    assert found.reduction.startswith("auto: ")
+
+
+def test_a_merged_update_is_named_by_its_own_operators() -> None:
+    """Its state, which stands before them, says neither whose update it is nor that it is one."""
+    small, _ = merge_updates(Problem(captured("mlp", 1, decompose=True), gpus(2)))
+    names = [
+        name
+        for name, kind in zip(small.graph.ids, small.graph.types, strict=True)
+        if kind == "update"
+    ]
+    assert names and all(name.startswith("update_") for name in names)
+
+
+def test_the_updates_of_a_graph_are_merged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    fine = replace(captured("mlp", 1, decompose=True))
+    looked, found = list[OperatorGraph](), written_updates_module.written_updates
+
+    def noted(graph: OperatorGraph) -> IntArray:
+        looked.append(graph)
+        return found(graph)
+
+    monkeypatch.setattr(written_updates_module, "written_updates", noted)
+    first, _ = merge_updates(Problem(fine, gpus(2)))
+    before = len(looked)
+    again, _ = merge_updates(Problem(fine, gpus(2)))
+    assert before > 0 and len(looked) == before
+    assert again.graph is first.graph
+
+
+def test_a_graph_that_is_not_decomposed_is_not_looked_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(graph: OperatorGraph) -> None:
+        raise AssertionError(f"{graph.name} was looked through")
+
+    monkeypatch.setattr(written_updates_module, "updates", refuse)
+    coarse = Problem(captured("mlp", 2), gpus(2))
+    assert merge_updates(coarse)[0] is coarse
+    assert (written_updates(coarse.graph) == -1).all()
