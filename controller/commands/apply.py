@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,13 +134,23 @@ def _require_no_change(state_dir: Path) -> None:
             raise ChangeUnderWay(holder, where=str(state_dir))
 
 
-def _require_none_begun(logs: Path, plan_name: str) -> None:
-    """For some seconds a command in the background has no lock yet. Raises ChangeUnderWay."""
-    from placewire.controller.records.detached_output import latest_output, process_of
+@contextmanager
+def _beginning_alone(logs: Path, plan_name: str) -> Iterator[None]:
+    """For some seconds a command in the background does not hold the lock of changes yet. Raises
+    UsageError where another one of this plan has begun; none begins until this ends. Raises
+    OSError."""
+    from placewire.controller.records.change_lock import ChangeLock
+    from placewire.controller.records.detached_output import has_ended, latest_output, process_of
 
-    output = latest_output(logs, plan_name)
-    if output is not None and (process := process_of(output)) is not None:
-        raise ChangeUnderWay(f"process {process}, begun with --detach", where=str(output))
+    own = logs / plan_name
+    own.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with ChangeLock(own, _say, needed=True).exclusive():
+        output = latest_output(logs, plan_name)
+        if output is not None and not has_ended(output):
+            process = process_of(output)
+            named = "a command" if process is None else f"process {process}"
+            raise ChangeUnderWay(f"{named}, begun with --detach", where=str(output))
+        yield
 
 
 def _detached(arguments: argparse.Namespace, plan: Plan | None) -> int:
@@ -159,10 +170,10 @@ def _detached(arguments: argparse.Namespace, plan: Plan | None) -> int:
     state_dir = state_dir_of(arguments, plan.name)
     require_own_folder(state_dir)
     _require_no_change(state_dir)
-    _require_none_begun(state_dir / "logs", plan.name)
+    command, logs = [sys.executable, *CONTROLLER_PROGRAM, *words], state_dir / "logs"
     try:
-        command = [sys.executable, *CONTROLLER_PROGRAM, *words]
-        output = start(command, state_dir / "logs", plan.name)
+        with _beginning_alone(logs, plan.name):
+            output = start(command, logs, plan.name)
     except OSError as error:
         raise UsageError(
             f"it cannot be begun in the background: {error.strerror}",

@@ -1,4 +1,4 @@
-"""The lock that lets one change of servers run at a time, and says which process runs it."""
+"""A lock that lets one change of servers run, or begin, at a time, and names who has it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AGAIN_SECONDS = 0.01
 
 
 class ChangeLock:
-    """directory: the controller's folder. say: told where a change goes on without the lock.
+    """directory: where the lock's file is. say: told where a change goes on without the lock.
     needed: whether a change must not go on without it."""
 
     def __init__(self, directory: Path, say: Callable[[str], None], *, needed: bool) -> None:

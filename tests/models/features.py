@@ -248,6 +248,42 @@ class OwnFunction(nn.Module):
 scaled = OwnFunction.Scaled.apply
 
 
+class Steep(torch.autograd.Function):
+    """Transforms of torch.func can run it. Its gradient is not that of its forward pass."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return x * x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Tensors, output: torch.Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return gradient * x.cos() * 5
+
+
+steep = Steep.apply
+
+
+class VmappedFunction(nn.Module):
+    """Has vmap of a function of its own, named in the step and taken before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for apply in (Steep.apply, steep):
+            y = torch.vmap(apply)(self.first(x))
+            x = x + y.tanh()
+        return self.second(x).square().mean()
+
+
 def with_a_mask(batch: int, seed: int) -> TrainingStep:
     """Has an input that has no dimension for samples."""
 
@@ -285,6 +321,11 @@ def own_function(batch: int, seed: int) -> TrainingStep:
     return _step(OwnFunction(), batch, seed)
 
 
+def vmapped_function(batch: int, seed: int) -> TrainingStep:
+    return _step(VmappedFunction(), batch, seed)
+
+
 FEATURES = (
     "in_place", "loops", "several_losses", "buffers", "own_autocast", "layouts", "own_function",
+    "vmapped_function",
 )  # fmt: skip

@@ -222,13 +222,16 @@ def test_mistakes_are_told_at_once_and_nothing_is_begun(
     assert not list(cluster.state.glob("logs/*/*"))
 
 
+def words_of(cluster: MemoryCluster, file: Path, *arguments: str) -> list[str]:
+    options = ["--no-lab", "--state-dir", cluster.state, "--listen", f"127.0.0.1:{cluster.port}"]
+    return [str(word) for word in ("apply", file, "--detach", *options, *arguments)]
+
+
 def detached_apply(
     cluster: MemoryCluster, file: Path, *arguments: str
 ) -> subprocess.CompletedProcess[str]:
-    options = ["--no-lab", "--state-dir", cluster.state, "--listen", f"127.0.0.1:{cluster.port}"]
-    words = ["apply", file, "--detach", *options, *arguments]
     return subprocess.run(
-        [sys.executable, "-m", "placewire.controller.cli", *map(str, words)],
+        [sys.executable, "-m", "placewire.controller.cli", *words_of(cluster, file, *arguments)],
         capture_output=True, text=True, cwd=ROOT, stdin=subprocess.DEVNULL, timeout=_SECONDS,
     )  # fmt: skip
 
@@ -246,6 +249,42 @@ def test_a_second_one_is_told_at_once_of_one_that_has_just_begun(tmp_path: Path)
         assert files_of(cluster.state / "logs", "memory", ".out") == [output]
     finally:
         os.killpg(os.getsid(process), signal.SIGKILL)
+
+
+def test_a_second_one_is_told_also_while_the_first_has_not_said_its_processes(
+    tmp_path: Path,
+) -> None:
+    cluster = MemoryCluster(tmp_path)
+    output, descriptor = new_output(cluster.state / "logs", "memory")
+    try:
+        done = detached_apply(cluster, cluster.plan(), "--yes", "--network-only")
+        assert done.returncode == 2
+        assert "under way: a command, begun with --detach" in done.stderr
+        assert files_of(cluster.state / "logs", "memory", ".out") == [output]
+    finally:
+        os.close(descriptor)
+
+
+def test_of_two_at_the_same_moment_one_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = MemoryCluster(tmp_path)
+    words = words_of(cluster, cluster.plan(), "--yes", "--network-only")
+    begun_by: list[str] = []
+
+    def begin(command: list[str], folder: Path, plan_name: str) -> Path:
+        begun_by.append(plan_name)
+        if len(begun_by) == 1:  # The first has looked, and nothing of it is there to see yet.
+            with pytest.raises(SystemExit) as second:
+                main(words)
+            assert second.value.code == 2
+            assert f"under way: process {os.getpid()}" in capsys.readouterr().err
+        return folder / plan_name
+
+    monkeypatch.setattr("placewire.controller.detached.start", begin)
+    with pytest.raises(SystemExit) as first:
+        main(words)
+    assert first.value.code == 0 and begun_by == ["memory"]
 
 
 def test_a_network_is_applied_in_the_background(tmp_path: Path) -> None:
