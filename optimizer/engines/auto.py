@@ -25,6 +25,7 @@ from placewire.optimizer.engines.single import best_single
 from placewire.optimizer.engines.solution import TIE, Report, Solution
 from placewire.optimizer.engines.structured import structured_starts
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
+from placewire.optimizer.reductions.chain import apply_chain
 from placewire.optimizer.reductions.contract import Reduced, Undo
 from placewire.optimizer.reductions.written_updates import merge_updates
 
@@ -64,8 +65,8 @@ def search(
     those with a layout the best first. bound_seconds: no step of the problem is shorter."""
     cost = Costing(problem).cost
     # Where updates are written out, one operator of each gives better starts, and sooner.
-    merged, unmerge = merge_updates(problem)
-    is_fine = bool(levels) and merged is not problem
+    merged, unmerge = merge_updates(problem) if levels else apply_chain(problem, ())
+    is_fine = merged is not problem
     begun = list(map(cost, starts))
     if is_fine:
         report = _reporting(problem, unmerge, reporter)
@@ -109,8 +110,9 @@ def search(
         clock.stage("solve")
         reporter.next_search()
         moves = None if moves is None or part.moves is None else max(1, moves - part.moves)
-    if not begun:
-        begun = costed_starts(problem)
+    # A merged graph counts memory too high, as a reduced one does.
+    if is_fine and _none_fits(begun):
+        begun += costed_starts(problem)
     left = _part(replace(settings, moves=moves), until, 1.0)
     best = improve(problem, left, reporter.search, begun, until, bound_seconds)
     clock.stage("refine" if "solve" in clock.stages else "solve")
@@ -194,12 +196,19 @@ def improve(
 
 
 def of_merged(problem: Problem, find: Callable[[Problem], list[Found]]) -> list[Found]:
-    """What `find` finds where each update is one operator, as solutions of the problem itself."""
+    """What `find` finds where each update is one operator, as solutions of the problem itself, and
+    where none of these fits the memories, what it finds in the problem, too."""
     merged, unmerge = merge_updates(problem)
     if merged is problem:
         return find(problem)
     cost = Costing(problem).cost
-    return [cost(undone(unmerge, one.solution)) for one in find(merged)]
+    found = [cost(undone(unmerge, one.solution)) for one in find(merged)]
+    return [*found, *find(problem)] if _none_fits(found) else found
+
+
+def _none_fits(found: Sequence[Found]) -> bool:
+    """Whether all exceed a memory."""
+    return all(one.excess > 0.0 for one in found)
 
 
 def costed_starts(problem: Problem) -> list[Found]:
