@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -36,6 +37,9 @@ _PIECES_PART, _PIECES_PART_OF_MANY, _MANY = 0.5, 0.7, 5_000
 # moves of single ones took 8 s for 224,000, and each move 0.2 s; to begin by the step's structure,
 # which takes 28 simulations, took 8 s as well.
 _WHOLE_PIECES_FROM = 40_000
+# What is found in a reduced graph is simulated in the graph as given to be reported. Of more
+# operators, this waits for so many times as long as it took: it takes 0.2 s for 200,000.
+_REPORTS_RARELY_FROM, _REPORT_WAITS = 20_000, 20.0
 
 # Makes a reduced problem with its undo; None where the reduction is not worth a search.
 Level = Callable[[], Reduced | None]
@@ -69,7 +73,7 @@ def search(
     is_fine = merged is not problem
     begun = list(map(cost, starts))
     if is_fine:
-        report = _reporting(problem, unmerge, reporter)
+        report = _reporting(problem, unmerge, reporter, until)
         pieces = _of_pieces(merged, settings, until, begun, lambda one: report(one.solution))
         of_pieces = [cost(undone(unmerge, one.solution)) for one in pieces]
     else:
@@ -95,7 +99,7 @@ def search(
         part = _part(replace(settings, moves=moves), until, share)
         carry = [carried(problem, small, undo, found.solution) for found in begun]
         end = time.monotonic() + part.time_limit_seconds
-        report = _reporting(problem, undo, reporter)
+        report = _reporting(problem, undo, reporter, end)
         # A reduced graph counts memory too high, so that it may have no solution.
         with contextlib.suppress(InfeasibleError):
             begin = [*map(Costing(small).cost, carry), *costed_starts(small)]
@@ -127,13 +131,24 @@ def _share(searches: int, *, is_fine: bool) -> float:
     return 1.0 / float(2.0**searches - 1.0 + of_given)
 
 
-def _reporting(problem: Problem, undo: Undo, reporter: Reporter) -> Callable[[Solution], None]:
-    """What reports a reduced problem's solutions, each with its step in the problem as given."""
+def _reporting(
+    problem: Problem, undo: Undo, reporter: Reporter, until: float
+) -> Callable[[Solution], None]:
+    """What reports a reduced problem's solutions, each with its step in the problem as given; of a
+    large problem some, until time.monotonic() is `until`."""
+    is_large = problem.graph.operator_count > _REPORTS_RARELY_FROM
+    wait_until = -math.inf
 
     def report(solution: Solution) -> None:
+        nonlocal wait_until
+        began = time.monotonic()
+        if is_large and not wait_until <= began < until:
+            return
         found = score(problem, undone(undo, solution), optimise_rates=False)
         if found.excess == 0.0:
             reporter.known(incumbent=found.step_seconds)
+        ended = time.monotonic()
+        wait_until = ended + _REPORT_WAITS * (ended - began)
 
     return report
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from placewire.optimizer.engines.costing import Costing, Found
 from placewire.optimizer.engines.neighbourhood import make_neighbourhood
 from placewire.optimizer.engines.place import place, placed
 from placewire.optimizer.engines.reporting import Clock, Reporter
-from placewire.optimizer.engines.scoring import score
+from placewire.optimizer.engines.scoring import Scored, score
 from placewire.optimizer.engines.solution import Progress, Solution
 from placewire.optimizer.graph.operator_graph import PARAMETER, OperatorGraph
 from placewire.optimizer.problem import Problem, SolveSettings
@@ -139,3 +140,29 @@ def test_where_no_solution_of_merged_updates_fits_the_graph_as_given_is_asked() 
         return [Costing(given).cost(on_one_device(given))]
 
     assert any(one.excess == 0.0 for one in auto.of_merged(problem, find))
+
+
+@pytest.mark.parametrize(("large", "times"), [(True, 3), (False, 6)])
+def test_what_is_found_in_a_reduced_graph_takes_little_time_to_report(
+    monkeypatch: pytest.MonkeyPatch, large: bool, times: int
+) -> None:
+    """A simulation takes one second here, and its report 20 s of rest."""
+    problem, now, simulated = problem_of(captured("mlp", 1, decompose=True)), [0.0], list[float]()
+    count = problem.graph.operator_count
+    scored = score(problem, on_one_device(problem), optimise_rates=False)
+
+    def one_second(*_: Any, **__: Any) -> Scored:
+        simulated.append(now[0])
+        now[0] += 1.0
+        return scored
+
+    merged, unmerge = merge_updates(problem)
+    clock = Clock()
+    monkeypatch.setattr(auto, "_REPORTS_RARELY_FROM", count - 1 if large else count)
+    monkeypatch.setattr(auto, "score", one_second)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    report = auto._reporting(problem, unmerge, Reporter(None, clock), until=60.0)
+    for at in (0.0, 10.0, 22.0, 30.0, 50.0, 70.0):
+        now[0] = at
+        report(on_one_device(merged))
+    assert len(simulated) == times
