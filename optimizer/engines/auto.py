@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from placewire.optimizer.engines.single import best_single
 from placewire.optimizer.engines.solution import TIE, Report, Solution
 from placewire.optimizer.engines.structured import structured_starts
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
+from placewire.optimizer.reductions.chain import apply_chain
 from placewire.optimizer.reductions.contract import Reduced, Undo
 from placewire.optimizer.reductions.written_updates import merge_updates
 
@@ -35,6 +37,9 @@ _PIECES_PART, _PIECES_PART_OF_MANY, _MANY = 0.5, 0.7, 5_000
 # moves of single ones took 8 s for 224,000, and each move 0.2 s; to begin by the step's structure,
 # which takes 28 simulations, took 8 s as well.
 _WHOLE_PIECES_FROM = 40_000
+# What is found in a reduced graph is simulated in the graph as given to be reported. Of more
+# operators, this waits for so many times as long as it took: it takes 0.2 s for 200,000.
+_REPORTS_RARELY_FROM, _REPORT_WAITS = 20_000, 20.0
 
 # Makes a reduced problem with its undo; None where the reduction is not worth a search.
 Level = Callable[[], Reduced | None]
@@ -64,11 +69,11 @@ def search(
     those with a layout the best first. bound_seconds: no step of the problem is shorter."""
     cost = Costing(problem).cost
     # Where updates are written out, one operator of each gives better starts, and sooner.
-    merged, unmerge = merge_updates(problem)
-    is_fine = bool(levels) and merged is not problem
+    merged, unmerge = merge_updates(problem) if levels else apply_chain(problem, ())
+    is_fine = merged is not problem
     begun = list(map(cost, starts))
     if is_fine:
-        report = _reporting(problem, unmerge, reporter)
+        report = _reporting(problem, unmerge, reporter, until)
         pieces = _of_pieces(merged, settings, until, begun, lambda one: report(one.solution))
         of_pieces = [cost(undone(unmerge, one.solution)) for one in pieces]
     else:
@@ -94,7 +99,7 @@ def search(
         part = _part(replace(settings, moves=moves), until, share)
         carry = [carried(problem, small, undo, found.solution) for found in begun]
         end = time.monotonic() + part.time_limit_seconds
-        report = _reporting(problem, undo, reporter)
+        report = _reporting(problem, undo, reporter, end)
         # A reduced graph counts memory too high, so that it may have no solution.
         with contextlib.suppress(InfeasibleError):
             begin = [*map(Costing(small).cost, carry), *costed_starts(small)]
@@ -109,8 +114,9 @@ def search(
         clock.stage("solve")
         reporter.next_search()
         moves = None if moves is None or part.moves is None else max(1, moves - part.moves)
-    if not begun:
-        begun = costed_starts(problem)
+    # A merged graph counts memory too high, as a reduced one does.
+    if is_fine and _none_fits(begun):
+        begun += costed_starts(problem)
     left = _part(replace(settings, moves=moves), until, 1.0)
     best = improve(problem, left, reporter.search, begun, until, bound_seconds)
     clock.stage("refine" if "solve" in clock.stages else "solve")
@@ -125,13 +131,24 @@ def _share(searches: int, *, is_fine: bool) -> float:
     return 1.0 / float(2.0**searches - 1.0 + of_given)
 
 
-def _reporting(problem: Problem, undo: Undo, reporter: Reporter) -> Callable[[Solution], None]:
-    """What reports a reduced problem's solutions, each with its step in the problem as given."""
+def _reporting(
+    problem: Problem, undo: Undo, reporter: Reporter, until: float
+) -> Callable[[Solution], None]:
+    """What reports a reduced problem's solutions, each with its step in the problem as given; of a
+    large problem some, until time.monotonic() is `until`."""
+    is_large = problem.graph.operator_count > _REPORTS_RARELY_FROM
+    wait_until = -math.inf
 
     def report(solution: Solution) -> None:
+        nonlocal wait_until
+        began = time.monotonic()
+        if is_large and not wait_until <= began < until:
+            return
         found = score(problem, undone(undo, solution), optimise_rates=False)
         if found.excess == 0.0:
             reporter.known(incumbent=found.step_seconds)
+        ended = time.monotonic()
+        wait_until = ended + _REPORT_WAITS * (ended - began)
 
     return report
 
@@ -194,12 +211,19 @@ def improve(
 
 
 def of_merged(problem: Problem, find: Callable[[Problem], list[Found]]) -> list[Found]:
-    """What `find` finds where each update is one operator, as solutions of the problem itself."""
+    """What `find` finds where each update is one operator, as solutions of the problem itself, and
+    where none of these fits the memories, what it finds in the problem, too."""
     merged, unmerge = merge_updates(problem)
     if merged is problem:
         return find(problem)
     cost = Costing(problem).cost
-    return [cost(undone(unmerge, one.solution)) for one in find(merged)]
+    found = [cost(undone(unmerge, one.solution)) for one in find(merged)]
+    return [*found, *find(problem)] if _none_fits(found) else found
+
+
+def _none_fits(found: Sequence[Found]) -> bool:
+    """Whether all exceed a memory."""
+    return all(one.excess > 0.0 for one in found)
 
 
 def costed_starts(problem: Problem) -> list[Found]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,14 +11,16 @@ import numpy as np
 import pytest
 
 from placewire.optimizer.engines import auto
-from placewire.optimizer.engines.costing import Found
+from placewire.optimizer.engines.costing import Costing, Found
 from placewire.optimizer.engines.neighbourhood import make_neighbourhood
 from placewire.optimizer.engines.place import place, placed
-from placewire.optimizer.engines.scoring import score
+from placewire.optimizer.engines.reporting import Clock, Reporter
+from placewire.optimizer.engines.scoring import Scored, score
 from placewire.optimizer.engines.solution import Progress, Solution
 from placewire.optimizer.graph.operator_graph import PARAMETER, OperatorGraph
 from placewire.optimizer.problem import Problem, SolveSettings
-from placewire.optimizer.reductions.written_updates import written_updates
+from placewire.optimizer.reductions.written_updates import merge_updates, written_updates
+from placewire.optimizer.simulation.simulate import recorded_priority, simulate
 from tests.optimizer.peers.steps import captured, gpus
 
 # A small model's operators take little more than their launch; so they are worth distributing.
@@ -89,3 +92,77 @@ def test_whole_pieces_keep_an_update_together() -> None:
     homes = [set(of_layout.device[number == k].tolist()) for k in range(number.max() + 1)]
     assert all(len(one) == 1 for one in homes)
     assert found.placement.reduction.startswith("auto: ")
+
+
+def without_room() -> tuple[Problem, Solution]:
+    """A problem that does not fit on one device, and the solution with everything on one."""
+    fine = captured("mlp", 1, decompose=True)
+    wide = problem_of(fine)
+    everything = on_one_device(wide)
+    # No message is sent, and so no rate is needed.
+    alone = simulate(replace(wide, sharing="unshaped"), everything.device, everything.priority)
+    memory = int(0.6 * alone.peak_memory_bytes.max())
+    return replace(wide, cluster=gpus(4, memory=memory)), everything
+
+
+def on_one_device(problem: Problem) -> Solution:
+    first = np.zeros(problem.graph.operator_count, dtype=np.int64)
+    return Solution(first, recorded_priority(problem), None)
+
+
+def test_where_no_given_start_fits_the_search_makes_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem, everything = without_room()
+    assert merge_updates(problem)[0] is not problem
+    begun, improve = list[Found](), auto.improve
+
+    def noted(searched: Problem, settings: Any, progress: Any, starts: Sequence[Found],
+              *others: Any) -> Solution:  # fmt: skip
+        begun.extend(starts)
+        return improve(searched, settings, progress, starts, *others)
+
+    monkeypatch.setattr(auto, "improve", noted)
+    clock = Clock()
+    auto.search(
+        problem, [lambda: None], SolveSettings(moves=1), np.inf, [everything],
+        Reporter(None, clock), clock, 0.0,
+    )  # fmt: skip
+    assert any(one.excess == 0.0 for one in begun)
+
+
+def test_where_no_solution_of_merged_updates_fits_the_graph_as_given_is_asked() -> None:
+    problem, _ = without_room()
+
+    def find(given: Problem) -> list[Found]:
+        if given is problem:
+            return auto.costed_starts(given)
+        return [Costing(given).cost(on_one_device(given))]
+
+    assert any(one.excess == 0.0 for one in auto.of_merged(problem, find))
+
+
+@pytest.mark.parametrize(("large", "times"), [(True, 3), (False, 6)])
+def test_what_is_found_in_a_reduced_graph_takes_little_time_to_report(
+    monkeypatch: pytest.MonkeyPatch, large: bool, times: int
+) -> None:
+    """A simulation takes one second here, and its report 20 s of rest."""
+    problem, now, simulated = problem_of(captured("mlp", 1, decompose=True)), [0.0], list[float]()
+    count = problem.graph.operator_count
+    scored = score(problem, on_one_device(problem), optimise_rates=False)
+
+    def one_second(*_: Any, **__: Any) -> Scored:
+        simulated.append(now[0])
+        now[0] += 1.0
+        return scored
+
+    merged, unmerge = merge_updates(problem)
+    clock = Clock()
+    monkeypatch.setattr(auto, "_REPORTS_RARELY_FROM", count - 1 if large else count)
+    monkeypatch.setattr(auto, "score", one_second)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    report = auto._reporting(problem, unmerge, Reporter(None, clock), until=60.0)
+    for at in (0.0, 10.0, 22.0, 30.0, 50.0, 70.0):
+        now[0] = at
+        report(on_one_device(merged))
+    assert len(simulated) == times
