@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         codes = [_EXIT_CODES[one.severity] for some in found.values() for one in some]
         return max(codes, default=0)
 
-    return in_session(arguments, doctor, runs_job=True, shapes=True)
+    return in_session(arguments, doctor, runs_job=True)
 
 
 async def _findings(plan: Plan, tools: Tools) -> dict[str, Sequence[Finding]]:
