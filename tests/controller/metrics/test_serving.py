@@ -19,7 +19,7 @@ from placewire.controller import lab as labs
 from placewire.controller.cli import main
 from placewire.controller.errors import UsageError
 from placewire.controller.lab.lab import Lab
-from placewire.controller.lab.record import LabRecord
+from placewire.controller.lab.record import LabRecord, ServerRecord
 from placewire.controller.lab.system import inside
 from placewire.controller.metrics.run_state import RunState
 from placewire.controller.metrics.serving import (
@@ -116,8 +116,12 @@ async def test_a_variable_that_another_program_left_is_refused(
 @pytest.fixture
 def plan_of_a_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The plan of a lab that is up, as far as `apply` looks before it enters the lab."""
+    servers = tuple(
+        ServerRecord(name=f"s{k}", namespace=f"pw-small-s{k}", management_address=f"10.9.0.{k}")
+        for k in (1, 2)
+    )
     record = LabRecord(
-        name="small", servers=(), controller_namespace="pw-small",
+        name="small", servers=servers, controller_namespace="pw-small",
         controller_address="10.9.0.254", namespaces=("pw-small",),
     )  # fmt: skip
     monkeypatch.setattr(labs, "find_lab", lambda name: Lab(record))
