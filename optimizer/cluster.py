@@ -102,7 +102,8 @@ class Server(Frozen):
 
 
 class Uplink(Frozen):
-    """What the job may send out of a pod on one rail, and as much again into it."""
+    """A pod's link to the core on one rail. The job may have this rate out of the pod, and the same
+    rate into it."""
 
     rail: Name
     rate_bits_per_second: Rate

@@ -43,7 +43,7 @@ class SysctlRecord(Frozen):
 
 
 class NicRecord(Frozen):
-    """What the line of a NIC carries."""
+    """A NIC of a lab's server, with what its line carries."""
 
     name: str
     bits_per_second: float

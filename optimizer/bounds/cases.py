@@ -11,8 +11,8 @@ devices that a unit can be on says more than what holds in any placement:
 Where a unit fits on no device, no schedule is within T. Else units are tried on each device: on
 those that others are certainly on, and on one of the rest, between which nothing differs. A device
 on which a unit leads to a contradiction is ruled out for good; where it has one left, it is there.
-Of the units that have several, the one whose cases say most is tried within each of them, and so
-on, until all cases are refuted or one has nothing left to try.
+Within each case the next unit is tried: the one, among those with several devices left, whose cases
+say most. This ends when all cases are refuted, or when one has nothing left to try.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from placewire.optimizer.kernels.graphs.places import leave_possible, starts_in_
 
 # No case is more than so many decisions deep.
 _DEEPEST = 100
-# Of the units that may be on several devices, so many whose operators have least time to spare, and
-# so many with most work, are compared before one is decided.
+# So many units whose operators have least time to spare, and so many with most work, are compared
+# before one of them is decided. They are units that may still be on several devices.
 _TIGHT, _HEAVY = 14, 10
 # A case that decides so many more places than another is worth twice as much.
 _WORTH_TWICE = 12.0

@@ -1,4 +1,4 @@
-"""What a tensor takes of devices and NICs where it goes from one device to another.
+"""Counts the time of devices and NICs that a tensor takes on its way from one device to another.
 
 A tensor that leaves its producer's device goes alone, which occupies the device for the time of a
 message after the producer, or in a bundle, which copies it after the producer (`occupation` and

@@ -47,7 +47,7 @@ def usable_rates(allocation: Allocation) -> dict[NicKey, float]:
 
 
 class Uplinks:
-    """What each pod sends to and receives from other pods over its uplinks."""
+    """The uplinks of pods: their rates, and which of them a pair of servers passes."""
 
     def __init__(self, allocation: Allocation) -> None:
         pods = allocation.cluster.pods
@@ -69,7 +69,7 @@ class Uplinks:
         return self.rate.get((crossing[1], rail), 0.0)
 
     def sums(self, rates: Iterable[tuple[PairKey, float]]) -> dict[tuple[Crossing, str], float]:
-        """What pairs with these rates send over each uplink, by crossing and rail."""
+        """Returns the sum of these rates over each uplink, by crossing and rail."""
         total: dict[tuple[Crossing, str], float] = defaultdict(float)
         for (source, destination, rail), rate in rates:
             for crossing in self.passed(source, destination):
