@@ -55,12 +55,6 @@ class _Unit:
 def fsdp_step(parts: StepParts, cluster: Cluster) -> PeerStep:
     """parts: of a step with a micro-batch for each device of the cluster. Raises ValueError where
     a device cannot run its part."""
-    several = any(len(server.devices) > 1 for server in cluster.servers)
-    ways = [_step(parts, cluster, ring=ring) for ring in (False, True)[: 1 + several]]
-    return min(ways, key=lambda step: (not step.fits, step.step_seconds))
-
-
-def _step(parts: StepParts, cluster: Cluster, *, ring: bool) -> PeerStep:
     count = parts.micro_batches
     made = replicas(parts, cluster, held=1.0 / count)
     root, blocks = _units(parts)
@@ -70,14 +64,14 @@ def _step(parts: StepParts, cluster: Cluster, *, ring: bool) -> PeerStep:
         made.then(done[d], sorted(readers))
     if root is not None:
         both = [[*root.forward[d], *root.backward[d]] for d in range(count)]
-        _gather(made, parts, root, "gather", both, {}, ring=ring)
+        _gather(made, parts, root, "gather", both, {})
     forth = sorted(blocks, key=lambda unit: _first(parts, unit.forward[0]))
-    _pass(made, parts, forth, forward=True, ring=ring)
+    _pass(made, parts, forth, forward=True)
     back = sorted(blocks, key=lambda unit: _first(parts, unit.backward[0]))
-    _pass(made, parts, back, forward=False, ring=ring)
+    _pass(made, parts, back, forward=False)
     for unit in [*back, *([] if root is None else [root])]:
         if unit.gradients:
-            _scatter(made, parts, unit, done, ring=ring)
+            _scatter(made, parts, unit, done)
     problem, timeline, held = made.simulated(WITHOUT_SHAPING)
     words = f"{count} shards, {len(blocks)} units"
     return peer_step("fsdp", words, problem, timeline, held)
@@ -119,9 +113,7 @@ def _units(parts: StepParts) -> tuple[_Unit | None, list[_Unit]]:
     return units.get(""), [units[name] for name in sorted(units) if name]
 
 
-def _pass(
-    made: PeerGraph, parts: StepParts, units: Sequence[_Unit], *, forward: bool, ring: bool
-) -> None:
+def _pass(made: PeerGraph, parts: StepParts, units: Sequence[_Unit], *, forward: bool) -> None:
     """Gathers the units in this order, each when the one before the last before it has run."""
     half = "forward" if forward else "backward"
     ids = parts.graph.ids
@@ -135,7 +127,7 @@ def _pass(
                 gates |= {} if ran is None else {d: ids[ran]}
             elif not forward:
                 gates[d] = ids[_last_forward(parts, d)]
-        _gather(made, parts, unit, f"gather for {half}", readers, gates, ring=ring)
+        _gather(made, parts, unit, f"gather for {half}", readers, gates)
 
 
 def _last_before(parts: StepParts, operators: Sequence[int], later: Sequence[int]) -> int | None:
@@ -163,8 +155,6 @@ def _gather(
     what: str,
     readers: Sequence[Sequence[int]],
     gates: Mapping[int, str],
-    *,
-    ring: bool,
 ) -> None:
     """readers: by device, the operators that wait for the whole unit. gates: by device, what must
     have run before it sends its part."""
@@ -182,12 +172,10 @@ def _gather(
             made.call(ids[parts.earliest(readers[d])], moved)
             made.occupy(ids[parts.earliest(readers[d])], float(copied[d]))
         made.hold(d, unit.bytes, sent[d], [whole[d], *waiting])
-    all_gather(made, f"{unit.name} {what}", sent, unit.bytes, whole, ring=ring)
+    all_gather(made, f"{unit.name} {what}", sent, unit.bytes, whole)
 
 
-def _scatter(
-    made: PeerGraph, parts: StepParts, unit: _Unit, done: Mapping[int, str], *, ring: bool
-) -> None:
+def _scatter(made: PeerGraph, parts: StepParts, unit: _Unit, done: Mapping[int, str]) -> None:
     graph, count = parts.graph, len(unit.forward)
     size = sum(gradient.bytes for gradient in unit.gradients)
     moved, sums = 2 * size * (1 - 1 / count), sum_seconds(parts, made.cluster, unit.gradients)
@@ -203,4 +191,4 @@ def _scatter(
         made.occupy(graph.ids[parts.latest(leaves)], float(copied[d]))
         made.hold(d, size, graph.ids[parts.earliest(leaves)], own.values())
         made.hold(d, size // count, own[d])
-    reduce_scatter(made, f"{unit.name} gradient", ready, size, own, ring=ring)
+    reduce_scatter(made, f"{unit.name} gradient", ready, size, own)
