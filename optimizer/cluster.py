@@ -72,11 +72,17 @@ Background = Annotated[float, Field(strict=True, ge=0, le=_MOST_BITS_PER_SECOND)
 class Nic(Frozen):
     """background_bits_per_second: what other traffic wants to transmit on this NIC all the time,
     and as much again to receive; it takes less where it must share. At or above the NIC's rate it
-    is a greedy neighbour."""
+    is a greedy neighbour. window_bytes: how much of messages to one receiver is handed over here at
+    most, for which a more urgent one waits where the most urgent goes first (`chunks.py`); of
+    a pair of NICs the smaller one counts."""
 
     rail: Name
     rate_bits_per_second: Rate
     background_bits_per_second: Background = 0.0
+    # Left out where it is none, so that a cluster has the file and the digest that it always had.
+    window_bytes: Annotated[
+        int, Field(strict=True, ge=0, le=_MOST_BYTES, exclude_if=lambda size: not size)
+    ] = 0
 
 
 class Link(Frozen):
@@ -212,6 +218,11 @@ class Cluster(Frozen):
     def background(self) -> FloatArray:
         """float64[S, R] payload bits per second of other traffic on each NIC, each direction."""
         return self._by_nic("background_bits_per_second")
+
+    @cached_property
+    def window_bytes(self) -> FloatArray:
+        """float64[S, R] for which a more urgent message waits, 0 where there is no NIC."""
+        return self._by_nic("window_bytes")
 
     def _by_nic(self, field: str) -> FloatArray:
         table = np.zeros((len(self.servers), len(self.rails)))

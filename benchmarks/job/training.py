@@ -26,6 +26,7 @@ from benchmarks.table import Table
 from placewire.job.contract.specification import OptimizerSpec
 from placewire.optimizer.check.recompute.facts import Facts
 from placewire.optimizer.check.recompute.times import recompute_times
+from placewire.optimizer.chunks import window_bytes
 from placewire.optimizer.cluster import ASSUMED_MESSAGE_TIME, Cluster, Device, Nic, Server
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.graph.operator_graph import OperatorGraph
@@ -175,8 +176,9 @@ def _type(server: str) -> str:
 
 def two_servers(rate_bits_per_second: float, memory_bytes: int) -> Cluster:
     """rate_bits_per_second: on the wire, of each NIC. memory_bytes: of each device."""
+    rate = rate_bits_per_second * PAYLOAD
     nics = tuple(
-        Nic(rail=rail, rate_bits_per_second=rate_bits_per_second * PAYLOAD) for rail in RAILS
+        Nic(rail=rail, rate_bits_per_second=rate, window_bytes=window_bytes(rate)) for rail in RAILS
     )
     devices = {s: Device(type=_type(s), memory_bytes=memory_bytes) for s in SERVERS}
     servers = tuple(Server(name=s, devices=(devices[s],), nics=nics) for s in SERVERS)

@@ -9,15 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-# Parts begin at multiples of this, so that no element is cut in two and every part is aligned.
-CUT_BYTES = 64
-# A message that overtakes others still waits for what the connection was given before it. A chunk
-# therefore takes this long on a rail that carries nothing else, but is never so small that gloo's
-# work for it (about 0.1 ms in sender and receiver together) shows, nor so large that a fast rail is
-# left no choice of what goes next.
-CHUNK_SECONDS = 0.003
-LEAST_CHUNK_BYTES = 16 * 1024
-MOST_CHUNK_BYTES = 2 * 1024 * 1024
+from placewire.optimizer.chunks import CUT_BYTES, aligned
+
 # A smaller part is not striped over several sockets.
 STRIPE_BYTES = 64 * 1024
 
@@ -38,12 +31,6 @@ class Part:
     @property
     def bytes(self) -> int:
         return self.stop - self.start
-
-
-def chunk_bytes(rate_bits_per_second: float) -> int:
-    """Returns the largest piece that is sent at once on a rail of this payload rate."""
-    exact = rate_bits_per_second / 8 * CHUNK_SECONDS
-    return _aligned(int(min(max(exact, LEAST_CHUNK_BYTES), MOST_CHUNK_BYTES)))
 
 
 def cut(
@@ -88,9 +75,5 @@ def tags_taken(parts: Sequence[Part], first_tag: int, rails: int) -> int:
 
 def _pieces(start: int, stop: int, count: int) -> list[tuple[int, int]]:
     """Returns at most `count` nearly equal pieces; all but the last are multiples of CUT_BYTES."""
-    size = _aligned(ceil((stop - start) / count))
+    size = aligned(ceil((stop - start) / count))
     return [(begin, min(begin + size, stop)) for begin in range(start, stop, size)]
-
-
-def _aligned(size_bytes: int) -> int:
-    return max(CUT_BYTES, -(-size_bytes // CUT_BYTES) * CUT_BYTES)

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from placewire.job.errors import JobError
-from placewire.job.messages.cutting import Part, chunk_bytes, cut, tags_taken
+from placewire.job.messages.cutting import Part, cut, tags_taken
+from placewire.optimizer.chunks import chunk_bytes
 from placewire.optimizer.device_names import server_of
 from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Message, Placement, Sent

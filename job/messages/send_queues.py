@@ -20,16 +20,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from placewire.job.messages.cutting import Part, chunk_bytes
+from placewire.job.messages.cutting import Part
 from placewire.job.messages.rank_messages import RankMessage
+from placewire.optimizer.chunks import WINDOW_CHUNKS, chunk_bytes
 from placewire.optimizer.device_names import server_of
 from placewire.optimizer.network.nics import usable_rates
 from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Placement
 
-# While one chunk is on its way the next lies ready, so that a connection never waits for this
-# process.
-WINDOW_CHUNKS = 2
 # A part that takes longer than its NIC needs, by this factor and these seconds, shows that its
 # receiver is busy otherwise. Two senders to one receiver take twice as long; the seconds allow for
 # processes of a busy machine, which wake up late.

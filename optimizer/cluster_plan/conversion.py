@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from placewire.optimizer.chunks import window_bytes
 from placewire.optimizer.cluster import (
     Cluster,
     Device,
@@ -75,8 +76,10 @@ def _pod(pod: PlanPod, rails: Sequence[str], section: PlanCluster) -> Pod:
 
 
 def _nic(nic: PlanNic) -> Nic:
+    rate = payload_capacity(nic.rate_bits_per_second, nic.mtu_bytes)
     return Nic(
         rail=nic.rail,
-        rate_bits_per_second=payload_capacity(nic.rate_bits_per_second, nic.mtu_bytes),
+        rate_bits_per_second=rate,
+        window_bytes=window_bytes(rate),
         background_bits_per_second=nic.background_bits_per_second * payload_fraction(nic.mtu_bytes),
     )

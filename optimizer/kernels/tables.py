@@ -38,8 +38,9 @@ class Tables(NamedTuple):
     in use. path_setup, path_rate float64[D, D]: the path that joins two
     devices past the NICs, on which messages queue where paths_queue is set. alone_setup, alone_rate
     float64[D, D]: a transfer that meets no other, each pair at its widest rate. cuts_equally: the
-    parts of a large message are equal. message_seconds, message_seconds_per_bit: what a message
-    takes of each of its two devices.
+    parts of a large message are equal. window_bits float64[S, S, R]: what is handed over of a
+    pair's messages at most, for which a more urgent one waits under MOST_URGENT. message_seconds,
+    message_seconds_per_bit: what a message takes of each of its two devices.
     """
 
     seconds: FloatArray
@@ -69,6 +70,7 @@ class Tables(NamedTuple):
     alone_rate: FloatArray
     setup_seconds: float
     cuts_equally: bool
+    window_bits: FloatArray
     message_seconds: float
     message_seconds_per_bit: float
     weight_bytes: FloatArray
@@ -121,6 +123,7 @@ def _made(problem: Problem) -> Tables:
     # Others want something of NICs only: a plan states what the job may have of an uplink.
     wanted, background = np.zeros_like(limits.capacity), with_a_rail(cluster.background).T
     wanted[:, : 2 * len(cluster.servers)] = np.concatenate([background, background], axis=1)
+    windows = with_a_rail(cluster.window_bytes)
     inputs_start, inputs = graph.inputs
     outputs_start, outputs = graph.outputs
 
@@ -147,6 +150,7 @@ def _made(problem: Problem) -> Tables:
         paths_queue=problem.model == "contended",
         alone_setup=floats(alone.setup), alone_rate=floats(alone.rate),
         setup_seconds=float(cluster.setup_latency_seconds), cuts_equally=problem.cuts_equally,
+        window_bits=floats(np.minimum(windows[:, None], windows[None]) * 8.0),
         message_seconds=problem.message_seconds,
         message_seconds_per_bit=problem.message_seconds_per_byte / 8.0,
         weight_bytes=floats(graph.weight_bytes), activation_bytes=floats(graph.activation_bytes),

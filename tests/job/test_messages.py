@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placewire.job.errors import JobError
-from placewire.job.messages.cutting import CUT_BYTES, cut
+from placewire.job.messages.cutting import cut
 from placewire.job.messages.rank_messages import rank_messages
+from placewire.optimizer.chunks import CUT_BYTES
 from placewire.optimizer.graph.operator_graph import (
     OperatorGraph,
     OperatorRow,

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from placewire.job.messages.cutting import CHUNK_SECONDS, Part, chunk_bytes
+from placewire.job.messages.cutting import Part
 from placewire.job.messages.rank_messages import RankMessage
 from placewire.job.messages.send_queues import InOrder, RailQueue, UrgentFirst, Waiting, queues_for
+from placewire.optimizer.chunks import CHUNK_SECONDS, chunk_bytes
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
 from tests.placements import cluster_of, placement_of
 

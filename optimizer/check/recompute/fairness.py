@@ -16,6 +16,8 @@ from placewire.optimizer.check.recompute import network
 from placewire.optimizer.placement import Placement
 
 Key = TypeVar("Key")
+# Events that are less than this apart happen at once; the difference is rounding.
+_INSTANT_SECONDS = 1e-9
 # ("transmit" or "receive", server), or a pod's uplink in one direction.
 Limit = tuple[str, str]
 
@@ -54,10 +56,10 @@ class Shares(ABC):
     def group(self, flow: Flow) -> Hashable:
         return flow.pair[2]
 
-    def join(self, flow: Flow) -> None:
+    def join(self, flow: Flow, now: float) -> None:
         self._under_way[self.group(flow)][flow] = None
 
-    def leave(self, flow: Flow) -> None:
+    def leave(self, flow: Flow, now: float) -> None:
         del self._under_way[self.group(flow)][flow]
 
     def _passed(self, flow: Flow) -> tuple[network.Crossing, ...]:
@@ -124,31 +126,37 @@ class MinimumsWithLending(Shares):
 class MostUrgentFirst(Shares):
     """`job`: on each rail a sender transmits only its most urgent flow, and a receiver divides its
     NIC fairly between senders. A sender that its receiver limits gives the rest of its rate to its
-    next most urgent flow for another receiver, in rounds."""
+    next most urgent flow for another receiver, in rounds. A flow that overtakes another one to the
+    same receiver transmits first what was handed over of that one, at most a window; what has no
+    more left than that is not overtaken, and transmits on behalf of the most urgent one."""
 
     first_come = False
 
     def __init__(self, placement: Placement) -> None:
         super().__init__(placement)
-        # rail -> sender -> receiver -> heap of (send order, tensor, flow); a flow that is over
-        # stays in its heap until it reaches the top.
-        self._waiting: dict[str, dict[str, dict[str, list[tuple[int, int, Flow]]]]] = defaultdict(
-            lambda: defaultdict(lambda: defaultdict(list))
+        self._windows = network.windows(placement)
+        # rail -> sender -> receiver
+        self._lanes: dict[str, dict[str, dict[str, _Lane]]] = defaultdict(
+            lambda: defaultdict(lambda: defaultdict(_Lane))
         )
 
-    def join(self, flow: Flow) -> None:
+    def join(self, flow: Flow, now: float) -> None:
         source, target, rail = flow.pair
-        heapq.heappush(self._waiting[rail][source][target], (flow.send_order, flow.tensor, flow))
+        ends = (self._windows.get((server, rail), 0.0) for server in (source, target))
+        self._lanes[rail][source][target].add(flow, now, min(ends))
 
-    def leave(self, flow: Flow) -> None:
+    def leave(self, flow: Flow, now: float) -> None:
+        source, target, rail = flow.pair
         flow.over = True
+        self._lanes[rail][source][target].next_one(now)
 
     def rates(self, group: Hashable) -> dict[Flow, float]:
         rail = str(group)
         turns: dict[str, list[Flow]] = {}
-        for source, heaps in self._waiting[rail].items():
-            if heaps and (urgent := _most_urgent(heaps)):
-                turns[source] = sorted(urgent, key=lambda flow: (flow.send_order, flow.tensor))
+        for source, lanes in self._lanes[rail].items():
+            busy = [(lane.urgency, lane.flow) for lane in lanes.values() if lane.flow is not None]
+            if busy:
+                turns[source] = [flow for _, flow in sorted(busy, key=lambda one: one[0])]
         left: dict[Limit, float] = {}
         for source, flows in turns.items():
             left["transmit", source] = self._usable.get((source, rail), 0.0)
@@ -171,17 +179,43 @@ class MostUrgentFirst(Shares):
         return found
 
 
-def _most_urgent(heaps: dict[str, list[tuple[int, int, Flow]]]) -> list[Flow]:
-    """The most urgent flow for each receiver; drops the heaps that are empty."""
-    found = []
-    for target, heap in list(heaps.items()):
-        while heap and heap[0][2].over:
-            heapq.heappop(heap)
-        if heap:
-            found.append(heap[0][2])
-        else:
-            del heaps[target]
-    return found
+class _Lane:
+    """The flows from one server to another on one rail, and the one of them that transmits, from
+    `since` on. ahead: what of its bits belongs to flows that it overtook then."""
+
+    def __init__(self) -> None:
+        self.flow: Flow | None = None
+        self._since, self._ahead = 0.0, 0.0
+        # A flow that is over stays here until it is the most urgent one.
+        self._heap: list[tuple[int, int, Flow]] = []
+
+    @property
+    def urgency(self) -> tuple[int, int]:
+        return self._heap[0][:2]
+
+    def add(self, flow: Flow, now: float, window: float) -> None:
+        heapq.heappush(self._heap, (flow.send_order, flow.tensor, flow))
+        sends = self.flow
+        if sends is None:
+            self._transmit(flow, now, 0.0)
+        elif (flow.send_order, flow.tensor) < (sends.send_order, sends.tensor):
+            left, began_now = sends.left_at(now), now - self._since <= _INSTANT_SECONDS
+            if not began_now and window > 0.0 and left <= window:
+                return
+            ahead = self._ahead if began_now else window
+            sends.bits_left, sends.since = max(left - ahead, 0.0), now
+            flow.bits_left += ahead
+            self._transmit(flow, now, ahead)
+
+    def next_one(self, now: float) -> None:
+        """To be called when a flow is over."""
+        while self._heap and self._heap[0][2].over:
+            heapq.heappop(self._heap)
+        if self.flow is None or self.flow.over:
+            self._transmit(self._heap[0][2] if self._heap else None, now, 0.0)
+
+    def _transmit(self, flow: Flow | None, now: float, ahead: float) -> None:
+        self.flow, self._since, self._ahead = flow, now, ahead
 
 
 def progressive_filling(

@@ -70,7 +70,7 @@ class _FluidRun:
                 continue
             flow, version = what
             if version == _SET_UP:
-                self.sharing.join(flow)
+                self.sharing.join(flow, self.now)
                 self._changed[self.sharing.group(flow)] = None
             elif version == flow.version:
                 self._finish_flow(flow)
@@ -142,7 +142,7 @@ class _FluidRun:
         key = (flow.tensor, flow.channel[1])
         if self.facts.on_nics(self.facts.message[key]):
             group = self.sharing.group(flow)
-            self.sharing.leave(flow)
+            self.sharing.leave(flow, self.now)
             del self._transmitting[group][flow]
             self._changed[group] = None
         queue = self._channels.get(flow.channel)

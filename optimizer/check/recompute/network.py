@@ -26,6 +26,11 @@ def nic_rates(allocation: Allocation) -> dict[NicKey, float]:
     return {key: nic.rate_bits_per_second for key, nic in _nics(allocation)}
 
 
+def windows(allocation: Allocation) -> dict[NicKey, float]:
+    """The bits to one receiver that each NIC has handed over at most."""
+    return {key: nic.window_bytes * 8.0 for key, nic in _nics(allocation)}
+
+
 def neighbours(allocation: Allocation) -> dict[NicKey, float]:
     """The rate that other traffic wants of each NIC, in each direction."""
     return {key: nic.background_bits_per_second for key, nic in _nics(allocation)}

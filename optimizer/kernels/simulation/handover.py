@@ -6,15 +6,21 @@ import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
-from placewire.optimizer.kernels.heap import push
+from placewire.optimizer.kernels.heap import pop, push
 from placewire.optimizer.kernels.simulation.rate_filling import (
+    BEGAN_AT,
     EVENT_AT,
     NUMBER,
     RATE,
     REMAINING_BITS,
     SINCE,
     URGENCY,
+    WAITED_FOR_BITS,
 )
+
+# Where a rail gets new rates, a part that would end within this time has ended: what is left of it
+# is rounding, for which it must not wait behind a part that overtakes it now.
+AT_ONCE_SECONDS = 1e-9
 
 
 @compiled
@@ -44,22 +50,40 @@ def serve_most_urgent(
     lane: int,
     rail: int,
     now: float,
+    window_bits: float,
     state: FloatArray,
     head: IntArray,
     base: IntArray,
+    pending: IntArray,
     pending_key: FloatArray,
     pending_item: IntArray,
     message_of: IntArray,
     part_bits: FloatArray,
 ) -> None:
-    """Makes the most urgent pending part the one that the lane sends; part_bits keeps what is left
-    of a part that it overtakes."""
-    rails = part_bits.shape[1]
+    """Makes the most urgent pending part the one that the lane sends, unless that is less urgent.
+
+    window_bits of the part that it overtakes are handed over already: the other waits for them. A
+    part of which no more is left is not overtaken, but becomes as urgent as what waits for it.
+    part_bits keeps what is left of a part beside that.
+    """
+    rails, first, handed_over = part_bits.shape[1], base[lane], 0.0
+    key, item = pending_key[first], pending_item[first]
     if head[lane] >= 0:
+        own_key, own = -state[lane, URGENCY], int(state[lane, NUMBER])
+        if own_key < key or (own_key == key and own < item):
+            return
         left = state[lane, REMAINING_BITS] - state[lane, RATE] * (now - state[lane, SINCE])
-        part_bits[head[lane] // rails, rail] = max(left, 0.0)
-    item = pending_item[base[lane]]
+        handed_over = window_bits
+        if now - state[lane, BEGAN_AT] <= AT_ONCE_SECONDS:
+            handed_over = state[lane, WAITED_FOR_BITS]  # of itself nothing was
+        elif window_bits > 0.0 and left <= window_bits:
+            state[lane, URGENCY], state[lane, NUMBER] = -key, item
+            return
+        part_bits[head[lane] // rails, rail] = max(left - handed_over, 0.0)
+        pending[lane] = push(pending_key, pending_item, first, pending[lane], own_key, own)
+    pending[lane] = pop(pending_key, pending_item, first, pending[lane])
     head[lane] = message_of[item] * rails + rail
-    state[lane, REMAINING_BITS] = part_bits[message_of[item], rail]
-    state[lane, URGENCY], state[lane, NUMBER] = -pending_key[base[lane]], item
+    state[lane, REMAINING_BITS] = part_bits[message_of[item], rail] + handed_over
+    state[lane, BEGAN_AT], state[lane, WAITED_FOR_BITS] = now, handed_over
+    state[lane, URGENCY], state[lane, NUMBER] = -key, item
     state[lane, RATE], state[lane, SINCE], state[lane, EVENT_AT] = 0.0, now, np.inf

@@ -1,7 +1,7 @@
 """How concurrent transfers share one rail, for sharings whose rates change during a transfer.
 
-A lane sends at most one part at a time. state float64[lanes, 6] describes that part; source and
-target int64[lanes] are the servers between which it goes. Groups of pairs limit transfers
+A lane sends at most one part at a time. state float64[lanes, COLUMNS] describes that part; source
+and target int64[lanes] are the servers between which it goes. Groups of pairs limit transfers
 (network/nics.py, RateLimits): groups int64[lanes, K] names those of each lane, first that of the
 transmitting NIC, and capacity float64[R, G] is what each group carries.
 """
@@ -16,9 +16,10 @@ from placewire.optimizer.kernels.tables import LENDING, MAX_MIN
 from placewire.optimizer.network.nics import NEIGHBOUR_FLOWS
 
 # Columns of a lane's state. The part of largest URGENCY is the most urgent; ties go by the smaller
-# NUMBER.
-EVENT_AT, REMAINING_BITS, RATE, SINCE, URGENCY, NUMBER = 0, 1, 2, 3, 4, 5
-COLUMNS = 6
+# NUMBER. It is the one that is sent since BEGAN_AT; WAITED_FOR_BITS of what it had left then were
+# those of parts that it overtook.
+EVENT_AT, REMAINING_BITS, RATE, SINCE, URGENCY, NUMBER, BEGAN_AT, WAITED_FOR_BITS = range(8)
+COLUMNS = 8
 # Rows of the working space of the groups while a rail is filled.
 SPARE, USERS, WANTED = 0, 1, 2
 # A NIC with less than this part of it left has nothing left: that is rounding.

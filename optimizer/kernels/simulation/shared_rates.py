@@ -4,7 +4,8 @@ This module decides which parts are under way; rate_filling.py gives them their 
 and LENDING a lane is a channel (source device, destination device, rail): parts are served first
 come, first served, and each waits p0 when its turn comes. Under MOST_URGENT a lane is a (source
 server, destination server, rail): each part waits p0 from when it is queued, all of them at the
-same time, and then the most urgent one is sent, even before parts that have begun.
+same time, and then the most urgent one is sent, even before parts that have begun, but after what
+was handed over of these (Tables.window_bits).
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.heap import pop, push
 from placewire.optimizer.kernels.simulation.first_come import MessageLog, device_offsets
-from placewire.optimizer.kernels.simulation.handover import arrive, serve_most_urgent
+from placewire.optimizer.kernels.simulation.handover import (
+    AT_ONCE_SECONDS,
+    arrive,
+    serve_most_urgent,
+)
 from placewire.optimizer.kernels.simulation.message_urgency import number_messages
 from placewire.optimizer.kernels.simulation.rate_filling import (
     COLUMNS,
@@ -28,10 +33,6 @@ from placewire.optimizer.kernels.simulation.rate_filling import (
 )
 from placewire.optimizer.kernels.simulation.transfers import cut
 from placewire.optimizer.kernels.tables import MAX_MIN, MOST_URGENT, Tables
-
-# Where a rail gets new rates, a part that would end within this time has ended: what is left of it
-# is rounding, for which it must not wait behind a part that overtakes it now.
-_AT_ONCE_SECONDS = 1e-9
 
 
 @compiled
@@ -254,7 +255,7 @@ def run_shared_rates(
             k = 0
             while dirty[r] and k < count[r]:
                 lane = active[r, k]
-                if state[lane, EVENT_AT] > now + (_AT_ONCE_SECONDS if sending[lane] else 0.0):
+                if state[lane, EVENT_AT] > now + (AT_ONCE_SECONDS if sending[lane] else 0.0):
                     k += 1
                     continue
                 message = head[lane] // rails
@@ -269,11 +270,10 @@ def run_shared_rates(
                 part_finish[message, r] = now
                 if urgent:
                     head[lane] = -1
-                    pending[lane] = pop(pending_key, pending_item, base[lane], pending[lane])
                     if pending[lane] > 0:
                         serve_most_urgent(
-                            lane, r, now, state, head, base, pending_key, pending_item,
-                            message_of, part_bits,
+                            lane, r, now, tables.window_bits[source[lane], target[lane], r], state,
+                            head, base, pending, pending_key, pending_item, message_of, part_bits,
                         )  # fmt: skip
                 else:
                     sending[lane] = False
@@ -316,8 +316,8 @@ def run_shared_rates(
                 count[r] += 1
             if pending_item[base[lane]] == item:
                 serve_most_urgent(
-                    lane, r, now, state, head, base, pending_key, pending_item, message_of,
-                    part_bits,
+                    lane, r, now, tables.window_bits[s, t, r], state, head, base, pending,
+                    pending_key, pending_item, message_of, part_bits,
                 )  # fmt: skip
         for r in range(rails):
             if dirty[r]:

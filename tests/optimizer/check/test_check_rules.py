@@ -257,7 +257,8 @@ def test_a_bound_above_the_quick_one_names_its_proof_which_can_be_run_again():
     problem = Problem(made, cluster(2))
     placement = placement_of(problem, [0, 0, 0, 1, 1])
     assert placement.step_seconds == pytest.approx(6.0)
-    proven = strong_bound(problem, placement.step_seconds, 5.0)
+    # The proof takes some milliseconds; the limit is for a machine that is busy.
+    proven = strong_bound(problem, placement.step_seconds, 60.0)
     assert lower_bound(problem).seconds == pytest.approx(5.0)
     assert proven.seconds == pytest.approx(6.0, rel=1e-4)
 

@@ -33,6 +33,22 @@ def arrivals(problem, device, rates=None):
     return [m.finish_seconds for m in sorted(timeline.messages, key=lambda m: m.tensor)]
 
 
+def with_windows(on, *megabytes):
+    """The cluster whose servers hand over so much at a time."""
+    servers = tuple(
+        server.model_copy(
+            update={
+                "nics": tuple(
+                    nic.model_copy(update={"window_bytes": round(size * MEGA)})
+                    for nic in server.nics
+                )
+            }
+        )
+        for server, size in zip(on.servers, megabytes, strict=True)
+    )
+    return on.model_copy(update={"servers": servers})
+
+
 def table(servers, *rows):
     """float64[S, S, 1]: the rates of rows (source, destination, part of 1 MB/s)."""
     rates = np.zeros((servers, servers, 1))
@@ -47,6 +63,34 @@ class TestJob:
         made, device = sends((0, 0.0, 1, 2 * MEGA, 0.0), (0, 1.0, 1, MEGA, 9.0))
         assert arrivals(Problem(made, cluster(), "job"), device) == pytest.approx([3.0, 2.0])
         assert arrivals(Problem(made, cluster(), "unshaped"), device) == pytest.approx([2.0, 3.0])
+
+    def test_an_urgent_message_waits_for_what_was_handed_over_before_it(self):
+        # Of the 1 MB that is left at 1 s, 0.3 MB lie ready to be sent.
+        made, device = sends((0, 0.0, 1, 2 * MEGA, 0.0), (0, 1.0, 1, MEGA, 9.0))
+        on = with_windows(cluster(), 0.3, 0.5)
+        assert arrivals(Problem(made, on, "job"), device) == pytest.approx([3.0, 2.3])
+        assert arrivals(Problem(made, on, "unshaped"), device) == pytest.approx([2.0, 3.0])
+
+    def test_a_message_of_which_all_is_handed_over_is_not_overtaken(self):
+        made, device = sends((0, 0.0, 1, 2 * MEGA, 0.0), (0, 1.8, 1, MEGA, 9.0))
+        on = with_windows(cluster(), 0.3, 0.3)
+        assert arrivals(Problem(made, on, "job"), device) == pytest.approx([2.0, 3.0])
+
+    def test_what_waits_for_a_message_lends_it_its_urgency(self):
+        # The last 0.2 MB for s2 go before the message for s3, which is more urgent than these, but
+        # less than what waits for them.
+        made, device = sends(
+            (0, 0.0, 3, 2 * MEGA, 0.0), (1, 1.8, 6, MEGA, 5.0), (2, 1.8, 3, MEGA, 9.0)
+        )
+        on = with_windows(cluster(3, devices=3), 0.3, 0.3, 0.3)
+        assert arrivals(Problem(made, on, "job"), device) == pytest.approx([2.0, 4.0, 3.0])
+
+    def test_of_two_that_overtake_at_once_one_waits_for_what_was_handed_over(self):
+        made, device = sends(
+            (0, 0.0, 3, 2 * MEGA, 0.0), (1, 1.0, 3, MEGA, 5.0), (2, 1.0, 3, MEGA, 9.0)
+        )
+        on = with_windows(cluster(devices=3), 0.3, 0.3)
+        assert arrivals(Problem(made, on, "job"), device) == pytest.approx([4.0, 3.3, 2.3])
 
     def test_the_less_urgent_waits_though_it_was_first(self):
         made, device = sends((0, 0.0, 1, 2 * MEGA, 9.0), (0, 1.0, 1, MEGA, 0.0))
