@@ -7,6 +7,7 @@ import fcntl
 import os
 import ssl
 import stat
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -200,3 +201,25 @@ def test_a_key_that_is_not_the_certificate_s_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not the key of") as raised:
         Authority.load(tmp_path / "ca")
     assert "one backup" in raised.value.remedy
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
+def test_a_key_that_others_can_read_or_replace_is_refused(tmp_path: Path, mode: int) -> None:
+    Authority.load(tmp_path / "ca")
+    key = tmp_path / "ca/authority.key"
+    key.chmod(mode)
+    with pytest.raises(UsageError, match=f"has mode {mode:04o}") as raised:
+        Authority.load(tmp_path / "ca")
+    assert raised.value.where == str(key) and f"`chmod 600 {key}`" in raised.value.remedy
+    subprocess.run(["chmod", "600", str(key)], check=True)
+    Authority.load(tmp_path / "ca")
+
+
+def test_a_key_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Authority.load(tmp_path / "ca")
+    key = tmp_path / "ca/authority.key"
+    owner = key.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.raises(UsageError, match=f"another user's \\({owner}\\)") as raised:
+        Authority.load(tmp_path / "ca")
+    assert f"`chown {owner + 1} {key}`" in raised.value.remedy
