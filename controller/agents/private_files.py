@@ -1,4 +1,4 @@
-"""Reads and writes files that nobody but their owner may replace, and mostly only the owner read."""
+"""Reads and writes files that only their owner may replace, and mostly only their owner read."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ def make_own(folder: Path) -> None:
 
 
 def read_private(file: Path) -> bytes:
-    """Raises UsageError where another user owns the file, or its mode lets others read or replace
-    it: they may have it by now. Raises OSError."""
+    """Raises UsageError where somebody else owns the file than this user, root or the folder's
+    owner, who is the operator where root runs a command by sudo; or where its mode lets others
+    read or replace it: they may have it by now. Raises OSError."""
     with file.open("rb") as stream:
-        found = os.fstat(stream.fileno())
-        if found.st_uid != os.geteuid():
+        found, operator = os.fstat(stream.fileno()), file.parent.stat().st_uid
+        if found.st_uid not in (os.geteuid(), 0, operator):
             raise UsageError(
                 f"the private key is another user's ({found.st_uid})",
                 where=str(file),
                 remedy="run as that user; or, if it is yours, "
-                f"`chown {os.geteuid()} {shlex.quote(str(file))}`",
+                f"`chown {operator} {shlex.quote(str(file))}`",
             )
         mode = stat.S_IMODE(found.st_mode)
         if mode & 0o077:
@@ -36,7 +37,7 @@ def read_private(file: Path) -> bytes:
                 f"the private key has mode {mode:04o}, so that others can read or replace it",
                 where=str(file),
                 remedy=f"`chmod 600 {shlex.quote(str(file))}`; where others may have read it, move "
-                f"{file.parent} away, so that a new authority is made, and enrol every server again",
+                f"{file.parent} away, so that a new authority is made, and enrol all servers again",
             )
         return stream.read()
 

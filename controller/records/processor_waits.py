@@ -28,15 +28,15 @@ def about_waits(waits: Mapping[str, float], prediction_error: float | None) -> t
         return ()
     on: dict[str, float] = {}
     for device, part in waits.items():
-        on[server_of(device)] = max(part, on.get(server_of(device), 0.0))
-    on = {server: part for server, part in on.items() if part > _WORTH_TELLING}
+        if part > _WORTH_TELLING:
+            on[server_of(device)] = max(part, on.get(server_of(device), 0.0))
     if not on:
         return ()
     worst = sorted(on, key=lambda server: -on[server])
     least, most = f"{on[worst[-1]]:.0%}", f"{on[worst[0]]:.0%}"
-    part = most if least == most else f"{least} to {most}"
+    waited = most if least == most else f"{least} to {most}"
     return (
         f"the step took {prediction_error:.0%} longer than predicted, and ranks of "
-        f"{few_names(worst)} waited {part} of the time for a processor: more ran there at once "
+        f"{few_names(worst)} waited {waited} of the time for a processor: more ran there at once "
         "than it has processors, other programs or other ranks",
     )

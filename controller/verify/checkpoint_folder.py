@@ -1,5 +1,4 @@
-"""Asks on the plan's servers, before anything changes, whether ranks would refuse its checkpoints.
-"""
+"""Asks on a plan's servers, before anything changes, whether ranks would refuse checkpoints."""
 
 from __future__ import annotations
 

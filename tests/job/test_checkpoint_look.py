@@ -113,7 +113,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path, deeper: s
 
 def test_a_folder_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None:
     slow = (
-        f"import time, placewire.job.contract.checkpoint_look as look; look._SECONDS = 0.1; "
+        "import time, placewire.job.contract.checkpoint_look as look; look._SECONDS = 0.1; "
         "look.problem_in = lambda asked: time.sleep(600); look.main()"
     )
     done = subprocess.run(
