@@ -39,7 +39,7 @@ def _made(own: Path, suffix: str) -> tuple[Path, int]:
         with suppress(OSError):  # Without it nobody can follow the file.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         name = time.strftime("%Y-%m-%dT%H-%M-%S")
-        numbers = ("", *(f"-{number}" for number in range(2, 2 + len(os.listdir(own)))))
+        numbers = ("", *(f"-{number}" for number in range(2, 2 + sum(1 for _ in own.iterdir()))))
         named = (own / f"{name}{number}{suffix}" for number in numbers)
         path = next(one for one in named if not os.path.lexists(one))
         return Path(unnamed).rename(path), descriptor
