@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from placewire.controller.agents.private_files import write_private
+from placewire.controller.agents.private_files import read_private, write_private
 from placewire.controller.agents.revocations import Bearer, Revocations
 from placewire.controller.errors import UsageError
 from placewire.optimizer.cluster_plan.values import server_name
@@ -71,7 +71,7 @@ class Authority:
                     # Another command may have made it while this one waited for the lock.
                     if not certificate_file.exists():
                         _create(certificate_file, key_file)
-            key = serialization.load_pem_private_key(key_file.read_bytes(), password=None)
+            key = serialization.load_pem_private_key(read_private(key_file), password=None)
             certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
             if key.public_key() != certificate.public_key():
                 raise ValueError("authority.key is not the key of authority.crt")

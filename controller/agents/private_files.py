@@ -1,9 +1,13 @@
-"""Writes files that nobody but their owner may replace, and mostly that only the owner may read."""
+"""Reads and writes files that only their owner may replace, and mostly only their owner read."""
 
 from __future__ import annotations
 
 import os
+import shlex
+import stat
 from pathlib import Path
+
+from placewire.controller.errors import UsageError
 
 
 def make_own(folder: Path) -> None:
@@ -12,6 +16,30 @@ def make_own(folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_uid != os.geteuid():
         raise PermissionError(1, "the folder is another user's", str(folder))
+
+
+def read_private(file: Path) -> bytes:
+    """Raises UsageError where somebody else owns the file than this user, root or the folder's
+    owner, who is the operator where root runs a command by sudo; or where its mode lets others
+    read or replace it: they may have it by now. Raises OSError."""
+    with file.open("rb") as stream:
+        found, operator = os.fstat(stream.fileno()), file.parent.stat().st_uid
+        if found.st_uid not in (os.geteuid(), 0, operator):
+            raise UsageError(
+                f"the private key is another user's ({found.st_uid})",
+                where=str(file),
+                remedy="run as that user; or, if it is yours, "
+                f"`chown {operator} {shlex.quote(str(file))}`",
+            )
+        mode = stat.S_IMODE(found.st_mode)
+        if mode & 0o077:
+            raise UsageError(
+                f"the private key has mode {mode:04o}, so that others can read or replace it",
+                where=str(file),
+                remedy=f"`chmod 600 {shlex.quote(str(file))}`; where others may have read it, move "
+                f"{file.parent} away, so that a new authority is made, and enrol all servers again",
+            )
+        return stream.read()
 
 
 def write_private(file: Path, content: bytes, mode: int = 0o600) -> None:

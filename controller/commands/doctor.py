@@ -73,7 +73,7 @@ async def _findings(plan: Plan, tools: Tools) -> dict[str, Sequence[Finding]]:
         rivals = tools.agents.rivals.get(server)
         twice = [] if rivals is None else [diagnosis.copied(server, rivals)]
         found[server] = (*twice, *planned.get(server, ()), *common.get(server, ()), *own)
-    return {_HERE: await _here(tools), **found}
+    return {_HERE: await _here(plan, tools), **found}
 
 
 def _beyond(seconds: float, uncertain: float) -> float:
@@ -81,12 +81,14 @@ def _beyond(seconds: float, uncertain: float) -> float:
     return max(0.0, abs(seconds) - uncertain) * (1 if seconds > 0 else -1)
 
 
-async def _here(tools: Tools) -> Sequence[Finding]:
+async def _here(plan: Plan, tools: Tools) -> Sequence[Finding]:
     from placewire.agent.contract.diagnosis import Finding
+    from placewire.controller.verify.checkpoint_folder import require_usable_checkpoints
 
     found = []
     try:
         await abandonable(tools.launcher.require_ready)
+        await require_usable_checkpoints(plan, tools.launcher)
     except PlacewireError as problem:
         found.append(Finding(
             severity="warning", what=problem.what, where=problem.where or "launch",

@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         from placewire.controller.records.decision_in_force import decision_in_force
         from placewire.controller.story.dropped_servers import dropped_servers
         from placewire.controller.story.left_ranks import left_ranks
-        from placewire.controller.story.open_decision import left_open, way_of
+        from placewire.controller.story.open_decision import about_open, is_over, left_open
 
         observations = await observed(tools.agents, plan)
         found = await read_back(tools.agents, observations)
@@ -59,7 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
                 | {"read_back": server in found and found[server].model_dump(mode="json")}
                 for server, answer in observations.items()
             }
-            open_decision = left and {"decision": left.id, "phase": left.last_phase}
+            open_decision = left and {
+                "decision": left.id, "phase": left.last_phase, "over": is_over(left, leases),
+            }  # fmt: skip
             print_json({
                 "servers": answers, "standing": asdict(stands), "job": asdict(job),
                 "left_open": open_decision, "dropped": dropped,
@@ -70,10 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
             for line in dropped:
                 tools.show.say(line)
             if left is not None:
-                tools.show.say(
-                    f"decision {left.id} was left at {left.last_phase!r} by a controller that is "
-                    f"gone: `controller recover {arguments.plan}` would {way_of(left)} it"
-                )
+                tools.show.say(about_open(left, leases, str(arguments.plan)))
         return AgentUnreachable.exit_code if None in observations.values() else 0
 
     try:

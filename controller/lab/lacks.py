@@ -34,11 +34,17 @@ def refuse_what_a_lab_lacks(plan: Plan, lab: LabRecord) -> None:
 
 
 def _lacks(wanted: PlanServer, made: ServerRecord) -> Iterator[str]:
+    if made.management_address != wanted.management:
+        yield f"{wanted.name} at {made.management_address} (the plan: {wanted.management})"
     lines = {nic.name: nic for nic in made.nics}
     for nic in wanted.nics if lines else ():
         where = f"{wanted.name} {nic.name}"
         if (line := lines.get(nic.name)) is None:
             yield f"no {where}"
+        elif line.rail not in (None, nic.rail):
+            yield f"{where} on rail {line.rail} (the plan: {nic.rail})"
+        elif line.address not in (None, nic.address):
+            yield f"{where} with {line.address} (the plan: {nic.address})"
         elif line.bits_per_second < nic.rate_bits_per_second:
             has = format_bits_per_second(line.bits_per_second)
             yield f"{where} at {has} (the plan: {format_bits_per_second(nic.rate_bits_per_second)})"

@@ -43,11 +43,14 @@ class SysctlRecord(Frozen):
 
 
 class NicRecord(Frozen):
-    """A NIC of a lab's server, with what its line carries."""
+    """A NIC of a lab's server, with what its line carries. rail, address: with its prefix; None
+    where a release made the lab that did not record them."""
 
     name: str
     bits_per_second: float
     mtu_bytes: int
+    rail: str | None = None
+    address: str | None = None
 
 
 class ServerRecord(Frozen):

@@ -83,6 +83,8 @@ def _record_of(shape: LabShape) -> LabRecord:
                         name=nic.name,
                         bits_per_second=nic.bits_per_second,
                         mtu_bytes=nic.mtu_bytes,
+                        rail=nic.rail,
+                        address=nic.address,
                     )
                     for nic in server.nics
                 ),

@@ -41,6 +41,10 @@ class RankProcess(Protocol):
     def kill(self) -> None:
         """Ends the rank and all that it started."""
 
+    def close(self) -> None:
+        """To be called last: nothing of the rank's is read any more, though a process that it left
+        behind may hold the other ends of its pipes."""
+
 
 @dataclass(frozen=True)
 class RunningProgram:

@@ -11,6 +11,8 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 
+from placewire.visible import last_state
+
 # An event of a rank is a few hundred bytes; that of a large cluster's last step a few ten thousand.
 LONGEST_LINE_BYTES = 2**20
 # Stands at the end of a line that was cut, so that none of it passes for a whole one.
@@ -24,9 +26,10 @@ HELD_BYTES = 65_536
 _ROOM_SECONDS = 1.0
 
 
-async def lines_of(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Yields the stream's lines. One that is longer than LONGEST_LINE_BYTES is cut there."""
-    cutter, passed = LineCutter(), 0
+async def lines_of(stream: asyncio.StreamReader, *, redraws: bool = False) -> AsyncIterator[bytes]:
+    """Yields the stream's lines. One that is longer than LONGEST_LINE_BYTES is cut there. redraws:
+    as in LineCutter."""
+    cutter, passed = LineCutter(redraws=redraws), 0
     while data := await stream.read(_READ_BYTES):
         for line in cutter.lines(data):
             yield line
@@ -39,9 +42,14 @@ async def lines_of(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 class LineCutter:
-    """Cuts bytes that come in pieces into lines, each of which keeps its line break."""
+    """Cuts bytes that come in pieces into lines, each of which keeps its line break.
 
-    def __init__(self) -> None:
+    redraws: whether only the last state of a line of progress is kept. Not of a stream that also
+    has a rank's events: behind a `\\r`, what anybody prints would be a line of its own.
+    """
+
+    def __init__(self, *, redraws: bool = False) -> None:
+        self._redraws = redraws
         self._line = bytearray()
         self._cut = False
 
@@ -61,13 +69,19 @@ class LineCutter:
         return line
 
     def _add(self, part: bytes) -> None:
+        joined = bytes(self._line[-1:]) + part
+        if self._redraws and len(state := last_state(joined)) < len(joined):
+            self._line.clear()
+            self._cut, part = False, state
         room = LONGEST_LINE_BYTES - len(self._line)
         self._line += part[:room]
         self._cut = self._cut or len(part) > room
 
 
 def text_of(line: bytes) -> str:
-    """Returns a line for people, without its end, and cut where it is very long."""
+    """Returns a line for people, without its end, and cut where it is very long; of a line of
+    progress its last state."""
+    line = last_state(line)
     text = line[: 4 * _LONGEST_TEXT].decode(errors="replace").rstrip()
     if len(text) <= _LONGEST_TEXT and len(line) <= 4 * _LONGEST_TEXT:
         return text

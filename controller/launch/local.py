@@ -12,7 +12,7 @@ from pathlib import Path
 
 from placewire.controller.errors import JobFailed
 from placewire.controller.launch.lines import lines_of
-from placewire.controller.launch.programs import begin, exited, signal_session
+from placewire.controller.launch.programs import begin, close_pipes, exited, signal_session
 from placewire.job.contract.specification import Hold, ProgramSpec
 from placewire.optimizer.device_names import server_of
 
@@ -75,7 +75,7 @@ class LocalRank:
 
     def errors(self) -> AsyncIterator[bytes]:
         assert self._process.stderr is not None
-        return lines_of(self._process.stderr)
+        return lines_of(self._process.stderr, redraws=True)
 
     def tell(self, hold: Hold) -> None:
         stream = self._process.stdin
@@ -90,3 +90,6 @@ class LocalRank:
 
     def kill(self) -> None:
         signal_session(self._process, signal.SIGKILL)
+
+    def close(self) -> None:
+        close_pipes(self._process)

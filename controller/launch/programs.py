@@ -85,6 +85,12 @@ async def exited(process: asyncio.subprocess.Process) -> int:
     return process.returncode
 
 
+def close_pipes(process: asyncio.subprocess.Process) -> None:
+    """Closes this side of a program's pipes, also of those that are not at an end, because another
+    process holds them. A program that runs is killed."""
+    process._transport.close()  # type: ignore[attr-defined]
+
+
 async def run_to_end(
     argv: Sequence[str],
     *,
@@ -107,13 +113,13 @@ async def run_to_end(
         _, output, tail = await asyncio.gather(
             _feed(process, given),
             whole(process.stdout, where),
-            follow(lines_of(process.stderr), on_line),
+            follow(lines_of(process.stderr, redraws=True), on_line),
         )
         return Ended(await process.wait(), output, tail)
     finally:
         signal_session(process, signal.SIGKILL)
         await exited(process)
-        process._transport.close()  # type: ignore[attr-defined]  # also pipes that are not at an end
+        close_pipes(process)
 
 
 async def whole(stream: asyncio.StreamReader, where: str) -> bytes:

@@ -186,6 +186,8 @@ class _Job:
         for reader in self._readers():
             reader.cancel()
         await asyncio.gather(*self._readers(), return_exceptions=True)
+        for rank in self._ranks:
+            rank.process.close()
         if stay := [rank for rank in self._ranks if not rank.exited_seconds]:
             on_late(about_those_that_stay(stay))
         if failure is not None:

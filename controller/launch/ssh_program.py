@@ -43,7 +43,7 @@ class SshProgram:
         return await whole(self._output.reader, self.server)
 
     def errors(self) -> AsyncIterator[bytes]:
-        return lines_of(self._errors.reader)
+        return lines_of(self._errors.reader, redraws=True)
 
     def tell(self, hold: Hold) -> None:
         """Writes from another thread: a server that takes nothing must not hold up the caller. It
@@ -78,9 +78,13 @@ class SshProgram:
         self._signal("TERM")
 
     def kill(self) -> None:
-        for stream in (self._output, self._errors):  # The caller may read no more of them.
-            stream.drop()
+        self.close()  # The caller may read no more.
         self._signal("KILL")
+
+    def close(self) -> None:
+        """What still comes is dropped. Whoever reads it closes the connection at its end."""
+        for stream in (self._output, self._errors):
+            stream.drop()
 
     def _signal(self, name: str) -> None:
         """Signals from another thread, so that the caller does not wait for the server. Nor does

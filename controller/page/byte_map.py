@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from placewire.controller.page.matrix import Cell, Matrix, matrix, strength_percent
-from placewire.controller.records.report import TrafficRow
+from placewire.controller.records.of_traffic import TrafficRow
 from placewire.optimizer.quantities import format_bytes
 
 # As in docs/how-to/read-a-report.md: beyond that, what was sent is not what was planned.

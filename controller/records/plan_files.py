@@ -6,9 +6,9 @@ Who writes a file holds a lock on it, so that others know when it is complete.
 from __future__ import annotations
 
 import fcntl
-import itertools
 import os
 import stat
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -31,15 +31,22 @@ def new_file(folder: Path, plan_name: str, suffix: str) -> tuple[Path, int]:
 
 
 def _made(own: Path, suffix: str) -> tuple[Path, int]:
-    name = time.strftime("%Y-%m-%dT%H-%M-%S")
-    for number in itertools.count(1):
-        path = own / f"{name}{f'-{number}' if number > 1 else ''}{suffix}"
-        with suppress(FileExistsError):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-            with suppress(OSError):  # Without it nobody can follow the file.
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return path, descriptor
-    raise AssertionError("numbers do not end")
+    """The file has its lock before it has its name: whoever finds it finds it written. Commands of
+    a plan make their files one after another: they hold the lock of changes, or that of --detach.
+    """
+    descriptor, unnamed = tempfile.mkstemp(dir=own, prefix=".", suffix=".new")
+    try:
+        with suppress(OSError):  # Without it nobody can follow the file.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        name = time.strftime("%Y-%m-%dT%H-%M-%S")
+        numbers = ("", *(f"-{number}" for number in range(2, 2 + sum(1 for _ in own.iterdir()))))
+        named = (own / f"{name}{number}{suffix}" for number in numbers)
+        path = next(one for one in named if not os.path.lexists(one))
+        return Path(unnamed).rename(path), descriptor
+    except BaseException:
+        os.close(descriptor)
+        Path(unnamed).unlink(missing_ok=True)
+        raise
 
 
 def files_of(folder: Path, plan_name: str, suffix: str) -> list[Path]:
@@ -56,9 +63,13 @@ def files_of(folder: Path, plan_name: str, suffix: str) -> list[Path]:
 
 
 def is_written(path: Path) -> bool:
-    """Whether somebody writes it. Raises OSError."""
-    with path.open("rb") as file:
-        return not nobody_writes(file.fileno())
+    """Whether somebody writes it; nobody writes what another command has removed. Raises
+    OSError."""
+    try:
+        with path.open("rb") as file:
+            return not nobody_writes(file.fileno())
+    except FileNotFoundError:
+        return False
 
 
 def nobody_writes(descriptor: int) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -22,6 +21,8 @@ from placewire.controller.records.of_steps import (
     typical_step,
     validations,
 )
+from placewire.controller.records.of_traffic import TrafficRow, traffic_rows
+from placewire.controller.records.processor_waits import about_waits, processor_waits
 from placewire.controller.records.program import ProgramRow
 from placewire.controller.records.told_steps import believed
 from placewire.frozen import Frozen
@@ -45,16 +46,6 @@ _LONGEST_FAILURE = 500_000
 NetworkAfter = Literal["restored", "kept", "not restored"]
 # Begins the note of what the network was given back without.
 NOT_AS_BEFORE = "not as it was before: "
-
-
-class TrafficRow(Frozen):
-    """Payload bytes of one step from one device to another on one rail."""
-
-    source: str
-    destination: str
-    rail: str
-    planned_bytes: float
-    sent_bytes: float
 
 
 class CalibratedRow(Frozen):
@@ -125,8 +116,9 @@ class RunReport(Frozen):
     placement and, if there is one, trace. allocation_digest: of the bandwidth in the placement's
     file, which another search may have replaced since; None for a script and in a former release's
     report. A script that places itself has no operators and no prediction; rails says how it used
-    its NICs. nic_use: None in a former release's report, and of a job that was too short. notes:
-    what else is to be known of this report, in sentences. buckets: of a job whose batches have
+    its NICs. nic_use: None in a former release's report, and of a job that was too short.
+    processor_waits: by device, which part of its time the rank waited for a processor. notes: what
+    else is to be known of this report, in sentences. buckets: of a job whose batches have
     several shapes; predicted, bound and measured step are then means over them, of which the
     measured one leaves out each bucket's first step."""
 
@@ -165,6 +157,7 @@ class RunReport(Frozen):
     validations: tuple[ValidationRow, ...] = ()
     traffic: tuple[TrafficRow, ...] = ()
     peak_memory_bytes: Mapping[str, int] = {}
+    processor_waits: Mapping[str, float] = {}
     network: NetworkAfter
     stage_seconds: Mapping[str, float]
     files: Mapping[str, str]
@@ -214,40 +207,6 @@ def _kept(text: str) -> str:
     return whole if len(whole) <= _LONGEST_FAILURE else f"{whole[:_LONGEST_FAILURE]}…"
 
 
-def traffic_rows(
-    placement: Placement,
-    events: Sequence[RankEvent],
-    steps: int,
-    buckets: Sequence[tuple[Placement, float]] = (),
-) -> tuple[TrafficRow, ...]:
-    """Returns a row for every (source, destination, rail) that has planned or sent bytes. buckets:
-    where there are several, the placement of each, and the part of the steps that it had."""
-    devices = frozenset(placement.devices_used)
-    planned: dict[tuple[str, str, str], float] = defaultdict(float)
-    for one, part in buckets or [(placement, 1.0)]:
-        for message in one.messages if part else ():
-            for rail, share in (message.rails or {"": 1.0}).items():
-                planned[message.source, message.destination, rail] += message.bytes * share * part
-    sent: dict[tuple[str, str, str], float] = defaultdict(float)
-    for event in events:
-        if isinstance(event, Finished):
-            source = placement.devices_used[event.rank]
-            for row in event.traffic:
-                if row.destination not in devices:
-                    continue  # The rank's model may say anything.
-                sent[source, row.destination, row.rail] += row.bytes / steps
-    return tuple(
-        TrafficRow(
-            source=s,
-            destination=d,
-            rail=r,
-            planned_bytes=planned[s, d, r],
-            sent_bytes=sent[s, d, r],
-        )
-        for s, d, r in sorted(planned.keys() | sent.keys())
-    )
-
-
 def sharing_rows(considered: Sequence[Placement], chosen: Placement) -> tuple[SharingRow, ...]:
     return tuple(
         SharingRow(
@@ -284,7 +243,7 @@ def of_placed(
     rows = bucket_rows(buckets or {}, shares or {}, events, steps, times)
     mixed = [((buckets or {})[name], part) for name, part in weights(rows).items()]
     of_buckets = {"buckets": rows, **_over_buckets(rows)} if rows else {}
-    return report.model_copy(
+    made = report.model_copy(
         update={
             "engine": placement.engine,
             "operators": len(placement.operators),
@@ -306,12 +265,15 @@ def of_placed(
             "checkpoint": saved[-1] if saved else resumed,
             "traffic": traffic_rows(placement, events, len(steps), mixed) if whole else (),
             "peak_memory_bytes": _peaks(placement.devices_used, events),
+            "processor_waits": processor_waits(placement.devices_used, events),
             "files": {name: str(file) for name, file in files.items()},
             "allocation_digest": allocation_digest(placement),
             "notes": (*report.notes, *notes),
             **of_buckets,
         }
     )
+    waited = about_waits(made.processor_waits, made.prediction_error)
+    return made.model_copy(update={"notes": (*made.notes, *waited)})
 
 
 def _over_buckets(rows: Sequence[BucketRow]) -> dict[str, float | None]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from placewire.controller.records.report import RailRow, RunReport, TrafficRow
+from placewire.controller.records.of_traffic import TrafficRow
+from placewire.controller.records.report import RailRow, RunReport
 from placewire.controller.show.console import table
 from placewire.optimizer.quantities import format_bytes, format_seconds
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from placewire.agent.contract.state import LeaseState
 from placewire.controller.records.journal import Decision, Journal
 from placewire.controller.story.what_is_known import Way
 
@@ -31,3 +32,43 @@ def left_open(journal: Journal, plan_name: str) -> Decision | None:
 
 def way_of(decision: Decision) -> Way:
     return _WAYS.get(decision.last_phase, "undo")
+
+
+def is_over(decision: Decision, leases: Mapping[str, LeaseState]) -> bool:
+    """Whether nothing is left to undo or destroy, which the journal could not take, as on a full
+    disk: each server that may hold something of it answers, and none does. leases: of those that
+    answer."""
+    way = way_of(decision)
+    if way == "destroy":
+        return all(_holds_nothing(leases.get(s), decision) for s in decision.to_destroy)
+    if way == "finish" or decision.was_decided_to_keep:
+        return False  # What was in force before may have to be made anew.
+    return all(
+        _holds_nothing(leases.get(server), decision, generation)
+        for server, generation in decision.generations.items()
+    )
+
+
+def about_open(decision: Decision, leases: Mapping[str, LeaseState], plan_file: str) -> str:
+    """What was left open, and what recovery would do. leases: as in is_over."""
+    recovery = f"`controller recover {plan_file}`"
+    if is_over(decision, leases):
+        return (
+            f"decision {decision.id} is at {decision.last_phase!r} in the journal, and no server "
+            f"holds anything of it any more: {recovery} only records that it is over"
+        )
+    return (
+        f"decision {decision.id} was left at {decision.last_phase!r} by a controller that is gone: "
+        f"{recovery} would {way_of(decision)} it"
+    )
+
+
+def _holds_nothing(
+    lease: LeaseState | None, decision: Decision, generation: int | None = None
+) -> bool:
+    """generation: what it would hold; None: any of the plan's."""
+    if lease is None:
+        return False
+    if lease.is_idle or lease.plan_name != decision.plan_name:
+        return True
+    return generation is not None and lease.generation != generation

@@ -8,11 +8,13 @@ from placewire.controller.compile import deliverable
 from placewire.controller.compile.network import compile_network, larger_frames
 from placewire.controller.decide.decide import PlacementDecision, decide
 from placewire.controller.decide.traffic import TrafficDecision, decide_traffic
-from placewire.controller.errors import AgentRefused, PlanError
+from placewire.controller.errors import AgentRefused, JobFailed, PlanError
 from placewire.controller.plan.job import TorchrunJob
+from placewire.controller.plan.plan import Plan
 from placewire.controller.story.dropped_servers import dropped_servers
 from placewire.controller.story.proposal import Proposal
 from placewire.controller.story.tools import ApplyRequest, Tools
+from placewire.controller.verify.checkpoint_folder import require_usable_checkpoints
 
 
 async def propose(request: ApplyRequest, tools: Tools) -> Proposal:
@@ -21,6 +23,8 @@ async def propose(request: ApplyRequest, tools: Tools) -> Proposal:
     servers = [server.name for server in plan.cluster.servers]
     with tools.stage("agents"):
         await tools.agents.wait_for(servers, timeout_seconds=10)
+    if not request.network_only:
+        await _require_usable_checkpoints(plan, tools)
     with tools.stage("decide"):
         decision = await _decision(request, tools)
         if mistakes := deliverable.rate_mistakes(plan, decision.allocation):
@@ -42,6 +46,13 @@ async def propose(request: ApplyRequest, tools: Tools) -> Proposal:
     for line in await dropped_servers(plan, tools):
         show.say(line)
     return Proposal(decision, desired, previewed)
+
+
+async def _require_usable_checkpoints(plan: Plan, tools: Tools) -> None:
+    try:
+        await require_usable_checkpoints(plan, tools.launcher)
+    except JobFailed as problem:  # A preview is of use where no rank can be started yet.
+        tools.show.say(f"{problem.where}: {problem.what}; ranks look at it when they begin")
 
 
 async def _decision(request: ApplyRequest, tools: Tools) -> PlacementDecision | TrafficDecision:

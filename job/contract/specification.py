@@ -22,6 +22,7 @@ from placewire.job.contract.checkpoint import CheckpointSpec
 # What a rank reports may come from its model: bounded, so that everybody can compute with it.
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
+Share = Annotated[float, Field(ge=0, le=1)]
 # Names as placewire.optimizer.capture.metrics has them.
 MetricName = Annotated[str, Field(min_length=1, max_length=64)]
 # A sentence may quote what others wrote: a name of any length, or of bytes that are no UTF-8.
@@ -291,8 +292,8 @@ class Calibrated(Frozen):
 class StepDone(Frozen):
     """seconds: from the barrier before the step. loss, and metrics by their names: from the rank
     that computes them, where they are finite. bucket: of the step's batch, where the model has
-    buckets. memory_bytes: step_memory_bytes (Finished) as far as is known, told every few
-    seconds."""
+    buckets. memory_bytes, processor_wait: step_memory_bytes and processor_wait (Finished) as far as
+    is known, told every few seconds."""
 
     event: Literal["step"] = "step"
     rank: Count
@@ -302,6 +303,7 @@ class StepDone(Frozen):
     metrics: Annotated[Mapping[MetricName, float], Field(max_length=32)] = {}
     bucket: MetricName | None = None
     memory_bytes: Count | None = None
+    processor_wait: Share | None = None
 
 
 class Validated(Frozen):
@@ -341,7 +343,9 @@ class Finished(Frozen):
     two steps beside parameters, buffers and optimizer state. step_memory_bytes: the most that its
     steps from the second on took beyond that. tensor_memory_bytes: what of that tensors had in use,
     read between operators of one step; the rest is what operators take while they run, and holes in
-    the heap. The last three are GPU memory on a GPU, and None where fewer than two steps ran."""
+    the heap. The last three are GPU memory on a GPU, and None where fewer than two steps ran.
+    processor_wait: which part of the time since the first step the rank waited for a processor;
+    None where that is not known, and of a script."""
 
     event: Literal["finished"] = "finished"
     rank: Count
@@ -350,6 +354,7 @@ class Finished(Frozen):
     step_memory_bytes: Count | None = None
     tensor_memory_bytes: Count | None = None
     program_memory_bytes: Count | None = None
+    processor_wait: Share | None = None
 
 
 class Failed(Frozen):

@@ -24,6 +24,12 @@ from placewire.job.contract.checkpoint import (
     is_whole_name,
     listed_in,
 )
+from placewire.job.contract.checkpoint_look import (
+    CheckpointProblem,
+    nothing_left,
+    with_checkpoints,
+    without_checkpoint,
+)
 from placewire.job.contract.specification import RankSpec, Resumed
 from placewire.job.errors import JobError
 from placewire.job.placed.checkpoint import Checkpoints
@@ -82,30 +88,24 @@ def _choose(spec: RankSpec, checkpoints: Checkpoints) -> Checkpoint | None:
     checkpoints.notes += _left_alone(found, differing, ours=bool(own))
     if not found.checkpoints:
         if resume == "required":
-            raise JobError(
-                f"job.checkpoint.resume is `required`, and {checkpoints.folder} has no checkpoint",
-                "give a folder with a checkpoint, or `auto`",
-            )
+            raise _refused(without_checkpoint(checkpoints.folder))
         return None
     last = own[-1] if own else found.checkpoints[-1]
     if resume == "never":
-        raise JobError(
-            f"job.checkpoint.resume is `never`, and {checkpoints.folder} has checkpoints already, "
-            f"the last after {last.manifest.step} steps",
-            "give an empty folder, or `auto`",
-        )
+        raise _refused(with_checkpoints(checkpoints.folder, last))
     if differences := differing[last.path]:
         raise JobError(
             f"{last.path} is of another job: {'; '.join(differences)}",
             "give job.checkpoint another folder, or make the plan as it was for the checkpoint; "
             "docs/job.md says how plain PyTorch loads it",
         )
-    if last.manifest.step > spec.steps:
-        raise JobError(
-            f"{last.path} is after {last.manifest.step} steps; the plan asks for {spec.steps}",
-            "raise job.steps, or give another folder",
-        )
+    if last.manifest.step >= spec.steps:
+        raise _refused(nothing_left(last, spec.steps))
     return last
+
+
+def _refused(problem: CheckpointProblem) -> JobError:
+    return JobError(problem.what, problem.remedy)
 
 
 def _follow(spec: RankSpec, checkpoints: Checkpoints, store: TCPStore) -> Checkpoint | None:

@@ -31,6 +31,7 @@ from placewire.job.placed.clocked import ClockedStep
 from placewire.job.placed.device import use_device
 from placewire.job.placed.heap_reading import HeapReading
 from placewire.job.placed.initial_state import load_initial_state
+from placewire.job.placed.processor_waits import ProcessorWaits
 from placewire.job.placed.recorder import Recorder
 from placewire.job.placed.replay import payload_for, replay_actions, replay_step
 from placewire.job.placed.resume import Beginning, begin
@@ -54,8 +55,8 @@ from placewire.optimizer.placement import Placement, load_placement
 Emit = Callable[[RankEvent], None]
 Scalars = Mapping[str, torch.Tensor]
 
-# Reading the memory takes 0.04 ms, which each step of a small model would feel.
-_TELL_MEMORY_SECONDS = 5.0
+# Reading memory and waits takes 0.1 ms, which each step of a small model would feel.
+_TELL_USE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -272,7 +273,7 @@ def _run_steps(
 ) -> None:
     checkpoints, validation = program.checkpoints, program.validation
     meter, reading = MemoryMeter(program.device_type), None
-    memory_told = -math.inf
+    waits, use_told = ProcessorWaits(), -math.inf
     with torch.no_grad():
         for step in range(beginning.step, spec.steps):
             data = program.load(step)
@@ -290,9 +291,9 @@ def _run_steps(
             seconds = finish - start
             program.recorder.end(finish)
             loss, metrics = _numbers(reported)
-            memory = None
-            if finish - memory_told >= _TELL_MEMORY_SECONDS:
-                memory, memory_told = meter.step_bytes, finish
+            memory = waited = None
+            if finish - use_told >= _TELL_USE_SECONDS:
+                memory, waited, use_told = meter.step_bytes, waits.share, finish
             emit(
                 StepDone(
                     rank=spec.rank,
@@ -302,6 +303,7 @@ def _run_steps(
                     metrics=metrics,
                     bucket=program.bucket(),
                     memory_bytes=memory,
+                    processor_wait=waited,
                 )
             )
             del data, reported
@@ -309,6 +311,7 @@ def _run_steps(
                 if program.heap_reading is not None and meter.heap_in_use is not None:
                     reading = program.heap_reading(meter.heap_in_use)
                 meter.after_first_step(program.held_bytes())
+                waits.after_first_step()
             if checkpoints is not None and checkpoints.is_due(step + 1, spec.steps):
                 saved = checkpoints.save(step + 1)
                 if saved is not None:
@@ -316,6 +319,7 @@ def _run_steps(
                 _emit_notes(spec, checkpoints, emit)
             if validation is not None and validation.is_due(step + 1):
                 validation.run(step + 1, emit)
+    waited = waits.share
     if checkpoints is not None:
         checkpoints.close()
     transport.close()
@@ -335,5 +339,6 @@ def _run_steps(
             step_memory_bytes=meter.step_bytes,
             tensor_memory_bytes=meter.tensor_bytes,
             program_memory_bytes=meter.program_bytes,
+            processor_wait=waited,
         )
     )

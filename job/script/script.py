@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import IO
 
@@ -44,6 +44,7 @@ from placewire.job.script.environment import (
 )
 from placewire.job.script.stalled_rails import StalledRails
 from placewire.job.supervision.events import Events
+from placewire.visible import last_state
 
 TELL_SECONDS = 10.0
 _POLL_SECONDS = 0.1
@@ -182,8 +183,8 @@ def _relayed(process: subprocess.Popen[bytes], rank: int, events: Events) -> lis
             os.write(2, line)
 
     def relay(stream: IO[bytes], say: Callable[[bytes], None]) -> None:
-        while line := stream.readline(_LONGEST_LINE_BYTES):
-            say(mark + (line if line.endswith(b"\n") else line + b"\n"))
+        for line in _lines(stream):
+            say(mark + line + b"\n")
 
     assert process.stdout is not None and process.stderr is not None
     made = [
@@ -193,6 +194,19 @@ def _relayed(process: subprocess.Popen[bytes], rank: int, events: Events) -> lis
     for thread in made:
         thread.start()
     return made
+
+
+def _lines(stream: IO[bytes]) -> Iterator[bytes]:
+    """Yields the lines that a process prints, without their ends; of a line of progress its last
+    state, so that nothing in it stands at the begin of a line without a mark."""
+    line = b""
+    while part := stream.readline(_LONGEST_LINE_BYTES):
+        line = last_state(line + part)
+        if line.endswith(b"\n") or len(line) >= _LONGEST_LINE_BYTES:
+            yield line.rstrip(b"\r\n")
+            line = b""
+    if line:
+        yield line.rstrip(b"\r\n")
 
 
 def _watch(

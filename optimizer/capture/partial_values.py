@@ -10,7 +10,7 @@ import torch
 from placewire.optimizer.capture.capture_options import CaptureOptions
 from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.deferred import NotRepeatableError, Recording, is_fake, recorded
-from placewire.optimizer.capture.errors import CaptureError, one_line
+from placewire.optimizer.capture.errors import CaptureError, one_line, user_location
 from placewire.optimizer.capture.step import built_step, captured_step, captured_with_buckets
 from placewire.optimizer.collector import collector_paused
 
@@ -40,10 +40,20 @@ def capture_part(options: CaptureOptions, *, wanted: Collection[str], others: bo
         if any(is_fake(tensor) for batch in given for tensor in batch):
             raise NotRepeatableError("batches are made of tensors that the function made")
         return CapturedPart(_with_values(captured, recording, set(wanted), others))
-    except (NotRepeatableError, CaptureError) as error:
+    except NotRepeatableError as error:
+        why = str(error)
+    except CaptureError as error:
         # An error of the model itself is raised again by the capture of the whole model.
-        why = one_line(error)
-    return CapturedPart(captured_step(options), f"the whole model was built first: {why}")
+        why = _not_without_values(error)
+    note = f"the whole model was built first, which takes memory for all of it, because {why}"
+    return CapturedPart(captured_step(options), note)
+
+
+def _not_without_values(error: CaptureError) -> str:
+    cause = error.__cause__ or error
+    place = user_location(cause)
+    where = f"at {place}" if place else f"({one_line(cause)})"
+    return f"it cannot be built of tensors without values {where}"
 
 
 def _with_values(

@@ -32,6 +32,14 @@ def visible_lines(text: str, *, indent: str = "") -> str:
     return _LINE.sub(f"\n{indent}", kept)
 
 
+def last_state(line: bytes) -> bytes:
+    """What stands on a terminal's line in the end. A program that shows its progress goes back to
+    the line's begin (`\\r`) and writes it anew, perhaps ten times a second. What ends the line
+    stays as it is: a `\\r` may be followed by more of the line, or by its end."""
+    text = line.rstrip(b"\r\n")
+    return text.rpartition(b"\r")[2] + line[len(text) :]
+
+
 def json_document(document: Mapping[str, object], *, indent: int | None = None) -> str:
     """Returns what a command prints with --json. A document that has a version keeps it."""
     return visible_json(json.dumps({"version": JSON_VERSION, **document}, indent=indent))

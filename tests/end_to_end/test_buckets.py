@@ -82,6 +82,7 @@ def test_a_trace_of_several_shapes_is_refused_before_anything_changes(
     cluster: TestCluster, untouched: None
 ) -> None:
     asked = document(cluster, "5MiB")
+    del asked["job"]["checkpoint"]  # That job has come to its end.
     asked["job"]["trace"] = {"folder": str(cluster.folder / "traces"), "steps": 1}
     done = cluster.run("apply", str(cluster.plan(asked, "traced")), "--yes")
     assert done.code == 3, done.told

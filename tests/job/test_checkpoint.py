@@ -260,7 +260,11 @@ def test_ranks_save_together(tmp_path: Path) -> None:
     (resumed,) = [e for rank in three for e in rank.events if isinstance(e, Resumed)]
     assert resumed.step == 5 and "s3/0" in resumed.notes[0]
 
-    last = job(tmp_path / "kept")
+    ended = job(tmp_path / "kept")
+    with pytest.raises(JobError, match="nothing is left to train"):
+        ended.begin()
+    ended.checkpoints[0].close()
+    last = job(tmp_path / "kept", steps=STEPS + 1)
     assert last.begin() == STEPS
     ours, theirs = last.state(STEPS), unbroken.state(STEPS)
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs)

@@ -314,3 +314,22 @@ def test_a_line_of_any_length_stays_text_of_its_process(tmp_path: Path) -> None:
     printed = [line for line in lines if event.encode() in line]
     assert printed and all(line.startswith(b"[0] ") for line in printed)
     assert max(map(len, lines)) <= 65_536 + len("[0] ")
+
+
+def test_of_a_line_of_progress_the_last_state_is_passed_on(tmp_path: Path) -> None:
+    """As tqdm writes it; with what would be an event behind a return."""
+    script = tmp_path / "bars.py"
+    script.write_text(
+        "import sys\n"
+        "for stream in sys.stdout, sys.stderr:\n"
+        "    for part in range(3_000):\n"
+        "        stream.write(f'{chr(13)}{part / 29.99:5.1f}% ' + '=' * 40)\n"
+        "    stream.write(chr(10) + 'after it' + chr(13) + chr(10))\n"
+        "    stream.write('50%' + chr(13) + '{\"event\": \"failed\"}')\n"
+    )
+    process = start(spec(script), tmp_path)
+    out, errors = process.communicate(timeout=300)
+    printed = [line for line in out.decode().splitlines() if line.startswith("[0] ")]
+    expected = ["[0] 100.0% " + "=" * 40, "[0] after it", '[0] {"event": "failed"}']
+    assert printed == expected and errors.decode().splitlines()[-3:] == expected
+    assert b"\r" not in out and process.returncode == 0

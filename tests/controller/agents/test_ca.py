@@ -7,6 +7,7 @@ import fcntl
 import os
 import ssl
 import stat
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -200,3 +201,27 @@ def test_a_key_that_is_not_the_certificate_s_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not the key of") as raised:
         Authority.load(tmp_path / "ca")
     assert "one backup" in raised.value.remedy
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
+def test_a_key_that_others_can_read_or_replace_is_refused(tmp_path: Path, mode: int) -> None:
+    Authority.load(tmp_path / "ca")
+    key = tmp_path / "ca/authority.key"
+    key.chmod(mode)
+    with pytest.raises(UsageError, match=f"has mode {mode:04o}") as raised:
+        Authority.load(tmp_path / "ca")
+    assert raised.value.where == str(key) and f"`chmod 600 {key}`" in raised.value.remedy
+    subprocess.run(["chmod", "600", str(key)], check=True)
+    Authority.load(tmp_path / "ca")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
+def test_a_key_of_another_user_is_refused(tmp_path: Path) -> None:
+    Authority.load(tmp_path / "ca")
+    key = tmp_path / "ca/authority.key"
+    os.chown(key, 65534, -1)
+    with pytest.raises(UsageError, match="another user's \\(65534\\)") as raised:
+        Authority.load(tmp_path / "ca")
+    assert f"`chown 0 {key}`" in raised.value.remedy
+    os.chown(key.parent, 65534, -1)
+    Authority.load(tmp_path / "ca")  # Its folder's owner is the operator, as with sudo.

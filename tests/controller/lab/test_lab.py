@@ -87,6 +87,33 @@ def test_a_plan_is_refused_where_its_lab_was_made_from_a_smaller_one() -> None:
     assert f"controller lab down {NAME}" in str(raised.value.remedy)
 
 
+def test_a_plan_is_refused_where_its_lab_has_other_rails_or_addresses() -> None:
+    made = up._record_of(shape_of(plan(document(2, rails=2))))
+    full = document(2, rails=2)
+    first, second = full["cluster"]["servers"]
+    first["nics"][0]["address"] = "10.7.0.11/24"
+    for server in (first, second):
+        server["nics"][1]["rail"] = "c"
+    second["management"] = "10.9.0.12"
+    with pytest.raises(PlacewireError) as raised:
+        refuse_what_a_lab_lacks(plan(full), made)
+    assert raised.value.what.endswith(
+        "it has s1 nic0 with 10.7.0.1/24 (the plan: 10.7.0.11/24), s1 nic1 on rail b (the plan: c),"
+        " s2 at 10.9.0.2 (the plan: 10.9.0.12), s2 nic1 on rail b (the plan: c)"
+    )
+
+
+def test_a_lab_of_a_release_that_recorded_neither_rail_nor_address_is_used() -> None:
+    made = up._record_of(shape_of(plan(document(2))))
+    former = made.model_dump(mode="json")
+    for server in former["servers"]:
+        for nic in server["nics"]:
+            del nic["rail"], nic["address"]
+    full = document(2)
+    full["cluster"]["servers"][0]["nics"][0]["address"] = "10.7.0.11/24"
+    refuse_what_a_lab_lacks(plan(full), type(made).model_validate(former))
+
+
 def test_names_that_clash_with_the_lab_s_own_are_refused() -> None:
     full = document()
     full["cluster"]["servers"][0]["name"] = "rail-a"

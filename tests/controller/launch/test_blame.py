@@ -57,6 +57,8 @@ class InMemory:
 
     def kill(self) -> None: ...
 
+    def close(self) -> None: ...
+
     def _event(self, **event: object) -> bytes:
         return json.dumps({"rank": self.rank, **event}).encode()
 

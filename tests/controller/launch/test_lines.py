@@ -98,6 +98,32 @@ def test_where_a_line_is_torn_apart_does_not_matter() -> None:
         assert found == [b"a\n", b"\n", b"bc\r\xff\n", b"d"]
 
 
+def test_of_a_line_of_progress_the_last_state_is_kept_however_it_is_torn_apart() -> None:
+    data = b"0%\r 50%\r\r100%\r\nnext\r\n\rlast\rone"
+    for cut in range(len(data) + 1):
+        cutter = LineCutter(redraws=True)
+        found = [*cutter.lines(data[:cut]), *cutter.lines(data[cut:]), cutter.rest()]
+        assert [text_of(line) for line in found] == ["100%", "next", "one"], cut
+        assert len(found[0]) <= len(b" 50%\r\n")
+
+
+def test_a_line_of_progress_of_any_length_has_its_last_state() -> None:
+    cutter = LineCutter(redraws=True)
+    state = b"\r" + b"=" * 1000
+    assert [*cutter.lines(state * (2 * LONGEST_LINE_BYTES // 1000))] == []
+    (line,) = cutter.lines(b"\rdone\n")
+    assert line == b"done\n"
+    assert text_of(state * 100 + b"\rdone\n") == "done"
+
+
+def test_a_progress_bar_makes_no_event_of_what_stands_behind_it() -> None:
+    """Events come by standard output, whose lines stay whole."""
+    cutter = LineCutter()
+    assert [*cutter.lines(b'[0] 50%\r{"event":"finished"}\n')] == [
+        b'[0] 50%\r{"event":"finished"}\n'
+    ]
+
+
 def test_people_see_the_beginning_of_a_long_line() -> None:
     assert text_of(b"short \n") == "short" and text_of(b"\xff\n") == "\ufffd"
     assert len(text_of(b"x" * LONGEST_LINE_BYTES + b"\n")) < 20_000

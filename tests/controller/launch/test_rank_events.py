@@ -66,6 +66,8 @@ class Printed:
 
     def kill(self) -> None: ...
 
+    def close(self) -> None: ...
+
 
 async def heard(*told: Any) -> tuple[list[RankEvent], list[str]]:
     """(the events, the text) of a rank 0 on rail `a` that prints these and then finishes."""

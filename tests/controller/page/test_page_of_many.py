@@ -11,7 +11,8 @@ import pytest
 
 from placewire.controller.page.page import report_page
 from placewire.controller.records.nic_use import NicUse, NicUseRow
-from placewire.controller.records.report import RunReport, TrafficRow
+from placewire.controller.records.of_traffic import TrafficRow
+from placewire.controller.records.report import RunReport
 from tests.chromium import ShownPage, chromium
 from tests.controller.page.elements import Elements
 from tests.controller.page.reports import link, placed

@@ -9,7 +9,7 @@ from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.agent.contract.messages import Previewed
 from placewire.agent.contract.state import Change, LeaseState
 from placewire.controller.few_names import counts_in_words, few_names
-from placewire.controller.records.report import TrafficRow
+from placewire.controller.records.of_traffic import TrafficRow
 from placewire.controller.show.placements import placement_table, where_data_is
 from placewire.controller.show.story import Show
 from tests.controller.page.reports import a_report

@@ -15,7 +15,8 @@ from placewire.controller.records.of_steps import (
     steps_done,
     typical_step,
 )
-from placewire.controller.records.report import RunReport, of_placed, traffic_rows
+from placewire.controller.records.of_traffic import traffic_rows
+from placewire.controller.records.report import RunReport, of_placed
 from placewire.controller.records.told_steps import believed
 from placewire.controller.verify.bandwidth_check import judge, require_delivered
 from placewire.job.contract.specification import Finished, RankEvent, StepDone, Traffic

@@ -9,7 +9,8 @@ from dataclasses import fields
 import pytest
 
 from placewire.agent.contract.measurement import LinkMeasurement
-from placewire.controller.records.report import RailRow, RunReport, SharingRow, TrafficRow
+from placewire.controller.records.of_traffic import TrafficRow
+from placewire.controller.records.report import RailRow, RunReport, SharingRow
 from placewire.optimizer.cluster import Cluster, Device, Link, Nic, Pod, Server, Uplink
 from placewire.optimizer.graph.graph_file import graph_from_json, graph_to_json
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow
