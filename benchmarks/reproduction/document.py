@@ -20,7 +20,7 @@ from benchmarks.reproduction.entry import (
 from benchmarks.reproduction.findings import Finding, Run, Runs, by_model
 from benchmarks.reproduction.running import preset_of
 from benchmarks.reproduction.verdicts import KINDS, ByModel, Verdict, verdict_of
-from placewire.optimizer.published.comparison.presets.preset import Preset
+from placewire.optimizer.published.comparison.presets.preset import Preset, Reduced, Solved
 from placewire.optimizer.published.comparison.reasons import Reasons
 from placewire.optimizer.published.comparison.reproducing import NO_FIGURE
 
@@ -48,7 +48,8 @@ A verdict is computed from the numbers, over models and settings (the cases):
 
 `>= 10 s` and `<= 5 ms` are of searches that their time limit ended. Steps of programs are their own
 (`own`), those of other methods are simulated. A step of `auto` counts against a rival only if that
-ended by itself.
+ended by itself. Times that were measured beside other programs are upper limits: a claim about
+them is decided only if quiet could not change it, and is `not run undisturbed` otherwise.
 """
 
 
@@ -68,7 +69,7 @@ class _Page:
         self.preset = preset_of(entry)
         self.runs = [run for run in runs.values() if run.source == entry.name]
         models = () if self.preset is None else tuple(self.preset.models)
-        found = by_model(runs, entry.name, models)
+        found = by_model(runs, entry.name, models, _times(self.preset))
         # Without a run there is one case that waits for it, if no model is known.
         self.found: ByModel = found or {"-": {}}
         self.verdicts = [(claim, verdict_of(claim, self.found)) for claim in entry.claims]
@@ -162,20 +163,33 @@ class _Page:
             for where, models in _together(self.runs)
         ]
         lines = [*_wrapped(" ".join(told)), ""] if told else []
-        return ["It is made by", "", *_as_code(command_of(self.entry)), "", *lines]
+        return ["It is made by", "", *_as_code(command_of(self.entry, self.runs)), "", *lines]
 
 
-def command_of(entry: Entry) -> str:
-    """A command that gives the figures of ours."""
+def _times(preset: Preset | None) -> set[str]:
+    """The figures that are times of a search or of a reduction."""
+    return {
+        one.what
+        for one in (preset.figures if preset else ())
+        if (isinstance(one.asked, Solved) and one.asked.figure in ("search", "solver"))
+        or (isinstance(one.asked, Reduced) and one.asked.figure == "seconds")
+    }
+
+
+def command_of(entry: Entry, runs: Sequence[Run] = ()) -> str:
+    """A command that gives the figures of ours; with a limit that all runs had."""
     source = entry.source
+    limits = {run.limit_seconds for run in runs}
+    limit = next(iter(limits)) if len(limits) == 1 else None
+    limited = "" if limit is None else f" --time-limit {limit:g}"
     if isinstance(source, FromPreset):
-        return f"optimizer compare --preset {source.name} --out compared"
+        return f"optimizer compare --preset {source.name}{limited} --out compared"
     if isinstance(source, FromTests):
         return f"pytest {' '.join(source.files)} -k '{source.chosen}'"
     if isinstance(source, FromReport):
         return source.command
     assert isinstance(source, FromOwn)
-    return f"python -m benchmarks.reproduction --only {entry.name}"
+    return f"python -m benchmarks.reproduction --only {entry.name}{limited}"
 
 
 def _together(runs: Sequence[Run]) -> Iterable[tuple[str, list[str]]]:
@@ -183,7 +197,8 @@ def _together(runs: Sequence[Run]) -> Iterable[tuple[str, list[str]]]:
     found: dict[str, list[str]] = {}
     for run in runs:
         limit = "" if run.limit_seconds is None else f", at most {run.limit_seconds:g} s a solve"
-        where = f"at commit {run.commit} on {run.date}, {run.machine}{limit}"
+        beside = ", beside other programs" if run.disturbed else ""
+        where = f"at commit {run.commit} on {run.date}, {run.machine}{limit}{beside}"
         found.setdefault(where, []).append(run.model)
     return found.items()
 
@@ -208,7 +223,7 @@ def _summary(pages: Sequence[_Page]) -> list[str]:
 
 
 def _uncounted(illustrations: Illustrations) -> list[str]:
-    told = "; ".join(f"{paper}'s {places} ({what})" for paper, places, what in illustrations)
+    told = "; ".join(f"{paper}, {places} ({what})" for paper, places, what in illustrations)
     return [*_wrapped(f"These claim no result: {told}."), ""]
 
 

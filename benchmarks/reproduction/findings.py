@@ -7,7 +7,7 @@ without another run.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from math import inf
 from pathlib import Path
 
@@ -19,7 +19,8 @@ FILE = Path(__file__).with_name("found.json")
 
 class Finding(Frozen):
     """A figure; text: as it is shown. known: (at least, at most) of each of its numbers, None where
-    nothing is known. model: a row of the paper's table, or of ours."""
+    nothing is known. model: a row of the paper's table, or of ours. disturbed: it is a time, and
+    other programs ran meanwhile, so that it is no more than an upper limit."""
 
     model: str
     what: str
@@ -28,6 +29,7 @@ class Finding(Frozen):
     why: str = ""
     ended: Ended = "itself"
     known: tuple[tuple[float | None, float | None], ...] = ()
+    disturbed: bool = False
 
     @classmethod
     def of(cls, figure: Beside) -> Finding:
@@ -45,6 +47,8 @@ class Finding(Frozen):
         if place >= len(self.known):
             return Between(-inf, inf)
         low, high = self.known[place]
+        if self.disturbed:
+            return Between(-inf, inf if self.ended == "clock" or high is None else high)
         return Between(-inf if low is None else low, inf if high is None else high)
 
 
@@ -59,12 +63,13 @@ def _finite(number: float) -> float | None:
 class Run(Frozen):
     """One model of a preset, or all of another source, which then has model "". key: a digest of
     what decides the figures. limit_seconds: the longest solve that was allowed; None: as the preset
-    has it."""
+    has it. disturbed: other programs ran meanwhile."""
 
     source: str
     model: str = ""
     key: str
     limit_seconds: float | None = None
+    disturbed: bool = False
     commit: str
     machine: str
     date: str
@@ -95,11 +100,16 @@ def _lines(run: Run) -> str:
     return head[:-1] + ', "findings": [\n' + ",\n".join(map(json.dumps, rows)) + "]}"
 
 
-def by_model(runs: Runs, source: str, models: Iterable[str]) -> dict[str, dict[str, Finding]]:
-    """The findings of a source by model and figure; a model that was not run has none."""
+def by_model(
+    runs: Runs, source: str, models: Iterable[str], times: Container[str]
+) -> dict[str, dict[str, Finding]]:
+    """The findings of a source by model and figure; a model that was not run has none. times: the
+    figures that are times."""
     found: dict[str, dict[str, Finding]] = {model: {} for model in models}
     for run in runs.values():
         if run.source == source:
             for one in run.findings:
-                found.setdefault(one.model, {})[one.what] = one
+                disturbed = run.disturbed and one.what in times
+                known = one.model_copy(update={"disturbed": disturbed})
+                found.setdefault(one.model, {})[one.what] = known
     return found

@@ -55,5 +55,5 @@ ENTRIES = (
 )  # fmt: skip
 ILLUSTRATIONS: Illustrations = (
     (PAPER, "figure 1", "an overview"),
-    (PAPER, "table 4", "the parameters, which engine `hsdag` has (its settings.py)"),
+    (PAPER, "table 4", "the parameters, which engine `hsdag` has"),
 )

@@ -153,7 +153,8 @@ ENTRIES = (
 ILLUSTRATIONS: Illustrations = (
     (PAPER, "figures 1 and 2", "a taxonomy and an overview"),
     (PAPER, "figure 8", "links turned into nodes"),
-    (PAPER, "figures 5 to 7, table I", "examples and rules of GCOF, which `gcof-eigen` has"),
+    (PAPER, "figures 5 to 7", "examples of GCOF"),
+    (PAPER, "table I", "rules of GCOF, which the reduction `gcof-eigen` has"),
     (PAPER, "table II", "the notation"),
     (PAPER, "table III", "the testbed, which the preset's clusters have"),
 )

@@ -15,7 +15,8 @@ from typing import Literal, Protocol
 from benchmarks.reproduction.findings import Finding
 from placewire.optimizer.published.comparison.reproducing import Between
 
-OUT_OF_TIME, NOT_RUN = "out of time", "not run yet"
+# Why a rule cannot decide, though there are figures, or may be some.
+OUT_OF_TIME, NOT_RUN, DISTURBED = "out of time", "not run yet", "not run undisturbed"
 # Figures are compared as they are printed by computers, not as real numbers.
 _ROUNDING = 1e-9
 Figures = Mapping[str, Finding]
@@ -83,7 +84,8 @@ class AtMost:
             holds = True
         elif left.low > limit.high + _slack(limit.high):
             holds = False
-        return Judged(holds, _ratio(left, right), "" if holds is not None else OUT_OF_TIME)
+        why = "" if holds is not None else _undecided(self.figures, found)
+        return Judged(holds, _ratio(left, right), why)
 
     def decided(self, measured: Between) -> bool | None:
         return _below(measured, self.factor)
@@ -124,7 +126,7 @@ class Within:
             return Judged(None, why=_reason(self.of, found))
         measured = least(there, self.place)
         holds = self.decided(measured)
-        return Judged(holds, measured, "" if holds is not None else OUT_OF_TIME)
+        return Judged(holds, measured, "" if holds is not None else _undecided(self.of, found))
 
     def decided(self, measured: Between) -> bool | None:
         above = _below(Between(-measured.high, -measured.low), -self.at_least)
@@ -234,6 +236,10 @@ def least(of: Sequence[Finding], place: int = 0) -> Between:
 
 def _missing(names: Sequence[str], found: Figures) -> str:
     return NOT_RUN if any(name not in found for name in names) else ""
+
+
+def _undecided(names: Sequence[str], found: Figures) -> str:
+    return DISTURBED if any(found[name].disturbed for name in names) else OUT_OF_TIME
 
 
 def _reason(names: Sequence[str], found: Figures) -> str:

@@ -10,7 +10,7 @@ import hashlib
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
@@ -34,11 +34,18 @@ def preset_of(entry: Entry) -> Preset | None:
     return entry.source.make() if isinstance(entry.source, FromOwn) else None
 
 
-def runs_of(
-    entries: Iterable[Entry], kept: Runs, limit_seconds: float | None, find: Reproduce
-) -> Iterator[Run]:
-    """The runs that are missing, or older than the sources, one after the other. What had more time
-    is not run again with less."""
+@dataclass(frozen=True)
+class Terms:
+    """limit_seconds: of each solve, at most; None: as the presets have it. disturbed: other
+    programs run meanwhile."""
+
+    limit_seconds: float | None = None
+    disturbed: bool = False
+
+
+def runs_of(entries: Iterable[Entry], kept: Runs, terms: Terms, find: Reproduce) -> Iterator[Run]:
+    """The runs that are missing, or older than the sources, one after the other. What was run on
+    better terms is not run again."""
     for entry in entries:
         preset = preset_of(entry)
         if preset is None:
@@ -48,13 +55,13 @@ def runs_of(
             key = _key(entry.name, model)
             before = kept.get((entry.name, model))
             figures = [one for one in preset.figures if one.model == model]
-            if not figures or (before is not None and _stands(before, key, limit_seconds)):
+            if not figures or (before is not None and _stands(before, key, terms)):
                 continue
             _say(f"{entry.heading}: {model}")
             asked = replace(preset, figures=figures)
-            if limit_seconds is not None:
-                asked = shortened(asked, limit_seconds)
-            yield _run(entry.name, model, key, limit_seconds, find(asked))
+            if terms.limit_seconds is not None:
+                asked = shortened(asked, terms.limit_seconds)
+            yield _run(entry.name, model, key, terms, find(asked))
 
 
 def solved(preset: Preset) -> tuple[Finding, ...]:
@@ -63,9 +70,12 @@ def solved(preset: Preset) -> tuple[Finding, ...]:
     return tuple(Finding.of(one) for one in found)
 
 
-def _stands(before: Run, key: str, limit_seconds: float | None) -> bool:
-    had = inf if before.limit_seconds is None else before.limit_seconds
-    return before.key == key and had >= (inf if limit_seconds is None else limit_seconds)
+def _stands(before: Run, key: str, terms: Terms) -> bool:
+    """Whether a run is of these sources, and was made on terms as good as these, or better."""
+    had, asked = (
+        inf if limit is None else limit for limit in (before.limit_seconds, terms.limit_seconds)
+    )
+    return before.key == key and had >= asked and before.disturbed <= terms.disturbed
 
 
 def _unsolved(entry: Entry, kept: Runs) -> Iterator[Run]:
@@ -74,7 +84,7 @@ def _unsolved(entry: Entry, kept: Runs) -> Iterator[Run]:
         key = _key(entry.name, *(_digest(ROOT / file) for file in source.files))
         if before is None or before.key != key:
             _say(f"{entry.heading}: tests")
-            yield _run(entry.name, "", key, None, worked(source, ROOT))
+            yield _run(entry.name, "", key, Terms(), worked(source, ROOT))
     elif isinstance(source, FromReport):
         key = _digest(ROOT / source.file)[:20]
         if before is None or before.key != key:
@@ -83,11 +93,10 @@ def _unsolved(entry: Entry, kept: Runs) -> Iterator[Run]:
                       date=found.date, findings=found.findings)  # fmt: skip
 
 
-def _run(
-    source: str, model: str, key: str, limit_seconds: float | None, findings: tuple[Finding, ...]
-) -> Run:
+def _run(source: str, model: str, key: str, terms: Terms, findings: tuple[Finding, ...]) -> Run:
     return Run(
-        source=source, model=model, key=key, limit_seconds=limit_seconds, commit=commit(),
+        source=source, model=model, key=key, limit_seconds=terms.limit_seconds,
+        disturbed=terms.disturbed, commit=commit(),
         machine=machine(), date=time.strftime("%Y-%m-%d"), findings=findings,
     )  # fmt: skip
 

@@ -64,12 +64,16 @@ def reported(source: FromReport, root: Path) -> Reported:
     header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
     names = _distinct(header)
     findings = [
-        _cell(row[0], ", ".join(row[1 : source.keys]), name, cell)
+        _cell(_model(header[0], row[0]), ", ".join(row[1 : source.keys]), name, cell)
         for row in rows
         for name, cell in list(zip(names, row, strict=True))[source.keys :]
     ]
     commit, date, machine = measured.groups()
     return Reported(tuple(findings), commit, date, machine)
+
+
+def _model(column: str, cell: str) -> str:
+    return f"{cell} {column}" if cell.isdigit() else cell
 
 
 def _distinct(header: list[str]) -> list[str]:
@@ -87,4 +91,4 @@ def _cell(model: str, row: str, column: str, cell: str) -> Finding:
     if number is None:
         return Finding(model=model, what=what, text=cell, why="no number", ended="none")
     value = float(number[1].replace(",", ""))
-    return exact(model, what, cell, value / 100 if number[2] else value)
+    return exact(model, what, cell, round(value / 100, 9) if number[2] else value)

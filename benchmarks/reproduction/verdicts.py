@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -9,7 +10,7 @@ from typing import Literal
 
 from benchmarks.reproduction.entry import Claim
 from benchmarks.reproduction.findings import Finding
-from benchmarks.reproduction.rules import NOT_RUN, OUT_OF_TIME, Judged, Rule
+from benchmarks.reproduction.rules import DISTURBED, NOT_RUN, OUT_OF_TIME, Judged, Rule
 from placewire.optimizer.published.comparison.reproducing import Between
 
 Kind = Literal[
@@ -37,71 +38,65 @@ def verdict_of(claim: Claim, found: ByModel) -> Verdict:
     models = claim.models or tuple(found)
     cases = [(rule, rule.judged(found.get(model, {}))) for model in models for rule in claim.rules]
     judged = [one for _, one in cases]
+    held = [one.holds for one in judged if one.holds is not None]
+    waits = Counter(one.why for one in judged if one.why in _WAITS)
+    why = next((one.why for one in judged if one.why and one.why not in _WAITS), "")
     ours = _ours(claim, cases)
     if claim.holds == "on average":
-        return _averaged(claim.rules[0], judged, ours)
-    held = [one.holds for one in judged if one.holds is not None]
-    late, not_run = (sum(one.why == why for one in judged) for why in (OUT_OF_TIME, NOT_RUN))
+        mean = _mean([one.measured for one in judged if one.measured is not None])
+        holds = None if mean is None or waits[NOT_RUN] else claim.rules[0].decided(mean)
+        if holds is None:
+            return Verdict(*_waiting(waits), ours, why)
+        assert mean is not None
+        shown = f"{_shown(claim.rules[0], mean)} on average"
+        return Verdict("holds", "holds", shown) if holds else Verdict(_NOT, _NOT, shown)
     decided = any(held) if claim.holds == "once" else bool(held) and all(held)
-    if decided:
-        kind: Kind = "holds"
-    elif claim.holds == "always" and held:
-        kind = "does not hold"
-    elif late:
-        kind = "out of time"
-    elif not_run:
-        kind = "not run yet"
-    else:
-        kind = "does not hold" if held else "cannot be asked here"
-    return Verdict(kind, _told(kind, held, late, not_run), ours, _why(judged))
+    fails = bool(held) and not decided and (claim.holds == "always" or not waits)
+    if not decided and not fails:
+        return Verdict(*_waiting(waits), ours, why)
+    parts = [f"{sum(held)} of {len(held)}"]
+    parts += [f"{count} {_WAITS[name]}" for name, count in waits.items()]
+    kind: Kind = "holds" if decided else _NOT
+    return Verdict(kind, f"{kind} ({'; '.join(parts)})", ours, why)
 
 
-def _averaged(rule: Rule, judged: Sequence[Judged], ours: str) -> Verdict:
-    known = [one.measured for one in judged if one.measured is not None]
-    late, not_run = (sum(one.why == why for one in judged) for why in (OUT_OF_TIME, NOT_RUN))
-    if not_run or not known:
-        kind: Kind = "not run yet" if not_run else "out of time" if late else "cannot be asked here"
-        return Verdict(kind, kind, ours, _why(judged))
-    mean = Between(
+_NOT: Kind = "does not hold"
+# Why a case cannot be decided yet, the first reason first, and how it is counted.
+_WAITS = {OUT_OF_TIME: "out of time", DISTURBED: "disturbed", NOT_RUN: "not run"}
+
+
+def _waiting(waits: Counter[str]) -> tuple[Kind, str]:
+    if waits[OUT_OF_TIME]:
+        return "out of time", "out of time"
+    if waits[DISTURBED]:
+        return "not run yet", DISTURBED
+    return ("not run yet", "not run yet") if waits[NOT_RUN] else (KINDS[-1], KINDS[-1])
+
+
+def _mean(known: Sequence[Between]) -> Between | None:
+    if not known:
+        return None
+    return Between(
         sum(one.low for one in known) / len(known), sum(one.high for one in known) / len(known)
     )
-    holds = rule.decided(mean)
-    if holds is None:
-        return Verdict("out of time", "out of time", ours)
-    shown = f"{_shown(rule, mean)} on average"
-    return Verdict(*(("holds", "holds") if holds else ("does not hold", "does not hold")), shown)
-
-
-def _told(kind: Kind, held: Sequence[bool], late: int, not_run: int) -> str:
-    parts = []
-    if held and kind in ("holds", "does not hold"):
-        parts.append(f"{sum(held)} of {len(held)}")
-    if late and kind != "out of time":
-        parts.append(f"{late} out of time")
-    if not_run and kind != "not run yet":
-        parts.append(f"{not_run} not run")
-    return f"{kind} ({'; '.join(parts)})" if parts else kind
-
-
-def _why(judged: Sequence[Judged]) -> str:
-    return next((one.why for one in judged if one.why not in ("", OUT_OF_TIME, NOT_RUN)), "")
 
 
 def _ours(claim: Claim, cases: Sequence[tuple[Rule, Judged]]) -> str:
-    """The range of what is known exactly, or else the first of what is known in part."""
+    """The range of what is known exactly, and what fails beyond it; or else the first of what is
+    known in part."""
     if claim.holds == "once" and (held := [case for case in cases if case[1].holds]):
         cases = held
-    known = [(rule, one.measured) for rule, one in cases if one.measured is not None]
-    exact = [(rule, one.low) for rule, one in known if one.low == one.high]
-    if exact:
-        (first, low), (last, high) = (pick(exact, key=lambda case: case[1]) for pick in (min, max))
-        lowest, highest = first.shown(low), last.shown(high)
-        return lowest if lowest == highest else f"{lowest} to {highest}"
-    decided = [
-        (rule, one.measured) for rule, one in cases if one.measured and one.holds is not None
-    ]
-    some = decided or known
-    return _shown(*some[0]) if some else "-"
+    known = [(rule, one.measured, one.holds) for rule, one in cases if one.measured is not None]
+    exact = [(rule, one.low) for rule, one, _ in known if one.low == one.high]
+    part = [(rule, one) for rule, one, holds in known if one.low < one.high and holds is not None]
+    if not exact:
+        some = part or [(rule, one) for rule, one, _ in known]
+        return _shown(*some[0]) if some else "-"
+    (first, low), (last, high) = (pick(exact, key=lambda case: case[1]) for pick in (min, max))
+    lowest, highest = first.shown(low), last.shown(high)
+    text = lowest if lowest == highest else f"{lowest} to {highest}"
+    beyond = [(rule, one) for rule, one in part if one.low > high]
+    return f"{text}, {_shown(*beyond[0])}" if beyond else text
 
 
 def _shown(rule: Rule, number: Between) -> str:
