@@ -19,7 +19,7 @@ from benchmarks.reproduction.entry import (
 )
 from benchmarks.reproduction.findings import Finding, Run, Runs, by_model
 from benchmarks.reproduction.running import preset_of
-from benchmarks.reproduction.verdicts import KINDS, ByModel, Verdict, verdict_of
+from benchmarks.reproduction.verdicts import KINDS, NEVER, ByModel, Verdict, verdict_of
 from placewire.optimizer.published.comparison.presets.preset import Preset, Reduced, Solved
 from placewire.optimizer.published.comparison.reasons import Reasons
 from placewire.optimizer.published.comparison.reproducing import NO_FIGURE
@@ -90,6 +90,10 @@ class _Page:
             lines += [line for one in self.reasons.lines for line in _wrapped(f"- {one}", 2)]
             lines.append("")
         differs = [*self.entry.differs, *(self.preset.differs if self.preset else ())]
+        if limits := {run.limit_seconds for run in self.runs} - {None}:
+            most = max(limit for limit in limits if limit is not None)
+            told = f"a solve had at most {most:g} s here, even where more is named below"
+            differs.insert(0, told)
         if differs:
             lines += ["How the settings differ:", ""]
             lines += [line for one in differs for line in _wrapped(f"- {one}", 2)]
@@ -108,7 +112,7 @@ class _Page:
         return [*lines, "", *table(("claim", "paper", "ours", "verdict"), rows), ""]
 
     def _told(self, verdict: Verdict) -> str:
-        if verdict.kind != "cannot be asked here" or not verdict.why:
+        if verdict.kind != NEVER or not verdict.why:
             return verdict.told
         return f"{verdict.told}: ({self.reasons.number(verdict.why)})"
 
@@ -213,7 +217,7 @@ def _summary(pages: Sequence[_Page]) -> list[str]:
     rows, total = [], Counter[str]()
     for page in pages:
         never = isinstance(page.entry.source, Never)
-        count = Counter([KINDS[-1]] if never else [verdict.kind for _, verdict in page.verdicts])
+        count = Counter([NEVER] if never else [verdict.kind for _, verdict in page.verdicts])
         total += count
         cells = (str(count[kind]) if count[kind] else "" for kind in KINDS)
         rows.append((f"[{page.entry.heading}](#{page.entry.anchor})", *cells))

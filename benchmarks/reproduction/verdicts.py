@@ -19,6 +19,10 @@ Kind = Literal[
 KINDS: tuple[Kind, ...] = (
     "holds", "does not hold", "out of time", "not run yet", "cannot be asked here",
 )  # fmt: skip
+_NOT: Kind = "does not hold"
+NEVER: Kind = "cannot be asked here"
+# Why a case cannot be decided yet, and how it is counted.
+_WAITS = {OUT_OF_TIME: "out of time", DISTURBED: "disturbed", NOT_RUN: "not run"}
 ByModel = Mapping[str, Mapping[str, Finding]]
 
 
@@ -60,17 +64,12 @@ def verdict_of(claim: Claim, found: ByModel) -> Verdict:
     return Verdict(kind, f"{kind} ({'; '.join(parts)})", ours, why)
 
 
-_NOT: Kind = "does not hold"
-# Why a case cannot be decided yet, the first reason first, and how it is counted.
-_WAITS = {OUT_OF_TIME: "out of time", DISTURBED: "disturbed", NOT_RUN: "not run"}
-
-
 def _waiting(waits: Counter[str]) -> tuple[Kind, str]:
     if waits[OUT_OF_TIME]:
         return "out of time", "out of time"
     if waits[DISTURBED]:
         return "not run yet", DISTURBED
-    return ("not run yet", "not run yet") if waits[NOT_RUN] else (KINDS[-1], KINDS[-1])
+    return ("not run yet", "not run yet") if waits[NOT_RUN] else (NEVER, NEVER)
 
 
 def _mean(known: Sequence[Between]) -> Between | None:
