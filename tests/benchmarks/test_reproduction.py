@@ -190,13 +190,18 @@ class Finder:
     """Finds the same for every figure; ends the run at a model."""
 
     def __init__(self, ends_at: str = "") -> None:
-        self.ends_at, self.asked = ends_at, []
+        self.ends_at = ends_at
+        self.asked: list[tuple[str | float, ...]] = []
 
     def __call__(self, preset: Preset) -> tuple[Finding, ...]:
         (model,) = {figure.model for figure in preset.figures}
         if model == self.ends_at:
             raise KeyboardInterrupt
-        limits = {figure.asked.method.time_limit_seconds for figure in preset.figures}
+        limits = {
+            one.asked.method.time_limit_seconds
+            for one in preset.figures
+            if isinstance(one.asked, Solved)
+        }
         self.asked.append((model, *limits))
         return tuple(exact(one.model, one.what, "1 s", 1.0) for one in preset.figures)
 
