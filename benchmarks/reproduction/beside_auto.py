@@ -26,7 +26,7 @@ def beside_auto(preset: Preset, found: ByModel) -> str:
                 if ours <= (1 + TIE) * theirs:
                     won += 1
                 else:
-                    lost.append(name)
+                    lost.append(name + (" (its own time was over)" if own.ended == "clock" else ""))
     told = []
     if won or lost:
         told.append(

@@ -183,6 +183,10 @@ def test_auto_counts_only_against_rivals_that_ended_by_themselves():
         "Of 2 steps of methods that ended by themselves, `auto` is as short as 1, or shorter; it "
         "is longer than peft, two on p. The clock ended these, which do not count: mcmc, two on p."
     )
+    late_auto = (late("auto, two, ms", 0.0, 1.0), took("peft, two, ms", 0.9))
+    assert beside_auto(preset, {"p": {one.what: one for one in late_auto}}).endswith(
+        "it is longer than peft, two on p (its own time was over)."
+    )
     assert beside_auto(a_preset("heft"), {"p": {}, "q": {}}) == ""
 
 
