@@ -7,6 +7,10 @@ from benchmarks.reproduction.rules import AtMost, Cut, Within
 
 PAPER = "QuickP"
 _COMPARABLE = 1.05
+_SIMULATED = (
+    "steps of ours are simulated with messages that wait for each other, those of the paper are by "
+    "its own model, in which they do not"
+)
 _ON = ("2 GPUs", "4 GPUs", "6 GPUs")
 _SECONDS = {"2 GPUs": 3.2, "4 GPUs": 7.1, "6 GPUs": 18.9}
 
@@ -79,7 +83,7 @@ ENTRIES = (
                 (AtMost("QuickP, 2 GPUs, s", (_walk("25,000", "s"),), 1 / 2000),), "once",
             ),
         ),
-        ("our MCMC is compiled code, which makes thousands of steps in a second",),
+        ("our MCMC is compiled code, which makes thousands of steps in a second", _SIMULATED),
     ),
     Entry(
         PAPER, "figure 6", "step by the number of GPUs", FromPreset("icc-figure-6"),
@@ -97,6 +101,7 @@ ENTRIES = (
                 ),
             ),
         ),
+        (_SIMULATED,),
     ),
 )  # fmt: skip
 ILLUSTRATIONS: Illustrations = (
