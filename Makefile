@@ -20,11 +20,13 @@
 # make bench-methods  every method on the same graphs: docs/benchmarks/methods.md (three hours; a run that
 #              was cut off goes on where it ended; PLACEWIRE_BENCH_PROGRAM_SECONDS=600 gives each of the
 #              papers' programs of item 4 ten minutes)
+# make reproduce     what the five papers claim, beside what we find: docs/reproduction.md (a day; a run that
+#              was cut off goes on; LIMIT=10 gives each solve at most ten seconds, and the page says so)
 # make bench-agent    the agent's figures: docs/benchmarks/agent.md (root: it makes labs; two hours)
 # make bench-job      the placed job's figures: docs/benchmarks/job.md (root: it makes labs)
 # make soak        a lab of four servers under random operations and faults for three hours (root)
 # make reference      docs/reference is written anew, from the code
-.PHONY: setup setup-kernel setup-provision demo test test-models test-monitoring test-thorough test-kernel test-kernel-short test-provision check bench bench-agent bench-engine bench-job bench-methods soak lock reference
+.PHONY: setup setup-kernel setup-provision demo test test-models test-monitoring test-thorough test-kernel test-kernel-short test-provision check bench bench-agent bench-engine bench-job bench-methods reproduce soak lock reference
 BIN := .venv/bin
 # Where the environment forbids it, each process would compile our modules anew, tests too.
 unexport PYTHONDONTWRITEBYTECODE
@@ -84,6 +86,9 @@ bench-engine: setup
 
 bench-methods: setup
 	$(BIN)/python -m benchmarks.methods --report docs/benchmarks
+
+reproduce: setup
+	$(BIN)/python -m benchmarks.reproduction $(if $(LIMIT),--time-limit $(LIMIT))
 
 bench-agent: setup
 	$(BIN)/python -m benchmarks.agent --report docs/benchmarks

@@ -19,7 +19,11 @@ from benchmarks.table import Table, milliseconds
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.comparison.cases import Case, Method, meant_method
-from placewire.optimizer.published.comparison.ranking import seconds_until, step_of
+from placewire.optimizer.published.comparison.ranking import (
+    seconds_until,
+    step_of,
+    stopped_by_the_clock,
+)
 from placewire.optimizer.published.comparison.reduction_report import reduction_report
 from placewire.optimizer.published.comparison.rows import Row
 
@@ -31,8 +35,6 @@ METIS_SERVERS = (2, 4, 8)
 COARSENED = ("mlp", "two_towers", "alexnet", "vgg16")
 # A reduced graph of fewer operators cannot tell what a reduction does to communication.
 LEAST_LEFT = 4
-# A search that took this part of its time limit was stopped by it.
-STOPPED = 0.8
 COARSENINGS: tuple[str, ...] = ("none", "gcof-eigen", "gcof-inductor")
 
 
@@ -192,7 +194,7 @@ def _coarsening() -> Table:
 
 def _ended(row: Row) -> bool:
     """Whether the search ended by itself, within its gap."""
-    return row.outcome == "placed" and row.search_seconds < STOPPED * row.limit_seconds
+    return row.outcome == "placed" and not stopped_by_the_clock(row)
 
 
 def _coarse_cell(row: Row) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -172,7 +171,9 @@ def _reproduce(options: argparse.Namespace) -> int:
     found, rows = reproduce(preset, options.out, _say)
     written = _write(options.out, beside_csv(found), rows)
     if options.json:
-        told = {"title": preset.title, "figures": list(map(asdict, found))}
+        names = ("model", "what", "paper", "ours", "why")
+        figures = [{name: getattr(one, name) for name in names} for one in found]
+        told = {"title": preset.title, "figures": figures}
         print(json_document({**told, "differs": list(preset.differs)}))
     else:
         print("\n".join([*beside_lines(preset, found), "", written]))

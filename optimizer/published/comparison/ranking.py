@@ -9,6 +9,8 @@ from placewire.optimizer.published.comparison.rows import Row
 
 # Steps within this fraction of each other are ties: the model is not that exact.
 TIE = 0.01
+# A search that took this part of its time limit was stopped by it: solvers leave some for the rest.
+STOPPED = 0.8
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,16 @@ def own_gap(row: Row) -> float | None:
 def seconds_to_gap(row: Row, gap: float) -> float | None:
     """When a program's solver was first so near to its own bound; None: never, or no program."""
     return next((at for at, step, bound in row.own_found if _gap(step, bound) <= gap), None)
+
+
+def stopped_by_the_clock(row: Row) -> bool:
+    """Whether more time might have given it a placement, or a better one."""
+    if row.outcome != "placed":
+        return row.outcome in ("out of time", "overran")
+    gap = own_gap(row)
+    if gap is not None and gap <= row.gap:
+        return False
+    return row.search_seconds >= STOPPED * row.limit_seconds
 
 
 def _gap(step: float, bound: float) -> float:

@@ -7,8 +7,9 @@ import io
 import textwrap
 from dataclasses import dataclass
 from functools import cache
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -32,7 +33,12 @@ from placewire.optimizer.published.comparison.presets.preset import (
     Saved,
     Solved,
 )
-from placewire.optimizer.published.comparison.ranking import own_gap, seconds_to_gap, step_of
+from placewire.optimizer.published.comparison.ranking import (
+    own_gap,
+    seconds_to_gap,
+    step_of,
+    stopped_by_the_clock,
+)
 from placewire.optimizer.published.comparison.reasons import Reasons
 from placewire.optimizer.published.comparison.reduction_report import (
     ReductionReport,
@@ -47,9 +53,28 @@ from placewire.optimizer.reductions.fusion import fuse
 from placewire.optimizer.reductions.merging import operator_delay
 from placewire.optimizer.reductions.refusals import ReductionRefusedError
 
+# Shown where there is no figure of ours.
+NO_FIGURE = "none"
+# itself: the figure is final. clock: more time might have given another one. unplaced: the method
+# has no placement within the memories. none: there can be no figure.
+Ended = Literal["itself", "clock", "unplaced", "none"]
+
+
+@dataclass(frozen=True)
+class Between:
+    """What is known of a number."""
+
+    low: float
+    high: float
+
 
 class NoFigureError(ValueError):
-    """Says why there is no figure of ours."""
+    """Says why there is no figure of ours, and what is known of it all the same."""
+
+    def __init__(self, why: str, ended: Ended = "none", *known: Between) -> None:
+        super().__init__(why)
+        self.ended: Ended = ended
+        self.known = known
 
 
 _WHY_NONE = (NoFigureError, NotCapturedError, ReductionRefusedError)
@@ -57,13 +82,23 @@ _WHY_NONE = (NoFigureError, NotCapturedError, ReductionRefusedError)
 
 @dataclass(frozen=True)
 class Beside:
-    """A figure as the paper prints it beside ours, or why there is none."""
+    """A figure as the paper prints it beside ours, or why there is none. known: ours in seconds, or
+    as plain numbers; two of a reduction, before and after."""
 
     model: str
     what: str
     paper: str
     ours: str
     why: str = ""
+    ended: Ended = "itself"
+    known: tuple[Between, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Ours:
+    text: str
+    known: tuple[Between, ...]
+    ended: Ended = "itself"
 
 
 def reproduce(preset: Preset, folder: Path, say: Say) -> tuple[list[Beside], list[Row]]:
@@ -100,16 +135,22 @@ class _Finder:
             if figure.asked is None:
                 raise NoFigureError(figure.why)
             ours = self._ours(figure.model, figure.asked)
+        except NoFigureError as error:
+            return Beside(
+                figure.model, figure.what, figure.paper, NO_FIGURE, str(error), error.ended,
+                error.known,
+            )  # fmt: skip
         except _WHY_NONE as error:
-            return Beside(figure.model, figure.what, figure.paper, "none", str(error))
-        return Beside(figure.model, figure.what, figure.paper, ours)
+            return Beside(figure.model, figure.what, figure.paper, NO_FIGURE, str(error), "none")
+        return Beside(figure.model, figure.what, figure.paper, ours.text, "", ours.ended,
+                      ours.known)  # fmt: skip
 
-    def _ours(self, model: str, asked: Asked) -> str:
+    def _ours(self, model: str, asked: Asked) -> _Ours:
         if isinstance(asked, Solved):
             return _solved(self.rows[self._case(model, asked).key], asked)
         if isinstance(asked, Saved):
-            slow, fast = (self._step(model, one) for one in (asked.slow, asked.fast))
-            return f"{1 - fast / slow:.1%}"
+            slow, fast = (self._stepped(model, one) for one in (asked.slow, asked.fast))
+            return _saved(slow, fast, on_equal_terms=asked.slow.method == asked.fast.method)
         if isinstance(asked, Reduced):
             return _reduced(self.report(model, asked.on, asked.reduction), asked)
         problem = self._problem(model, next(iter(self.preset.clusters)))
@@ -144,12 +185,12 @@ class _Finder:
         on = ComparedCluster(asked.on, self.preset.clusters[asked.on])
         return Case(self._graph(model), on, meant_method(method))
 
-    def _step(self, model: str, asked: Solved) -> float:
+    def _stepped(self, model: str, asked: Solved) -> Row:
         row = self.rows[self._case(model, asked).key]
-        step = step_of(row)
-        if not step:
-            raise NoFigureError(f"{row.engine}: {row.outcome}: {row.why}")
-        return step
+        if not step_of(row):
+            ended: Ended = "clock" if stopped_by_the_clock(row) else "none"
+            raise NoFigureError(f"{row.engine}: {row.outcome}: {row.why}", ended)
+        return row
 
 
 def _solves(asked: Asked | None) -> tuple[Solved, ...]:
@@ -158,63 +199,101 @@ def _solves(asked: Asked | None) -> tuple[Solved, ...]:
     return (asked,) if isinstance(asked, Solved) else ()
 
 
-def _solved(row: Row, asked: Solved) -> str:
+def _exact(*numbers: float) -> tuple[Between, ...]:
+    return tuple(Between(number, number) for number in numbers)
+
+
+def _solved(row: Row, asked: Solved) -> _Ours:
+    late = stopped_by_the_clock(row)
+    ended: Ended = "clock" if late else "itself"
     if row.outcome != "placed":
-        raise NoFigureError(f"{row.outcome} after {row.search_seconds:.1f} s: {row.why}")
+        why = f"{row.outcome} after {row.search_seconds:.1f} s: {row.why}"
+        if asked.figure in ("search", "solver"):
+            known = (Between(row.search_seconds, inf),) if late else ()
+            raise NoFigureError(why, "clock" if late else "none", *known)
+        if row.outcome == "infeasible" and asked.figure != "speedup":
+            raise _unplaced(why)
+        raise NoFigureError(why, "clock" if late else "none")
     if asked.figure == "search":
-        return f"{row.search_seconds:.3g} s"
+        took = Between(row.search_seconds, inf if late else row.search_seconds)
+        return _Ours(f"{row.search_seconds:.3g} s", (took,), ended)
     if asked.figure == "solver":
         return _solver_seconds(row)
     step = row.step_seconds if asked.figure == "own" else step_of(row)
     if step is None:
-        raise NoFigureError("a memory is exceeded under contended")
+        raise _unplaced("a memory is exceeded under contended")
     if asked.figure == "speedup":
         alone = row.single_device_seconds
         if not alone or not step:
             raise NoFigureError("no single device can hold the model")
-        return f"{alone / step:.2f}x"
-    return f"{step * 1e3:.4g} ms"
+        gained = Between(alone / step, inf if late else alone / step)
+        return _Ours(f"{gained.low:.2f}x", (gained,), ended)
+    return _Ours(f"{step * 1e3:.4g} ms", (Between(0.0 if late else step, step),), ended)
 
 
-def _solver_seconds(row: Row) -> str:
+def _unplaced(why: str) -> NoFigureError:
+    return NoFigureError(why, "unplaced", Between(inf, inf))
+
+
+def _saved(slow: Row, fast: Row, *, on_equal_terms: bool) -> _Ours:
+    """on_equal_terms: both are the same method's, with the same time, so that the steps stand as
+    they are."""
+    was, now = step_of(slow), step_of(fast)
+    assert was is not None and now is not None
+    saved = 1 - now / was
+    low = high = saved
+    if not on_equal_terms:
+        low = -inf if stopped_by_the_clock(slow) else saved
+        high = 1.0 if stopped_by_the_clock(fast) else saved
+    return _Ours(f"{saved:.1%}", (Between(low, high),), "itself" if low == high else "clock")
+
+
+def _solver_seconds(row: Row) -> _Ours:
     reached, gap = seconds_to_gap(row, row.gap), own_gap(row)
     if reached is not None:
-        return f"{reached:.3g} s"
+        return _Ours(f"{reached:.3g} s", _exact(reached))
     end = "it says no bound" if gap is None else f"its gap was {gap:.0%}"
     raise NoFigureError(
         f"after {row.search_seconds:.0f} s {row.engine} was not within {row.gap:.0%} of its own "
-        f"bound: {end}"
+        f"bound: {end}",
+        "none" if gap is None else "clock",
+        *([] if gap is None else [Between(row.search_seconds, inf)]),
     )
 
 
-def _reduced(found: ReductionReport, asked: Reduced) -> str:
+def _reduced(found: ReductionReport, asked: Reduced) -> _Ours:
     if asked.figure == "operators":
-        return f"{found.operators_before:,} -> {found.operators_after:,}"
+        before, after = found.operators_before, found.operators_after
+        return _Ours(f"{before:,} -> {after:,}", _exact(before, after))
     if asked.figure == "groups":
-        return str(found.groups)
+        return _Ours(str(found.groups), _exact(found.groups))
     if asked.figure == "seconds":
-        return f"{found.wall_seconds:.2g} s"
+        return _Ours(f"{found.wall_seconds:.2g} s", _exact(found.wall_seconds))
     if asked.figure == "ccr":
-        return f"{found.ccr_before:.3g} -> {found.ccr_after:.3g}"
-    return f"{found.critical_path_after_seconds / found.critical_path_before_seconds - 1:+.1%}"
+        ratios = found.ccr_before, found.ccr_after
+        return _Ours(f"{ratios[0]:.3g} -> {ratios[1]:.3g}", _exact(*ratios))
+    longer = found.critical_path_after_seconds / found.critical_path_before_seconds - 1
+    return _Ours(f"{longer:+.1%}", _exact(longer))
 
 
-def _delays(problem: Problem, asked: Delays) -> str:
+def _delays(problem: Problem, asked: Delays) -> _Ours:
     delays = operator_delay(problem)
     if asked.figure == "heaviest tenth":
         some = np.sort(delays[delays > 0])[::-1]
         heaviest = some[: max(len(some) // 10, 1)]
-        return f"{heaviest.sum() / some.sum():.0%}"
+        part = float(heaviest.sum() / some.sum())
+        return _Ours(f"{part:.0%}", _exact(part))
     thresholds = thesis_thresholds(delays)
-    alpha, beta = thresholds.alpha_seconds, thresholds.beta_seconds
-    return f"{(alpha if asked.figure == 'alpha' else beta) * 1e6:.3g} us"
+    delay = thresholds.alpha_seconds if asked.figure == "alpha" else thresholds.beta_seconds
+    return _Ours(f"{delay * 1e6:.3g} us", _exact(delay))
 
 
-def _fused(problem: Problem, asked: FusedAt) -> str:
+def _fused(problem: Problem, asked: FusedAt) -> _Ours:
     alpha = asked.times_alpha * thesis_thresholds(operator_delay(problem)).alpha_seconds
     small, _ = fuse(problem, alpha)
     longer = critical_path_seconds(small) / critical_path_seconds(problem) - 1
-    return f"{longer:+.1%}, {small.graph.operator_count} operators"
+    left = small.graph.operator_count
+    return _Ours(f"{longer:+.1%}, {left} operators", _exact(longer, left))
 
 
 def beside_lines(preset: Preset, found: list[Beside]) -> list[str]:

@@ -11,5 +11,5 @@ Where the papers are silent:
   no group that its memory has no room for (optimizer/engines/device_capacity.py);
 - no method decides rates: rates follow the traffic, and the allocator improves them afterwards;
 - a placement without an order of its own runs by list scheduling (schedulers/list_scheduling.py),
-  as in the thesis' evaluation (section 5.1).
+  as in the thesis' evaluation (section 5.2).
 """

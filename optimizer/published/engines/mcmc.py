@@ -1,8 +1,8 @@
 """Engine `mcmc`: Markov chain Monte Carlo from one device, as the thesis runs it.
 
-Thesis, section 5.1 (after FlexFlow): all operators begin on one device, so that the answer is never
+Thesis, section 5.3 (after FlexFlow): all operators begin on one device, so that the answer is never
 worse than that; 25,000 times a random operator moves to a random device, and stays there if the
-step becomes shorter. Placements are evaluated by list scheduling (section 5.1). The thesis names no
+step becomes shorter. Placements are evaluated by list scheduling (section 5.2). The thesis names no
 start for the case that no device can hold everything; here it is the device that lacks the least
 memory. A co-location group moves as one. FlexFlow's own rule, which also accepts some longer steps,
 is in `flexflow`.

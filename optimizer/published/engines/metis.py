@@ -1,7 +1,7 @@
 """Engine `metis`: cuts the graph into balanced parts with the least traffic between them.
 
 Karypis, Kumar: "A fast and high quality multilevel scheme for partitioning irregular graphs" (SIAM
-J. Scientific Computing 20(1), 1998), through pymetis, as the thesis compares with it (section 5.1):
+J. Scientific Computing 20(1), 1998), through pymetis, as the thesis compares with it (section 5.3):
 the weight of an operator is its time, the weight of an edge its transfer. The operators of a
 co-location group are one vertex. The partitioning is direct k-way, with METIS' own tolerance of
 3 %; the parts are in proportion to their devices' speeds. METIS knows neither memories nor devices

@@ -8,9 +8,9 @@ has `id`, `time_ms` per device, and `memory_bytes`, which it holds all the time.
 An edge's times are one size times a factor per ordered pair of devices (to the five decimals that
 they are given in), so that each pair gets a link of its own rate. The file does not state the
 sizes; only their products with the factors matter. They are fixed by giving the fastest link 100
-Gbit/s, the InfiniBand of the paper's testbed (section V-A): GoogLeNet's tensors then have about the
-bytes of their shapes in float32 (224 x 224 images, one at a time). An operator has one output, and
-all its edges must agree on its size.
+Gbit/s, the InfiniBand of the paper's testbed (section IV-A): GoogLeNet's tensors then have about
+the bytes of their shapes in float32 (224 x 224 images, one at a time). An operator has one output,
+and all its edges must agree on its size.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Yi, Zhang, Luo, Long, Diao, Wu, Zheng, Yang, Lin: "Optimizing distributed training deployment in
 heterogeneous GPU clusters" (CoNEXT 2020): an idle device runs the ready operator of the highest
 rank. The rank is the operator's own time plus the longest path behind it; transfers between devices
-count as operators. The thesis uses it for the methods that it compares with (section 5.1).
+count as operators. The thesis uses it for the methods that it compares with (section 5.2).
 """
 
 from __future__ import annotations

@@ -109,6 +109,10 @@ def test_figures_stand_beside_the_papers_and_refusals_beside_those(tmp_path):
     assert ours["MLP", "by modules"].ours.count(" -> ") == 1
     assert ours["MLP", "learned"].why == "engine oracle is not in the catalogue"
     assert ours["MLP", "HRL"].why == "HRL is not here"
+    assert [one.low for one in ours["MLP", "operators"].known] == [
+        float(part.replace(",", "")) for part in ours["MLP", "operators"].ours.split(" -> ")
+    ]
+    assert ours["MLP", "step"].ended == "itself" and ours["Gone", "step"].ended == "none"
     assert ours["Gone", "step"].why == "there is no model placewire.examples.models.gone"
     assert len(rows) == 2
     lines = beside_lines(preset, found)

@@ -1,0 +1,53 @@
+"""Asks of the papers' tables and figures what can be asked here, and writes docs/reproduction.md.
+
+    python -m benchmarks.reproduction [--only NAME …] [--time-limit SECONDS] [--disturbed]
+    python -m benchmarks.reproduction --no-runs
+
+NAME is a preset, or a table or figure as in `thesis-figure-3.2`. Without --time-limit each solve
+has the paper's limit or that of its preset, up to ten minutes: all of them take a day. With it the
+page says so. --disturbed says that other programs run meanwhile: times are upper limits then, and
+decide only what more quiet could not change. What was solved is kept in $PLACEWIRE_BENCH_CACHE, or
+in ~/.cache/placewire/bench, so that a run that was cut off goes on where it ended. --no-runs only
+writes the page again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from benchmarks.report import ROOT
+from benchmarks.reproduction.document import document
+from benchmarks.reproduction.entries import ENTRIES, ILLUSTRATIONS
+from benchmarks.reproduction.findings import FILE, load, save
+from benchmarks.reproduction.running import Terms, runs_of, solved
+
+PAGE = ROOT / "docs" / "reproduction.md"
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.reproduction", description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )  # fmt: skip
+    names = [entry.name for entry in ENTRIES]
+    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", default=names)
+    parser.add_argument(
+        "--time-limit", type=float, metavar="SECONDS", help="of each solve, at most"
+    )
+    parser.add_argument("--disturbed", action="store_true", help="other programs run meanwhile")
+    parser.add_argument("--no-runs", action="store_true", help="write the page from what is there")
+    asked = parser.parse_args(arguments)
+    kept = load(FILE)
+    if not asked.no_runs:
+        terms = Terms(asked.time_limit, asked.disturbed)
+        chosen = [entry for entry in ENTRIES if entry.name in asked.only]
+        for run in runs_of(chosen, kept, terms, solved):
+            kept[run.source, run.model] = run
+            save(kept, FILE)
+            PAGE.write_text(document(ENTRIES, ILLUSTRATIONS, kept))
+    PAGE.write_text(document(ENTRIES, ILLUSTRATIONS, kept))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

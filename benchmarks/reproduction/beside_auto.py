@@ -1,0 +1,68 @@
+"""`auto` beside the methods of a preset: whose steps are shorter, and which rivals do not count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from benchmarks.reproduction.findings import Finding
+from benchmarks.reproduction.verdicts import ByModel
+from placewire.optimizer.published.comparison.presets.preset import Preset, Solved
+from placewire.optimizer.published.comparison.ranking import TIE
+
+_MOST_NAMED = 6
+
+
+def beside_auto(preset: Preset, found: ByModel) -> str:
+    """A sentence or two; "" where the preset has no step of `auto`. A rival that the clock ended
+    counts neither for nor against: those are named apart."""
+    won, lost, late = 0, [], []
+    for model, figures in found.items():
+        for own, rival in _pairs(preset, model, figures):
+            name = f"{rival.what.rpartition(',')[0]} on {model}"
+            if rival.ended == "clock":
+                late.append(name)
+            elif rival.ended == "itself" and rival.text != "none":
+                ours, theirs = own.number().high, rival.number().high
+                if ours <= (1 + TIE) * theirs:
+                    won += 1
+                else:
+                    lost.append(name + (" (its own time was over)" if own.ended == "clock" else ""))
+    told = []
+    if won or lost:
+        told.append(
+            f"Of {won + len(lost)} steps of methods that ended by themselves, `auto` is as short "
+            f"as {won}, or shorter" + (f"; it is longer than {_named(lost)}." if lost else ".")
+        )
+    if late:
+        told.append(f"The clock ended these, which do not count: {_named(late)}.")
+    return " ".join(told)
+
+
+def _pairs(
+    preset: Preset, model: str, figures: Mapping[str, Finding]
+) -> list[tuple[Finding, Finding]]:
+    """(auto's figure, another method's) of the same model and devices."""
+    steps = [
+        (one.asked, figures[one.what])
+        for one in preset.figures
+        if one.model == model
+        and isinstance(one.asked, Solved)
+        and one.asked.figure in ("step", "own")
+        and one.what in figures
+    ]
+    own = {
+        (asked.on, asked.figure): finding
+        for asked, finding in steps
+        if asked.method.engine == "auto" and finding.known
+    }
+    return [
+        (own[asked.on, asked.figure], finding)
+        for asked, finding in steps
+        if asked.method.engine != "auto" and (asked.on, asked.figure) in own
+    ]
+
+
+def _named(names: list[str]) -> str:
+    some = ", ".join(names[:_MOST_NAMED])
+    more = len(names) - _MOST_NAMED
+    return some if more <= 0 else f"{some} and {more} more"

@@ -1,0 +1,160 @@
+"""Tables and figures of "Moirai: towards optimal placement for distributed inference on
+heterogeneous devices"."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from benchmarks.reproduction.entry import (
+    Claim,
+    Entry,
+    FromOwn,
+    FromPreset,
+    FromTests,
+    Illustrations,
+    Never,
+)
+from benchmarks.reproduction.rules import AtMost, Cut, Passes, Within
+from placewire.optimizer.published.comparison.presets import load_preset
+from placewire.optimizer.published.comparison.presets.preset import Figure, Preset, Reduced
+
+PAPER = "Moirai"
+_ON = ("between servers", "in one server")
+_GRAPHS = ("original", "coarsened")
+# What the text says of figure 10: Moirai is faster by at most these factors.
+_AT_MOST = {
+    ("original", "between servers"): {"Placeto": 2.98, "m-SCT": 1.77, "GETF": 1.33},
+    ("original", "in one server"): {"Placeto": 4.12, "m-SCT": 1.7, "GETF": 1.35},
+    ("coarsened", "between servers"): {"Placeto": 3.15, "m-SCT": 1.9, "GETF": 1.25},
+    ("coarsened", "in one server"): {"Placeto": 4.28, "m-SCT": 1.74, "GETF": 1.34},
+}
+
+
+# Operators before and after coarsening, of the models that the preset of table V has.
+_TABLE_4 = {
+    "Swin 1.8B": "6,496 -> 5,204",
+    "GPT-3 330M": "4,872 -> 3,682",
+    "GPT-3 1.3B": "9,480 -> 7,308",
+    "GPT-3 2.7B": "12,640 -> 9,825",
+    "GPT-3 13B": "19,640 -> 15,283",
+    "AlphaFold2 87M": "5,136 -> 3,618",
+}
+
+
+def _table_iv() -> Preset:
+    of = load_preset("moirai-table-v")
+    on = next(iter(of.clusters))
+    figures = [
+        Figure(model, "operators", _TABLE_4[model], Reduced(on, "gcof-inductor", "operators"))
+        for model in of.models
+        if model in _TABLE_4
+    ]
+    return replace(of, title="Moirai, table IV: operators", figures=figures)
+
+
+def _step(method: str, graph: str, on: str) -> str:
+    return f"{method}, {graph}, {on}, ms"
+
+
+def _best(rival: str, factors: bool) -> tuple[AtMost, ...]:
+    return tuple(
+        AtMost(_step("Moirai", graph, on), (_step(rival, graph, on),),
+               1 / _AT_MOST[graph, on][rival] if factors else 1.0)
+        for graph in _GRAPHS
+        for on in _ON
+    )  # fmt: skip
+
+
+ENTRIES = (
+    Entry(
+        PAPER, "figure 3", "a channel over several hops",
+        FromTests(("tests/optimizer/published/test_moirai.py",), "figure_3"),
+        (
+            Claim(
+                "The slowest hop decides the bandwidth of a channel.", "slowest",
+                (Passes("figure_3_the_slowest_hop_rules"),),
+            ),
+        ),
+    ),
+    Entry(
+        PAPER, "figure 4", "times of operators on four devices",
+        Never("it needs the authors' devices; our times of such devices are modelled"),
+    ),
+    Entry(
+        PAPER, "table IV", "operators of the models before and after coarsening",
+        FromOwn(_table_iv),
+        (
+            Claim(
+                "Coarsening leaves at most 81 % of the operators.", "69 to 81 %",
+                (Cut("operators", 1 / 0.812),),
+            ),
+        ),
+        ("of coarsening's rules ours are Inductor's, which take more kinds of operators than "
+         "Eigen's",),
+    ),
+    Entry(
+        PAPER, "figure 9", "bandwidth between the devices during 100 s",
+        Never("it needs the authors' InfiniBand and NVLink; table III's averages are our links"),
+    ),
+    Entry(
+        PAPER, "table V", "time to make a placement", FromPreset("moirai-table-v"),
+        (
+            Claim(
+                "On coarsened graphs Moirai takes 72 % of the time on average.", "0.72x",
+                (AtMost("Moirai, coarsened, s", ("Moirai, original, s",), 0.7187),),
+                "on average",
+            ),
+            Claim(
+                "m-SCT takes the least time.", "least",
+                tuple(
+                    AtMost(f"m-SCT, {graph}, s", (f"GETF, {graph}, s", f"Moirai, {graph}, s"))
+                    for graph in _GRAPHS
+                ),
+            ),
+            Claim(
+                "On graphs as they are Moirai takes at most 16.5 min.", "<= 16.5 min",
+                (Within(("Moirai, original, s",), at_most=990.0, unit="s"),),
+            ),
+        ),
+    ),
+    Entry(
+        PAPER, "figure 10", "step of four methods", FromPreset("moirai-figure-10"),
+        (
+            *(
+                Claim(
+                    f"Moirai's step is never longer than {rival}'s.", "never", _best(rival, False)
+                )
+                for rival in ("Placeto", "m-SCT", "GETF")
+            ),
+            *(
+                Claim(
+                    f"It is shorter than {rival}'s by up to these factors, on original graphs "
+                    "between servers and in one, then on coarsened ones.",
+                    ", ".join(f"{one[rival]:g}x" for one in _AT_MOST.values()),
+                    _best(rival, True), "once",
+                )
+                for rival in ("Placeto", "m-SCT", "GETF")
+            ),
+            *(
+                Claim(
+                    f"Coarsening shortens the step by up to {saved:.1%} {on}.",
+                    f"up to {saved:.1%}",
+                    (
+                        AtMost(_step("Moirai", "coarsened", on),
+                               (_step("Moirai", "original", on),), 1 - saved),
+                    ),
+                    "once",
+                )
+                for on, saved in zip(_ON, (0.057, 0.038), strict=True)
+            ),
+        ),
+    ),
+)  # fmt: skip
+ILLUSTRATIONS: Illustrations = (
+    (PAPER, "figures 1 and 2", "a taxonomy and an overview"),
+    (PAPER, "figure 8", "links turned into nodes"),
+    (PAPER, "figures 5 to 7", "examples of GCOF"),
+    (PAPER, "table I", "rules of GCOF, which the reduction `gcof-eigen` has"),
+    (PAPER, "table II", "the notation"),
+    (PAPER, "table III", "the testbed, which the preset's clusters have"),
+)

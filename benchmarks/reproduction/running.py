@@ -1,0 +1,113 @@
+"""Runs what the list asks for, and keeps it: a run that was cut off goes on where it ended.
+
+Solves and graphs are kept in the folder of the benchmarks' cache, as those of `make bench-methods`
+are; what the runs found is kept beside the list, under a digest of what decides it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+
+from benchmarks.engine.measured import CACHE, sources_digest
+from benchmarks.report import ROOT, commit, machine
+from benchmarks.reproduction.entry import Entry, FromOwn, FromPreset, FromReport, FromTests
+from benchmarks.reproduction.findings import Finding, Run, Runs
+from benchmarks.reproduction.sources import reported, worked
+from placewire.optimizer.published.comparison.presets import load_preset
+from placewire.optimizer.published.comparison.presets.preset import Preset, shortened
+from placewire.optimizer.published.comparison.reproducing import reproduce
+
+FOLDER = CACHE / "reproduction"
+Reproduce = Callable[[Preset], tuple[Finding, ...]]
+
+
+def preset_of(entry: Entry) -> Preset | None:
+    """The figures that the entry asks for; None where they do not come from solves."""
+    if isinstance(entry.source, FromPreset):
+        return load_preset(entry.source.name)
+    return entry.source.make() if isinstance(entry.source, FromOwn) else None
+
+
+@dataclass(frozen=True)
+class Terms:
+    """limit_seconds: of each solve, at most; None: as the presets have it. disturbed: other
+    programs run meanwhile."""
+
+    limit_seconds: float | None = None
+    disturbed: bool = False
+
+
+def runs_of(entries: Iterable[Entry], kept: Runs, terms: Terms, find: Reproduce) -> Iterator[Run]:
+    """The runs that are missing, or older than the sources, one after the other. What was run on
+    better terms is not run again."""
+    for entry in entries:
+        preset = preset_of(entry)
+        if preset is None:
+            yield from _unsolved(entry, kept)
+            continue
+        for model in preset.models:
+            key = _key(entry.name, model)
+            before = kept.get((entry.name, model))
+            figures = [one for one in preset.figures if one.model == model]
+            if not figures or (before is not None and _stands(before, key, terms)):
+                continue
+            _say(f"{entry.heading}: {model}")
+            asked = replace(preset, figures=figures)
+            if terms.limit_seconds is not None:
+                asked = shortened(asked, terms.limit_seconds)
+            yield _run(entry.name, model, key, terms, find(asked))
+
+
+def solved(preset: Preset) -> tuple[Finding, ...]:
+    """Raises OSError, RowsFileError."""
+    found, _ = reproduce(preset, FOLDER, _say)
+    return tuple(Finding.of(one) for one in found)
+
+
+def _stands(before: Run, key: str, terms: Terms) -> bool:
+    """Whether a run is of these sources, and was made on terms as good as these, or better."""
+    had, asked = (
+        inf if limit is None else limit for limit in (before.limit_seconds, terms.limit_seconds)
+    )
+    return before.key == key and had >= asked and before.disturbed <= terms.disturbed
+
+
+def _unsolved(entry: Entry, kept: Runs) -> Iterator[Run]:
+    source, before = entry.source, kept.get((entry.name, ""))
+    if isinstance(source, FromTests):
+        key = _key(entry.name, *(_digest(ROOT / file) for file in source.files))
+        if before is None or before.key != key:
+            _say(f"{entry.heading}: tests")
+            yield _run(entry.name, "", key, Terms(), worked(source, ROOT))
+    elif isinstance(source, FromReport):
+        key = _digest(ROOT / source.file)[:20]
+        if before is None or before.key != key:
+            found = reported(source, ROOT)
+            yield Run(source=entry.name, key=key, commit=found.commit, machine=found.machine,
+                      date=found.date, findings=found.findings)  # fmt: skip
+
+
+def _run(source: str, model: str, key: str, terms: Terms, findings: tuple[Finding, ...]) -> Run:
+    return Run(
+        source=source, model=model, key=key, limit_seconds=terms.limit_seconds,
+        disturbed=terms.disturbed, commit=commit(),
+        machine=machine(), date=time.strftime("%Y-%m-%d"), findings=findings,
+    )  # fmt: skip
+
+
+def _key(*parts: str) -> str:
+    return hashlib.sha256("\n".join((*parts, sources_digest())).encode()).hexdigest()[:20]
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

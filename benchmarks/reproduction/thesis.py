@@ -1,0 +1,306 @@
+"""Tables and figures of the thesis, "Joint Optimization of Algebraic Transformation, Device
+Placement, and Network Bandwidth Allocation for Distributed DNN Training"."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from benchmarks.reproduction.entry import (
+    Claim,
+    Entry,
+    FromPreset,
+    FromReport,
+    FromTests,
+    Illustrations,
+)
+from benchmarks.reproduction.rules import AtMost, Cut, Passes, Within
+
+PAPER = "Thesis"
+# Steps within this fraction are alike, as in `optimizer compare`.
+ALIKE = 1.01
+_COMPARABLE = 1.05
+_SOLVERS = (" over HiGHS", " over CP-SAT")
+
+
+def _solver(what: str) -> tuple[str, ...]:
+    return tuple(f"solver {what}{over}, s" for over in _SOLVERS)
+
+
+_WORKED = (
+    Entry(
+        PAPER, "figure 3.1", "two parallelizable operators on two GPUs",
+        FromTests(("tests/optimizer/published/test_thesis_figures.py",), "figure_3_1"),
+        (
+            Claim(
+                "Of all placements of the example the middle one, with the pair on two GPUs, is "
+                "the shortest, and three engines find it.", "15 us",
+                (
+                    Passes("figure_3_1_the_parallel_pair_on_two_devices_is_the_optimum"),
+                    Passes("figure_3_1_engines_find_it"),
+                ),
+            ),
+        ),
+    ),
+    Entry(
+        PAPER, "figure 3.2", "uneven bandwidth in a cluster of six servers and three switches",
+        FromTests(
+            (
+                "tests/controller/compile/test_thesis_figure_3_2.py",
+                "tests/optimizer/published/test_thesis_figures.py",
+            ),
+            "figure_3_2",
+        ),
+        (
+            Claim(
+                "(a) A pair of servers may have the links of all switches.", "3 x 20 Gbit/s",
+                (Passes("figure_3_2_a_a_pair_may_have_all_links_of_its_servers"),),
+            ),
+            Claim(
+                "(b) A server sends at 20 Gbit/s to one server by its left NIC and at 10 Gbit/s "
+                "each to two others by its right one, by one queue and by two.", "20, 10, 10",
+                (Passes("figure_3_2_b_one_queue_on_the_left_two_on_the_right"),),
+            ),
+            Claim(
+                "(c) Queues on two NICs serve one destination.", "2 queues",
+                (Passes("figure_3_2_c_one_destination_over_both_interfaces"),),
+            ),
+            Claim(
+                "(b, d) Bandwidth is decided as unevenly as the traffic is.", "uneven",
+                (Passes("figure_3_2_b_and_d_bandwidth_is_uneven_as_the_traffic_is"),),
+            ),
+        ),
+        ("of each NIC 4 % is kept for acknowledgements, so that 20 Gbit/s are 19.2 here",),
+    ),
+    Entry(
+        PAPER, "figures 4.2, 4.4, 4.6 to 4.8", "examples of fusion and co-location",
+        FromTests(("tests/optimizer/published/test_thesis_reduction.py",), "figure_4"),
+        (
+            Claim(
+                "Algorithms 1 and 2 fuse, leave and co-locate what the examples say.", "-",
+                (
+                    Passes("figure_4_2_a_line_fuses_and_keeps_what_runs_beside_it"),
+                    Passes("figure_4_2_b_an_edge_with_two_degrees_is_never_fused"),
+                    Passes("figure_4_4_the_heavy_end_decides_what_a_fusion_loses"),
+                    Passes("figure_4_6_fusing_with_the_critical_successor_waits_for_those_outside"),
+                    Passes("figure_4_7_fusion_within_a_group_lets_algorithm_1_fuse_more"),
+                    Passes("figure_4_8_light_ungrouped_neighbours_join_a_group"),
+                ),
+            ),
+        ),
+    ),
+)  # fmt: skip
+
+_ALPHAS = (0.5, 1, 2, 4, 8)
+_RATES = (10, 20, 40, 80, 160)
+_SAVED = tuple(f"step saved at {rate} Gbit/s a link" for rate in _RATES)
+_OF_5_3 = {
+    on: {
+        "ours": f"thesis (P3, one bandwidth), {on}, ms",
+        "MCMC": f"MCMC, {on}, ms",
+        "Metis": f"Metis, {on}, ms",
+    }
+    for on in ("2 servers", "4 servers", "8 servers")
+}
+_SCHEMES = ("Placeto", "Spotlight", "ColocRL")
+
+
+def _best_of_5_3(factor: float) -> tuple[AtMost, ...]:
+    return tuple(
+        AtMost(one["ours"], (one["MCMC"], one["Metis"]), factor) for one in _OF_5_3.values()
+    )
+
+
+_MEASURED = (
+    Entry(
+        PAPER, "figure 4.3", "the distribution of computing delays",
+        FromPreset("thesis-figure-4.3"),
+        (
+            Claim(
+                "The majority of the computing demand comes from a few operators.", "majority",
+                (Within(("of all time, in the heaviest tenth",), at_least=0.5, unit="%"),),
+            ),
+        ),
+    ),
+    Entry(
+        PAPER, "figure 4.5", "what a larger threshold alpha costs",
+        FromPreset("thesis-figure-4.5"),
+        (
+            Claim(
+                "The loss grows with alpha.", "grows",
+                tuple(
+                    AtMost(f"longest path at {less:g} alpha", (f"longest path at {more:g} alpha",))
+                    for less, more in pairwise(_ALPHAS)
+                ),
+            ),
+        ),
+    ),
+    Entry(
+        PAPER, "figure 5.1", "use of two NICs in data-parallel training, before and after",
+        FromReport(
+            "docs/benchmarks/job.md", "8. An ordinary script, by torchrun and applied",
+            "make bench-job", keys=2,
+        ),
+        (
+            Claim(
+                "After the allocation both network interfaces carry the all-reduce.", "drawn",
+                (Within(("applied: worst NIC off its part",), -0.1, 0.1, "%"),),
+            ),
+            Claim(
+                "Gradients then take less time in each step.", "drawn",
+                (
+                    AtMost("applied: all-reduce of 4 MB, s",
+                           ("torchrun, one NIC: all-reduce of 4 MB, s",), 1 / ALIKE),
+                    AtMost("applied: step, s", ("torchrun, one NIC: step, s",), 1 / ALIKE),
+                ),
+            ),
+        ),
+        (
+            "theirs is VGG16 on two servers with two ports of 1 Gbit/s; ours is a smaller network "
+            "in a lab of two and four servers with two NICs of 40 Mbit/s",
+            "the drawing's curves are not in the text",
+        ),
+    ),
+    Entry(
+        PAPER, "figure 5.2", "allocated bandwidth against a non-blocking tree",
+        FromPreset("thesis-figure-5.2"),
+        (
+            Claim(
+                "Bandwidth allocation shortens the step at every link bandwidth (by at least 1 %, "
+                "below which steps are alike).", "always",
+                tuple(Within((name,), at_least=ALIKE - 1, unit="%") for name in _SAVED),
+            ),
+            Claim(
+                "The gain is smaller where links are faster.", "smaller",
+                (AtMost(_SAVED[-1], (_SAVED[0],)),),
+            ),
+            Claim(
+                "Bandwidth allocation saves up to 11 % of the step.", "up to 11 %",
+                tuple(Within((name,), at_least=0.11, unit="%") for name in _SAVED), "once",
+            ),
+        ),
+    ),
+    Entry(
+        PAPER, "table 5.1", "time to search a placement on four servers",
+        FromPreset("thesis-table-5.1"),
+        (
+            Claim(
+                "Fusion and co-location leave at most a tenth of the operators.",
+                "1/14 to 1/22", (Cut("operators", 10.0),),
+            ),
+            Claim(
+                "The reduction takes at most 1.2 s.", "<= 1.2 s",
+                (Within(("fusion, s",), at_most=1.2, unit="s"),),
+            ),
+            Claim(
+                "Without bandwidth the solver is within 10 % in at most 15.8 s.", "<= 15.8 s",
+                (Within(_solver("without bandwidth"), at_most=15.8, unit="s"),),
+            ),
+            Claim(
+                "With bandwidth it is so in at most 76.7 s.", "<= 76.7 s",
+                (Within(_solver("with bandwidth"), at_most=76.7, unit="s"),),
+            ),
+            Claim(
+                "Deciding bandwidth as well takes the solver longer.", "1.4x to 4.9x",
+                tuple(
+                    AtMost(f"solver without bandwidth{over}, s",
+                           (f"solver with bandwidth{over}, s",))
+                    for over in _SOLVERS
+                ),
+            ),
+            Claim(
+                "The search takes up to 650 times less time than the other methods, of which "
+                "MCMC is the slowest.", "up to 650x",
+                tuple(
+                    AtMost(name, ("MCMC, 25,000 steps, s",), 1 / 650)
+                    for name in _solver("with bandwidth")
+                ),
+                "once",
+            ),
+            Claim(
+                "Metis takes at most 4.2 s.", "<= 4.2 s",
+                (Within(("Metis, s",), at_most=4.2, unit="s"),),
+            ),
+        ),
+        ("our MCMC is compiled code, which makes thousands of steps in a second",),
+    ),
+    Entry(
+        PAPER, "figure 5.3", "step by the number of servers, bandwidth not allocated",
+        FromPreset("thesis-figure-5.3"),
+        (
+            Claim(
+                "The thesis' placement is never slower than the better one of MCMC and Metis.",
+                "never", _best_of_5_3(1.0),
+            ),
+            Claim(
+                "Its step is up to 22 % shorter.", "up to 22 %", _best_of_5_3(0.78), "once",
+            ),
+            Claim(
+                "On AlexNet and VGG-16 MCMC comes to comparable steps (here: within 5 %).",
+                "comparable",
+                tuple(AtMost(one["MCMC"], (one["ours"],), _COMPARABLE)
+                      for one in _OF_5_3.values()),
+                models=("AlexNet", "VGG-16"),
+            ),
+            Claim(
+                "On FNet and BERT it does not.", "not",
+                tuple(AtMost(one["ours"], (one["MCMC"],), 1 / _COMPARABLE)
+                      for one in _OF_5_3.values()),
+                models=("FNet", "BERT"),
+            ),
+            Claim(
+                "Metis' parts wait for each other: with more servers its step is not shorter.",
+                "not shorter",
+                (
+                    AtMost(_OF_5_3["2 servers"]["Metis"], (_OF_5_3["4 servers"]["Metis"],)),
+                    AtMost(_OF_5_3["4 servers"]["Metis"], (_OF_5_3["8 servers"]["Metis"],)),
+                ),
+            ),
+        ),
+    ),
+    Entry(
+        PAPER, "table 5.2", "solver's time under reduction schemes",
+        FromPreset("thesis-table-5.2"),
+        (
+            Claim(
+                "The solver is soonest under the thesis' scheme. (In the paper's own table it is "
+                "sooner under SpotLight's on FNet and BERT.)", "soonest",
+                tuple(
+                    AtMost(f"thesis, {on}, s", tuple(f"{one}, {on}, s" for one in _SCHEMES))
+                    for on in ("2 servers", "4 servers")
+                ),
+            ),
+            Claim(
+                "It is up to 165 times as fast as under ColocRL's.", "up to 165x",
+                tuple(
+                    AtMost(f"thesis, {on}, s", (f"ColocRL, {on}, s",), 1 / 165)
+                    for on in ("2 servers", "4 servers")
+                ),
+                "once",
+            ),
+        ),
+    ),
+    Entry(
+        PAPER, "figure 5.4", "step under reduction schemes on two servers",
+        FromPreset("thesis-figure-5.4"),
+        (
+            Claim(
+                "Against ColocRL's scheme the step is at most 7 % longer.", "up to 7 %",
+                (AtMost("thesis, 2 servers, ms", ("ColocRL, 2 servers, ms",), 1.07),),
+            ),
+            Claim(
+                "Against Placeto's and SpotLight's it is never longer.", "never",
+                (
+                    AtMost("thesis, 2 servers, ms", ("Placeto, 2 servers, ms",)),
+                    AtMost("thesis, 2 servers, ms", ("Spotlight, 2 servers, ms",)),
+                ),
+            ),
+        ),
+    ),
+)  # fmt: skip
+
+ENTRIES = (*_WORKED, *_MEASURED)
+ILLUSTRATIONS: Illustrations = (
+    (PAPER, "figures 1.1 and 1.2", "column-wise tensor parallelism; a fat tree"),
+    (PAPER, "table 3.1", "the notation of the optimization problems"),
+    (PAPER, "figure 4.1", "an overview of the solution"),
+)

@@ -1,0 +1,304 @@
+"""Whether claims of the papers are judged by their numbers, and runs are taken up again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from benchmarks.reproduction import running
+from benchmarks.reproduction.beside_auto import beside_auto
+from benchmarks.reproduction.document import document
+from benchmarks.reproduction.entry import Claim, Entry, FromOwn, FromReport, FromTests
+from benchmarks.reproduction.findings import Finding, Run, by_model, exact, load, save
+from benchmarks.reproduction.rules import AtMost, Cut, Passes, Placed, Within
+from benchmarks.reproduction.running import Terms
+from benchmarks.reproduction.sources import NoReportError, reported, worked
+from benchmarks.reproduction.verdicts import verdict_of
+from placewire.optimizer.published.comparison.cases import Method
+from placewire.optimizer.published.comparison.presets.preset import (
+    Captured,
+    Figure,
+    Preset,
+    Solved,
+    equal_servers,
+)
+from placewire.optimizer.published.comparison.reproducing import Beside, Between
+
+
+def took(what: str, *numbers: float) -> Finding:
+    return exact("m", what, " -> ".join(map(str, numbers)), *numbers)
+
+
+def late(what: str, low: float | None, high: float | None) -> Finding:
+    text = "none" if low is high is None else f"{high or low} s"
+    known = () if low is high is None else ((low, high),)
+    return Finding(model="m", what=what, text=text, ended="clock", known=known, why="no time left")
+
+
+def no_fit(what: str) -> Finding:
+    return Finding(model="m", what=what, text="none", ended="unplaced", why="too large")
+
+
+def refused(what: str) -> Finding:
+    return Finding(model="m", what=what, text="none", ended="none", why=f"{what} is too large")
+
+
+OURS_IS_LESS = Claim("a is less.", "2x", (AtMost("a", ("b", "c"), 0.5),))
+
+
+def judged(claim: Claim, *figures: Finding):
+    return verdict_of(claim, {"m": {one.what: one for one in figures}})
+
+
+@pytest.mark.parametrize(
+    ("figures", "told", "ours"),
+    [
+        ((took("a", 1.0), took("b", 2.0), took("c", 4.0)), "holds (1 of 1)", "0.5x"),
+        ((took("a", 1.1), took("b", 2.0), took("c", 4.0)), "does not hold (0 of 1)", "0.55x"),
+        # More time makes a step shorter, never longer.
+        ((late("a", 0.0, 1.0), took("b", 2.0), took("c", 4.0)), "holds (1 of 1)", "<= 0.5x"),
+        ((late("a", 0.0, 1.5), took("b", 2.0), took("c", 4.0)), "out of time", "<= 0.75x"),
+        ((took("a", 1.0), late("b", 0.0, 2.0), took("c", 4.0)), "out of time", ">= 0.5x"),
+        ((took("a", 1.5), late("b", 0.0, 2.0), took("c", 4.0)), "does not hold (0 of 1)",
+         ">= 0.75x"),
+        ((took("a", 1.0), late("b", None, None), took("c", 4.0)), "out of time", ">= 0.25x"),
+        # A search that was ended takes at least as long.
+        ((took("a", 1.0), late("b", 2.0, None), took("c", 4.0)), "holds (1 of 1)", "<= 0.5x"),
+        ((late("a", 2.0, None), took("b", 2.0), took("c", 4.0)), "does not hold (0 of 1)", ">= 1x"),
+        ((late("a", 1.0, None), late("b", 2.0, None), took("c", 9.0)), "out of time", ">= 0.111x"),
+        # A method without a placement is beaten by one that has one; one that refuses is no rival.
+        ((took("a", 9.0), no_fit("b"), no_fit("c")), "holds (1 of 1)", "-"),
+        ((no_fit("a"), took("b", 1.0), took("c", 1.0)), "does not hold (0 of 1)", "-"),
+        ((no_fit("a"), no_fit("b"), no_fit("c")), "cannot be asked here", "-"),
+        ((late("a", None, None), no_fit("b"), no_fit("c")), "out of time", "-"),
+        ((took("a", 1.0), refused("b"), took("c", 2.0)), "holds (1 of 1)", "0.5x"),
+        ((refused("a"), took("b", 1.0), took("c", 2.0)), "cannot be asked here", "-"),
+        ((took("a", 1.0), took("b", 2.0)), "not run yet", "-"),
+    ],
+)  # fmt: skip
+def test_a_figure_is_compared_with_the_least_of_others(figures, told, ours):
+    found = judged(OURS_IS_LESS, *figures)
+    assert (found.told, found.ours) == (told, ours)
+
+
+@pytest.mark.parametrize(
+    ("figure", "holds"),
+    [
+        (took("a", 3.0), True), (took("a", 3.1), False), (late("a", 3.1, None), False),
+        (late("a", 2.0, None), None), (late("a", 0.0, 2.0), None), (no_fit("a"), False),
+        (took("a", 0.9), False), (refused("a"), None),
+    ],
+)  # fmt: skip
+def test_a_figure_lies_within_limits(figure, holds):
+    assert Within(("a",), 1.0, 3.0).judged({"a": figure}).holds is holds
+
+
+def test_the_least_of_several_counts():
+    within = Within(("a", "b"), at_most=3.0, unit="s")
+    assert within.judged({"a": took("a", 9.0), "b": took("b", 2.0)}).holds
+    assert within.judged({"a": refused("a"), "b": took("b", 2.0)}).holds
+    assert within.words == "`a` or `b` is at most 3 s"
+
+
+@pytest.mark.parametrize(
+    ("figure", "told"),
+    [
+        (took("a", 3.0), "holds (1 of 1)"),
+        (took("a", 4.0), "not run undisturbed"),
+        (late("a", 4.0, None), "not run undisturbed"),
+    ],
+)
+def test_a_disturbed_time_is_an_upper_limit(figure, told):
+    claim = Claim("So.", "3 s", (Within(("a",), at_most=3.0, unit="s"),))
+    disturbed = figure.model_copy(update={"disturbed": True})
+    assert judged(claim, disturbed).told == told
+    run = Run(source="s", model="m", key="k", disturbed=True, commit="c", machine="m", date="d",
+              findings=(figure, took("b", 1.0)))  # fmt: skip
+    found = by_model({("s", "m"): run}, "s", ["m"], {"a"})["m"]
+    assert found["a"].disturbed and not found["b"].disturbed
+
+
+def test_a_reduction_cuts_by_a_factor_unless_nothing_is_left():
+    assert Cut("a", 4.0).judged({"a": took("a", 8.0, 2.0)}).holds
+    assert not Cut("a", 4.1).judged({"a": took("a", 8.0, 2.0)}).holds
+    nothing = Cut("a", 4.0).judged({"a": took("a", 8.0, 0.0)})
+    assert nothing.holds is None and "nothing is left" in nothing.why
+
+
+def test_a_placement_is_there_or_not():
+    assert Placed("a").judged({"a": took("a", 1.0)}).holds
+    assert Placed("a").judged({"a": late("a", 0.0, 1.0)}).holds
+    assert Placed("a").judged({"a": no_fit("a")}).holds is False
+    assert Placed("a").judged({"a": late("a", None, None)}).why == "out of time"
+
+
+def test_a_worked_example_passes_in_all_cases():
+    assert Passes("a").judged({"a": took("a", 1.0)}).holds
+    assert Passes("a").judged({"a": took("a", 0.5)}).holds is False
+
+
+def test_always_once_and_on_average_over_models():
+    ratios = {"p": 0.4, "q": 0.9}
+    found = {m: {"a": took("a", r), "b": took("b", 1.0)} for m, r in ratios.items()}
+
+    def told(holds, factor, **more):
+        claim = Claim("So.", "-", (AtMost("a", ("b",), factor),), holds, **more)
+        return verdict_of(claim, found).told
+
+    assert told("always", 0.9) == "holds (2 of 2)"
+    assert told("always", 0.5) == "does not hold (1 of 2)"
+    assert told("always", 0.5, models=("p",)) == "holds (1 of 1)"
+    assert told("once", 0.5) == "holds (1 of 2)"
+    assert told("once", 0.3) == "does not hold (0 of 2)"
+    assert told("on average", 0.65) == "holds"
+    assert told("on average", 0.64) == "does not hold"
+    found["r"] = {}
+    assert told("always", 0.9) == "holds (2 of 2; 1 not run)"
+    assert told("once", 0.3) == "not run yet"
+    assert told("on average", 0.65) == "not run yet"
+    found["r"] = {"a": late("a", 0.0, 1.5), "b": took("b", 1.0)}
+    assert told("once", 0.3) == told("on average", 0.7) == "out of time"
+    assert told("always", 0.5) == "does not hold (1 of 2; 1 out of time)"
+
+
+def a_preset(*methods: str) -> Preset:
+    figures = [
+        Figure(model, f"{method}, two, ms", "-", Solved("two", Method(method), "step"))
+        for model in ("p", "q")
+        for method in methods
+    ]
+    model = Captured("placewire.examples.models.mlp:training_step", 8)
+    two = equal_servers(2, "rtx4080s", 16, nics=1, gigabits=1.0)
+    return Preset("A table", {"p": model, "q": model}, ("rtx4080s",), {"two": two}, figures, ())
+
+
+def test_auto_counts_only_against_rivals_that_ended_by_themselves():
+    preset = a_preset("auto", "heft", "mcmc", "metis", "peft")
+    of_p = (took("auto, two, ms", 1.0), took("heft, two, ms", 1.2), took("peft, two, ms", 0.9),
+            late("mcmc, two, ms", 0.0, 5.0), no_fit("metis, two, ms"))  # fmt: skip
+    assert beside_auto(preset, {"p": {one.what: one for one in of_p}, "q": {}}) == (
+        "Of 2 steps of methods that ended by themselves, `auto` is as short as 1, or shorter; it "
+        "is longer than peft, two on p. The clock ended these, which do not count: mcmc, two on p."
+    )
+    late_auto = (late("auto, two, ms", 0.0, 1.0), took("peft, two, ms", 0.9))
+    assert beside_auto(preset, {"p": {one.what: one for one in late_auto}}).endswith(
+        "it is longer than peft, two on p (its own time was over)."
+    )
+    assert beside_auto(a_preset("heft"), {"p": {}, "q": {}}) == ""
+
+
+class Finder:
+    """Finds the same for every figure; ends the run at a model."""
+
+    def __init__(self, ends_at: str = "") -> None:
+        self.ends_at = ends_at
+        self.asked: list[tuple[str | float, ...]] = []
+
+    def __call__(self, preset: Preset) -> tuple[Finding, ...]:
+        (model,) = {figure.model for figure in preset.figures}
+        if model == self.ends_at:
+            raise KeyboardInterrupt
+        limits = {
+            one.asked.method.time_limit_seconds
+            for one in preset.figures
+            if isinstance(one.asked, Solved)
+        }
+        self.asked.append((model, *limits))
+        return tuple(exact(one.model, one.what, "1 s", 1.0) for one in preset.figures)
+
+
+def test_a_run_that_was_cut_off_goes_on_where_it_ended(tmp_path: Path, monkeypatch):
+    entry = Entry("A paper", "table 1", "steps", FromOwn(lambda: a_preset("heft", "peft")))
+    file = tmp_path / "found.json"
+
+    def run(finder: Finder, limit: float | None = 5.0, disturbed: bool = True):
+        kept = load(file)
+        for one in running.runs_of([entry], kept, Terms(limit, disturbed), finder):
+            kept[one.source, one.model] = one
+            save(kept, file)
+        return finder.asked
+
+    with pytest.raises(KeyboardInterrupt):
+        run(Finder(ends_at="q"))
+    assert [model for _, model in load(file)] == ["p"]
+    assert "Not run yet: q." in document([entry], (), load(file))
+    assert run(Finder()) == [("q", 5.0)]
+    assert "Not run yet" not in document([entry], (), load(file))
+    assert run(Finder()) == [], "all of it is there"
+    assert run(Finder(), 2.0) == [], "what had more time stands"
+    assert run(Finder(), 5.0, disturbed=False) == [("p", 5.0), ("q", 5.0)]
+    assert run(Finder()) == [], "what was run in quiet stands"
+    assert run(Finder(), None) == [("p", 30.0), ("q", 30.0)]
+    monkeypatch.setattr(running, "sources_digest", lambda: "other sources")
+    assert run(Finder(), 2.0) == [("p", 2.0), ("q", 2.0)]
+
+
+def test_findings_are_the_same_after_they_were_kept(tmp_path: Path):
+    known = (Between(2.0, inf),)
+    findings = tuple(
+        map(
+            Finding.of,
+            (
+                Beside("m", "late", "4 h", "2 s", "", "clock", known),
+                Beside("m", "no fit", "OOM", "none", "too large", "unplaced", (Between(inf, inf),)),
+                Beside("m", "cut", "9 -> 3", "8 -> 2", "", "itself",
+                       (Between(8, 8), Between(2, 2))),
+            ),
+        )
+    )  # fmt: skip
+    run = Run(source="s", model="m", key="k", commit="c", machine="two cores", date="today",
+              findings=findings)  # fmt: skip
+    save({("s", "m"): run}, tmp_path / "found.json")
+    kept = load(tmp_path / "found.json")
+    assert kept == {("s", "m"): run}
+    ended, no_place, cut = kept["s", "m"].findings
+    assert ended.number() == Between(2.0, inf)
+    assert no_place.number() == Between(inf, inf)
+    assert cut.number(1) == Between(2, 2)
+
+
+REPORT = """# Measured
+
+## 8. A script
+
+| servers | started | step, s | part | part |
+| --- | ---: | ---: | ---: | ---: |
+| 2 | alone | 0.55 | 53.4% | - |
+| 2 | applied | 1,024.5 | -0.3% | +7% |
+
+Measured at commit 4cc6127e on 2026-11-28, 2 cores (x86_64), Python 3.11.7.
+
+## 9. Another
+"""
+
+
+def test_figures_of_a_report_are_read_with_their_commit(tmp_path: Path):
+    (tmp_path / "job.md").write_text(REPORT)
+    source = FromReport("job.md", "8. A script", "make bench-job", keys=2)
+    found = reported(source, tmp_path)
+    assert (found.commit, found.date) == ("4cc6127e", "2026-11-28")
+    assert found.machine == "2 cores (x86_64), Python 3.11.7"
+    numbers = {one.what: one.number().low for one in found.findings if one.known}
+    assert numbers == {
+        "alone: step, s": 0.55, "alone: part": 0.534, "applied: step, s": 1024.5,
+        "applied: part": -0.003, "applied: part (2)": 0.07,
+    }  # fmt: skip
+    assert {one.model for one in found.findings} == {"2 servers"}
+    for title in ("7. Gone", "9. Another"):
+        with pytest.raises(NoReportError, match=r"job.md has no table .*`make bench-job` writes"):
+            reported(replace(source, title=title), tmp_path)
+
+
+def test_worked_examples_are_run_as_tests(tmp_path: Path):
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n"
+        "def test_figure_1(): pass\n"
+        "@pytest.mark.parametrize('k', [1, 2])\n"
+        "def test_figure_2(k): assert k == 1\n"
+        "def test_other(): raise ValueError\n"
+    )
+    found = worked(FromTests(("test_it.py",), "figure"), tmp_path)
+    assert {one.what: one.text for one in found} == {"figure_1": "1 of 1", "figure_2": "1 of 2"}

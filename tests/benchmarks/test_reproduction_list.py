@@ -1,0 +1,107 @@
+"""The list of the papers' tables and figures: is it whole, and does all that it names exist?"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from benchmarks.report import ROOT
+from benchmarks.reproduction.__main__ import PAGE
+from benchmarks.reproduction.document import COLUMNS, document
+from benchmarks.reproduction.entries import ENTRIES, ILLUSTRATIONS
+from benchmarks.reproduction.entry import Entry, FromReport, FromTests, Never
+from benchmarks.reproduction.findings import FILE, load
+from benchmarks.reproduction.running import preset_of
+from benchmarks.reproduction.sources import reported
+from placewire.optimizer.published.comparison.presets import PRESETS
+from tests.documents import anchors
+
+# All tables and figures that the papers have.
+PAPERS = {
+    "Thesis": (
+        "figure 1.1", "figure 1.2", "figure 3.1", "figure 3.2",
+        *(f"figure 4.{k}" for k in range(1, 9)), *(f"figure 5.{k}" for k in range(1, 5)),
+        "table 3.1", "table 5.1", "table 5.2",
+    ),
+    "QuickP": (*(f"figure {k}" for k in range(1, 7)), "table I"),
+    "Celeritas": (*(f"figure {k}" for k in range(1, 7)), *(f"table {k}" for k in range(1, 6))),
+    "HSDAG": ("figure 1", "figure 2", *(f"table {k}" for k in range(1, 5))),
+    "Moirai": (
+        *(f"figure {k}" for k in range(1, 11)), "table I", "table II", "table III", "table IV",
+        "table V",
+    ),
+}  # fmt: skip
+
+each_entry = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+
+
+def named(places: str) -> set[str]:
+    """`figures 4.2, 4.6 to 4.8` names four figures."""
+    kind, _, numbers = places.partition(" ")
+    found = set()
+    for part in re.split(r", | and ", numbers):
+        first, _, last = part.partition(" to ")
+        if not last:
+            found.add(f"{kind.removesuffix('s')} {first}")
+            continue
+        head, _, low = first.rpartition(".")
+        for k in range(int(low), int(last.rpartition(".")[2]) + 1):
+            found.add(f"{kind.removesuffix('s')} {head}.{k}" if head else f"figure {k}")
+    return found
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_table_and_figure_of_a_paper_is_listed_once(paper: str) -> None:
+    places = [entry.place for entry in ENTRIES if entry.paper == paper]
+    places += [place for of, place, _ in ILLUSTRATIONS if of == paper]
+    listed = [one for place in places for one in named(place)]
+    assert sorted(listed) == sorted(PAPERS[paper])
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_has_an_entry(name: str) -> None:
+    assert name in {entry.name for entry in ENTRIES}, (
+        f"add an entry for preset {name} to benchmarks/reproduction, and write the page again by "
+        "`python -m benchmarks.reproduction --no-runs`"
+    )
+
+
+def test_names_and_anchors_are_each_entrys_own() -> None:
+    for names in ({entry.name for entry in ENTRIES}, {entry.anchor for entry in ENTRIES}):
+        assert len(names) == len(ENTRIES)
+
+
+@each_entry
+def test_an_entry_claims_something_or_says_why_it_cannot_be_asked(entry: Entry) -> None:
+    assert bool(entry.claims) != isinstance(entry.source, Never)
+    for claim in entry.claims:
+        assert claim.rules and claim.paper and claim.says.endswith((".", ")"))
+        assert claim.holds != "on average" or len({type(rule) for rule in claim.rules}) == 1
+
+
+@each_entry
+def test_figures_that_rules_read_are_there(entry: Entry) -> None:
+    read = {name for claim in entry.claims for rule in claim.rules for name in rule.figures}
+    preset = preset_of(entry)
+    if preset is not None:
+        assert read <= {figure.what for figure in preset.figures}
+        assert {model for claim in entry.claims for model in claim.models} <= set(preset.models)
+    elif isinstance(entry.source, FromTests):
+        text = "\n".join((ROOT / file).read_text() for file in entry.source.files)
+        for name in read:
+            assert f"def test_{name}(" in text, name
+    elif isinstance(entry.source, FromReport):
+        assert read <= {one.what for one in reported(entry.source, ROOT).findings}
+
+
+@each_entry
+def test_each_entry_has_its_place_on_the_page(entry: Entry) -> None:
+    assert entry.anchor in anchors(PAGE)
+
+
+def test_the_page_is_what_the_list_and_the_findings_say() -> None:
+    """After a change of either: `python -m benchmarks.reproduction --no-runs`."""
+    text = PAGE.read_text()
+    assert text == document(ENTRIES, ILLUSTRATIONS, load(FILE))
+    assert max(map(len, text.splitlines())) <= COLUMNS
