@@ -276,7 +276,7 @@ def test_getf_places_every_operator_in_its_group(problem):
 
 
 @FEW
-@given(small_problems(6))
+@given(small_problems(4))
 def test_getfs_program_is_solved_as_enumeration_solves_it(problem):
     """T is the longest path of operators without transfers, or the time that a device works."""
     graph, instance = problem.graph, Instance(problem)
