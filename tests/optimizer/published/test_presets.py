@@ -145,24 +145,29 @@ def test_a_quick_look_shortens_solves_and_says_so():
     assert shortened(without_solves, 1.0) is without_solves
 
 
+def limits(preset: Preset) -> dict[str, float]:
+    """Of the figures that take one solve."""
+    return {
+        f"{figure.model}, {figure.what}": figure.asked.method.time_limit_seconds
+        for figure in preset.figures
+        if isinstance(figure.asked, Solved)
+    }
+
+
 def test_a_solve_may_have_the_papers_own_time():
     """Table V: from 15 s of m-SCT, which keeps the preset's, to 38 min of Moirai."""
     preset = load_preset("moirai-table-v")
-    of = {figure.model + ", " + figure.what: figure.asked for figure in preset.figures}
     longer = at_papers_times(preset)
-    now = {figure.model + ", " + figure.what: figure.asked for figure in longer.figures}
+    of, now = limits(preset), limits(longer)
     for what, before, after in (
         ("GPT-3 330M, m-SCT, original, s", 120.0, 120.0),
         ("AlphaFold2 3.2B, Moirai, original, s", 120.0, 38.42 * 60),
         ("GPT-3 330M, GETF, coarsened, s", 120.0, 120.0),
         ("Swin 13B, GETF, coarsened, s", 120.0, 14.95 * 60),
     ):
-        limits = [one[what].method.time_limit_seconds for one in (of, now)]  # type: ignore[union-attr]
-        assert limits == pytest.approx([before, after])
+        assert (of[what], now[what]) == pytest.approx((before, after))
     assert "as long as the paper's own took" in longer.differs[0]
-    capped = shortened(longer, 600.0)
-    kept = {one.asked.method.time_limit_seconds for one in capped.figures if one.asked is not None}
-    assert max(kept) == 600.0
+    assert max(limits(shortened(longer, 600.0)).values()) == 600.0
     unsaid = load_preset("thesis-table-5.1")
     assert at_papers_times(unsaid) is unsaid
 
