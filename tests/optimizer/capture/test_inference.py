@@ -180,8 +180,8 @@ def test_half_an_inference_has_half_the_bytes_and_ties_stay() -> None:
     )
     assert half.operators.notes["half"] and "half" not in whole.operators.notes
     assert half.operators.types == whole.operators.types
-    # The buffer holds positions, which are whole numbers.
-    held = np.array([kind != "buffer" for kind in half.operators.types])
+    # The input is words, which are whole numbers, as are the buffer's positions.
+    held = np.array([kind not in {"input", "buffer"} for kind in half.operators.types])
     bytes_of_whole = whole.operators.weight_bytes[held]
     assert (2 * half.operators.weight_bytes[held] == bytes_of_whole).all() and bytes_of_whole.any()
     numbers = [one for one in outputs_of(half, 0) if one.is_floating_point()]
