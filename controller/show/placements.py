@@ -51,13 +51,21 @@ def why(placement: Placement) -> list[str]:
 
 
 def where_data_is(placement: Placement, notes: Mapping[str, Any]) -> list[str]:
-    """Says which device computes the loss and which read the batch. notes: of a captured graph."""
-    if not {"loss", "inputs"} <= set(notes):
+    """Says which device computes the loss, or the outputs of an inference, and which read the
+    batch. notes: of a captured graph."""
+    computed = [notes["loss"]] if "loss" in notes else notes.get("outputs", [])
+    if not computed or "inputs" not in notes:
         return []
+    made: dict[str, list[str]] = {}
+    for name in computed:
+        made.setdefault(placement.operators[name], []).append(name)
+    result = f"the loss is computed on {placement.operators[computed[0]]}"
+    if "loss" not in notes:
+        result = f"the outputs are computed: {_names_by_device(made)}"
     readers: dict[str, list[str]] = {}
     for name in notes["inputs"]:
         readers.setdefault(placement.operators[name], []).append(name)
-    read = _readers_in_words(readers)
+    read = _names_by_device(readers)
     tensors = (sent for message in placement.messages for sent in message.tensors)
     sent = sum(one.bytes for one in tensors if one.producer in notes["inputs"])
     if notes.get("buckets"):
@@ -65,14 +73,14 @@ def where_data_is(placement: Placement, notes: Mapping[str, Any]) -> list[str]:
     else:
         read = f"the batch is read where its inputs are: {read}"
     return [
-        f"the loss is computed on {placement.operators[notes['loss']]}",
+        result,
         f"{read}; {format_bytes(sent)} of it are sent on",
     ]
 
 
-def _readers_in_words(readers: Mapping[str, Sequence[str]]) -> str:
-    """readers: by device, the names of its inputs. In a step of many micro-batches these are too
-    many to be listed: then they are told without their micro-batches."""
+def _names_by_device(readers: Mapping[str, Sequence[str]]) -> str:
+    """readers: by device, the names of its inputs, or outputs. In a step of many micro-batches
+    these are too many to be listed: then they are told without their micro-batches."""
     if sum(map(len, readers.values())) <= MOST_NAMES:
         return "; ".join(f"{', '.join(names)} on {device}" for device, names in readers.items())
     parts: dict[str, int] = Counter(

@@ -123,6 +123,31 @@ def holograms(batch: int, seed: int, side: int) -> Callable[[int], Tensors]:
     return batches
 
 
+def alignments(
+    batch: int, seed: int, kinds: int, distances: int, sequences: int, residues: int
+) -> Callable[[int], Tensors]:
+    """step -> int64[batch, sequences, residues], int64[batch, sequences + residues, residues]: an
+    alignment in which one residue in seven is hidden, the last kind; and the whole alignment, with
+    the distance of each pair of residues below it.
+
+    A sequence differs from the first in one residue of four. Two residues are nearer where their
+    kinds are, as are their places.
+    """
+
+    def batches(step: int) -> Tensors:
+        generator = generator_of(seed, step)
+        drawn = torch.randint(0, kinds - 1, (2, batch, sequences, residues), generator=generator)
+        departs = torch.randint(0, 4, drawn[0].shape, generator=generator) == 0
+        whole = torch.where(departs, drawn[0], drawn[1, :, :1])
+        hides = torch.randint(0, 7, whole.shape, generator=generator) == 0
+        first, place = whole[:, 0], torch.arange(residues)
+        apart = (first[:, :, None] - first[:, None]).abs() + (place[:, None] - place).abs()
+        known = torch.cat([whole, apart.clamp(max=distances - 1)], dim=1)
+        return torch.where(hides, kinds - 1, whole), known
+
+    return batches
+
+
 def choices(batch: int, seed: int, users: int, items: int) -> Callable[[int], Tensors]:
     """step -> int64[batch, 1 + HISTORY], int64[batch, 2]: a user with the items that they took
     before, and the item that they took now with its kind.

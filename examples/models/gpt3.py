@@ -2,7 +2,7 @@
 
 Brown et al., Language Models are Few-Shot Learners (2020), section 2.1, without its sparse
 attention: GPT-2's layers (examples/models/gpt2.py), in the sizes that Moirai is measured with
-(section V-A, table IV); sequences of 2,048 tokens, 50,257 words.
+(section IV-A, table IV); sequences of 2,048 tokens, 50,257 words.
 
     training_step             24 layers of width 1,024 with 16 heads: 356 million parameters
     training_step_1300m       32 layers of width 2,048 with 32 heads

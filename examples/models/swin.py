@@ -3,12 +3,14 @@
 Liu et al., Swin Transformer: Hierarchical Vision Transformer using Shifted Windows (2021), section
 3: attention within windows, which every second layer shifts, and a relative position bias; between
 its four stages neighbouring patches are merged, which halves the sides and doubles the width. The
-sizes are the smallest that Moirai is measured with (section V-A, table IV): 32 layers, width 512
-with 16 heads in the first stage, pictures of 1100 x 1100. Moirai does not state how the layers are
-divided; 2, 2, 26 and 2 give its 1.8 thousand million parameters. Windows are 7 x 7, and sides are
-padded to multiples of them.
+sizes are those that Moirai is measured with (section IV-A, table IV), for pictures of 1100 x 1100.
+Moirai does not state how the layers are divided; 2, 2, most of them and 2 or 4 come nearest to its
+1.8, 6.6 and 13 thousand million parameters. Windows are 7 x 7, and sides are padded to multiples of
+them.
 
-    training_step          as above
+    training_step          32 layers, width 512 with 16 heads in the first stage
+    training_step_6600m    48 layers, width 768 with 24 heads
+    training_step_13b      56 layers, width 1,024 with 32 heads
     training_step_tiny     Swin-T of the paper: 12 layers, width 96, pictures of 224 x 224
     training_step_small    2 stages of 2 layers, width 16, pictures of 28 x 28, for quick trials
 """
@@ -41,6 +43,8 @@ class Sizes:
     dropout: float = 0.1
 
 
+M6600 = Sizes(layers=(2, 2, 40, 4), width=768, heads=24)
+B13 = Sizes(layers=(2, 2, 48, 4), width=1024, heads=32)
 TINY = Sizes(layers=(2, 2, 6, 2), width=96, heads=3, side=224)
 SMALL = Sizes(layers=(2, 2), width=16, heads=2, side=28, window=3, classes=10)
 
@@ -198,6 +202,14 @@ def _mask(side: int, window: int, shift: int) -> torch.Tensor:
 
 def training_step(batch: int, seed: int) -> TrainingStep:
     return step_of(batch, seed, Sizes())
+
+
+def training_step_6600m(batch: int, seed: int) -> TrainingStep:
+    return step_of(batch, seed, M6600)
+
+
+def training_step_13b(batch: int, seed: int) -> TrainingStep:
+    return step_of(batch, seed, B13)
 
 
 def training_step_tiny(batch: int, seed: int) -> TrainingStep:

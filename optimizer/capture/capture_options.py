@@ -24,6 +24,7 @@ class CaptureOptions:
     decompose    the step is captured as core operators, with the optimizer's update written out
     inference    the forward pass in evaluation mode alone, whose outputs are the model's, before
                  the loss
+    half         parameters and numbers of an inference are in half precision, float16
     bucket       the only bucket that is captured, whose batches alone are then read; None: all
     """
 
@@ -39,4 +40,5 @@ class CaptureOptions:
     recompute: Recompute = "none"
     decompose: bool = False
     inference: bool = False
+    half: bool = False
     bucket: str | None = None

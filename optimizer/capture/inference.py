@@ -34,6 +34,32 @@ def forward_alone(step: TrainingStep) -> TrainingStep:
     )
 
 
+def in_half_precision(step: TrainingStep) -> TrainingStep:
+    """Returns the step with its model, which is changed, and its inputs in float16; whole numbers
+    stay what they are."""
+
+    def halved(inputs: Tensors) -> Tensors:
+        return tuple(one.half() if one.is_floating_point() else one for one in inputs)
+
+    # Module.half() swaps tensors, which those without memory refuse. Tied parameters stay one.
+    made: dict[torch.Tensor, torch.nn.Parameter] = {}
+    for module in step.model.modules():
+        for name, one in module._parameters.items():
+            if one is not None and one.is_floating_point():
+                if one not in made:
+                    made[one] = torch.nn.Parameter(one.detach().half())
+                module._parameters[name] = made[one]
+        for name, held in module._buffers.items():
+            if held is not None and held.is_floating_point():
+                module._buffers[name] = held.half()
+    return replace(
+        step,
+        example_inputs=halved(step.example_inputs),
+        batches=lambda number: halved(step.batches(number)),
+        buckets={name: halved(one) for name, one in step.buckets.items()},
+    )
+
+
 def inference_graph(
     module: torch.nn.Module, example: Tensors, where: str, options: CaptureOptions
 ) -> JointGraph:

@@ -12,6 +12,7 @@ from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.inference import (
     forward_alone,
+    in_half_precision,
     inference_graph,
     refuse_what_is_of_training,
 )
@@ -113,6 +114,7 @@ def captured_from(step: TrainingStep, options: CaptureOptions) -> CapturedStep:
     if options.inference:
         refuse_what_is_of_training(options)
         step = forward_alone(step)
+        step = in_half_precision(step) if options.half else step
     elif options.decompose:
         refuse_what_is_not_written_out(options.optimizer)
     where, accumulate, optimizer = options.model, options.accumulate, options.optimizer
@@ -159,6 +161,9 @@ def captured_from(step: TrainingStep, options: CaptureOptions) -> CapturedStep:
         del notes["loss"], notes["optimizer"]
         notes |= {"inference": True, "outputs": [*code.outputs]}
         name += " inference"
+        if options.half:
+            notes |= {"half": True}
+            name += " in half precision"
     if options.decompose:
         notes |= {"decompose": True}
         name += " decomposed"

@@ -112,6 +112,12 @@ def add_research_arguments(parser: argparse.ArgumentParser) -> None:
         help="the forward pass alone, in evaluation mode: no loss, no gradients, no update; what "
         "the model returns is computed and kept",
     )
+    research.add_argument(
+        "--half",
+        action="store_true",
+        help="with --inference: parameters and numbers are float16, for which modelled devices "
+        "have peaks of their own",
+    )
 
 
 def _count_or_auto(text: str) -> int | str:
@@ -218,6 +224,10 @@ def capture_options(options: argparse.Namespace, device_type: DeviceType = "cpu"
             "without a scaler is refused; give --optimizer '{\"scaler\": {}}', or --autocast bf16, "
             "which needs no scaler"
         )
+    if options.half and not options.inference:
+        raise CaptureError(
+            "--half is of an inference: add --inference, or train with --autocast fp16 or bf16"
+        )
     return CaptureOptions(
         options.model,
         options.batch,
@@ -230,6 +240,7 @@ def capture_options(options: argparse.Namespace, device_type: DeviceType = "cpu"
         recompute=options.recompute,
         decompose=options.decompose,
         inference=options.inference,
+        half=options.half,
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
 
 # These notes of a capture must not differ between the variants of a step.
-_SAME = ("model", "batch", "autocast", "optimizer", "decompose", "inference")
+_SAME = ("model", "batch", "autocast", "optimizer", "decompose", "inference", "half")
 
 
 def variant_names(graphs: Mapping[str, OperatorGraph]) -> list[str]:

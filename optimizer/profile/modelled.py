@@ -66,9 +66,10 @@ def modelled_seconds(graph: OperatorGraph, device: ModelledDevice) -> FloatArray
             "modelled; capture the model again (most imported graphs have times of their own)"
         )
     kinds = [kind_of(name) for name in graph.types]
-    peak = np.array(
-        [device.convolution_flops if kind == "convolution" else device.peak_flops for kind in kinds]
-    )
+    peaks: dict[Kind, float] = {"convolution": device.convolution_flops}
+    if graph.notes.get("half"):
+        peaks = dict.fromkeys(("matmul", "convolution", "attention"), device.half_flops)
+    peak = np.array([peaks.get(kind, device.peak_flops) for kind in kinds])
     compute = np.array([device.reached[kind].compute for kind in kinds])
     bandwidth = np.array([device.reached[kind].bandwidth for kind in kinds])
     busy: FloatArray = np.maximum(

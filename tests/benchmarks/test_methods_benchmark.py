@@ -6,6 +6,7 @@ from pathlib import Path
 
 from benchmarks.methods import claims, grand, programs, promises
 from placewire.optimizer.published.comparison.cases import ComparedGraph
+from placewire.optimizer.published.formulations import gurobi
 from tests.optimizer.published.comparison_rows import row
 
 
@@ -110,8 +111,8 @@ def test_programs_stand_beside_each_other_by_their_own_and_the_contended_step(mo
         asked = [(case.method.engine, case.method.solver) for case in cases]
         assert asked[:3] == [
             ("thesis-p1", "highs"),
-            ("thesis-p1", "gurobi"),
             ("thesis-p1", "cp-sat"),
+            ("thesis-p1", "gurobi"),
         ]
         assert asked[-1] == ("auto", "auto") and len(asked) == 6 * 3 + 1
         assert len({case.method.time_limit_seconds for case in cases}) == 1
@@ -123,6 +124,7 @@ def test_programs_stand_beside_each_other_by_their_own_and_the_contended_step(mo
             row(engine="auto"),
         ]  # fmt: skip
 
+    monkeypatch.setattr(gurobi, "has_full_licence", lambda: True)
     monkeypatch.setattr(programs, "rows_of", rows_of)
     monkeypatch.setattr(
         programs, "captured_graph", lambda name: ComparedGraph(name, Path(name), 3, name, name)
@@ -136,6 +138,8 @@ def test_programs_stand_beside_each_other_by_their_own_and_the_contended_step(mo
         ["  auto", "-", "-", "-", "2000", "0.5"],
     ]
     assert table.notes[1:] == ("(1) g, thesis-p2 gurobi: a licence for 200",)
+    monkeypatch.setattr(gurobi, "has_full_licence", lambda: False)
+    assert "gurobi" not in {case.method.solver for case in programs.cases_of("g")}
 
 
 def test_what_a_program_says_by_its_own_model_is_in_the_great_table(monkeypatch):

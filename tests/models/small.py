@@ -10,6 +10,7 @@ from dataclasses import replace
 from torch import nn
 
 from placewire.examples.models import alexnet as alexnet_example
+from placewire.examples.models import alphafold2 as alphafold2_example
 from placewire.examples.models import bert as bert_example
 from placewire.examples.models import deep_transformer, gpt3, inception, vgg16
 from placewire.examples.models import fnet as fnet_example
@@ -104,3 +105,8 @@ def holography(batch: int, seed: int) -> TrainingStep:
 
 def swin(batch: int, seed: int) -> TrainingStep:
     return swin_example.step_of(batch, seed, replace(swin_example.SMALL, dropout=NEVER))
+
+
+def alphafold2(batch: int, seed: int) -> TrainingStep:
+    sizes = replace(alphafold2_example.SMALL, row_dropout=NEVER, pair_dropout=NEVER)
+    return alphafold2_example.step_of(batch, seed, sizes)

@@ -12,13 +12,14 @@ import numpy as np
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.solution import Progress, Report, Solution
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
-from placewire.optimizer.published.formulations import child_process, gurobi
+from placewire.optimizer.published.formulations import child_process, gurobi, highs
 from placewire.optimizer.published.formulations.answer import Answer
 from placewire.optimizer.published.formulations.errors import NoIncumbentError
+from placewire.optimizer.published.formulations.known_start import best_start, known_answer
 from placewire.optimizer.published.formulations.limits import refuse_too_large
 from placewire.optimizer.published.formulations.network import rates_per_rail
 from placewire.optimizer.published.formulations.papers import Formulation, PaperName, formulate
-from placewire.optimizer.published.formulations.program import Start
+from placewire.optimizer.published.formulations.program import OBJECTIVE, Program, Start
 from placewire.optimizer.published.formulations.solver import SolverName
 from placewire.optimizer.published.formulations.starts import starting_devices
 from placewire.optimizer.quantities import format_step
@@ -52,16 +53,23 @@ def solve(
                 report(Progress(seconds, answer.objective * horizon, bound, answer.rounds, words))
 
     starts = starting_devices(problem)
+    # Moirai's program decides an order, too, so that only a solver knows what a start takes.
+    start = None if name == "moirai" else best_start(formulation, starts)
+    known = known_answer(formulation, start)
+    if start is not None:
+        starts = [start.device]
+        heard(known)
     if solver == "cp-sat":
         left = max(began + settings.time_limit_seconds - time.monotonic(), 0.0)
         answer = child_process.solve_intervals(formulation, starts, left, settings.gap, heard)
     else:
-        program = replace(formulation.draft.build(), starts=_of_program(formulation, starts))
+        program = _from(formulation, known, starts)
         left = max(began + settings.time_limit_seconds - time.monotonic(), 0.0)
         if solver == "gurobi":
             answer = gurobi.solve(program, left, settings.gap)
         else:
             answer = child_process.solve(program, left, settings.gap, heard)
+    answer = _better(known, answer)
     heard(answer, f"{name} over {solver}: {_said(formulation, answer)}")
     if answer.values is None:
         raise _why_nothing(problem, name, solver, answer)
@@ -72,12 +80,26 @@ def solve(
     return Solution(device, priority, _rates(problem, formulation, answer.values))
 
 
-def _of_program(formulation: Formulation, starts: Sequence[IntArray]) -> tuple[Start, ...]:
+def _from(formulation: Formulation, known: Answer, starts: Sequence[IntArray]) -> Program:
+    """The program from these starts, in which no answer takes longer than the known one."""
     devices = np.arange(formulation.x.shape[1])
-    return tuple(
+    program = formulation.draft.build()
+    high = program.high.copy()
+    high[OBJECTIVE] = min(high[OBJECTIVE], known.objective * (1 + highs.TOLERANCE))
+    begun = tuple(
         Start(formulation.x.ravel(), (device[:, None] == devices).ravel().astype(np.float64))
         for device in starts
     )
+    return replace(program, high=high, starts=begun)
+
+
+def _better(known: Answer, found: Answer) -> Answer:
+    """The better of what was known and what a solver found that looked for nothing worse."""
+    if known.values is None or found.objective <= known.objective:
+        return found
+    if found.infeasible:
+        return replace(known, bound=known.objective, words="within the gap", rounds=found.rounds)
+    return replace(known, bound=found.bound, words=found.words, rounds=found.rounds)
 
 
 def solver_of(name: PaperName, asked: SolverName) -> SolverName:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,13 @@ from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.published.formulations import cp_sat
 from placewire.optimizer.published.formulations.answer import NO_ANSWER, Answer, Heard
 from placewire.optimizer.published.formulations.instance import Instance
-from placewire.optimizer.published.formulations.own_step import earliest_starts, own_step
+from placewire.optimizer.published.formulations.known_start import (
+    KnownStart,
+    best_start,
+    step_seconds,
+    values_of,
+)
+from placewire.optimizer.published.formulations.own_step import earliest_starts
 from placewire.optimizer.published.formulations.papers import Formulation
 from placewire.optimizer.published.formulations.whole_numbers import (
     RATE_PARTS,
@@ -50,7 +56,7 @@ def solve(
     """Solves within about `seconds`, to the relative gap. Of an answer's values only x and the
     decided rates are set."""
     until = time.monotonic() + seconds
-    begun = _best_start(formulation, starts)
+    begun = best_start(formulation, starts)
     whole = WholeNumbers(formulation, 0.0 if begun is None else begun.seconds)
     reader = _Reader(formulation, whole)
     best = NO_ANSWER
@@ -111,12 +117,8 @@ class _Reader:
 
     def answer(self, device: IntArray, parts: IntArray, bound: float) -> Answer:
         """bound: in ticks."""
-        formulation, transfers = self.formulation, self.formulation.transfers
-        values = np.zeros(formulation.draft.columns.count)
-        values[formulation.x[np.arange(len(device)), device]] = 1.0
-        if transfers.rate is not None:
-            values[transfers.rate] = self.whole.rates(parts) / transfers.rate_unit
-        objective = _step_seconds(self.whole, device, parts) / formulation.horizon_seconds
+        values = values_of(self.whole, device, parts)
+        objective = step_seconds(self.whole, device, parts) / self.formulation.horizon_seconds
         return Answer(values, objective, self.bound(bound), infeasible=False, words="time limit")
 
     def bound(self, ticks: float) -> float:
@@ -127,38 +129,13 @@ class _Reader:
         return seconds / self.formulation.horizon_seconds
 
 
-def _step_seconds(whole: WholeNumbers, device: IntArray, parts: IntArray) -> float:
-    decided = whole.formulation.transfers.rate is not None
-    rates = whole.rates(parts) if decided else None
-    return own_step(whole.instance, whole.network, device, rates)
-
-
-@dataclass(frozen=True)
-class _Begun:
-    """A start: devices int64[n], rates in parts int64[k], and its step."""
-
-    device: IntArray
-    parts: IntArray
-    seconds: float
-
-
-def _best_start(formulation: Formulation, starts: Sequence[IntArray]) -> _Begun | None:
-    """The shortest start that the program admits, each with its server's limit evenly over the
-    pairs that it uses; None where it admits none."""
-    whole = WholeNumbers(formulation)
-    found = []
-    for device in starts:
-        if formulation.instance.admits(device):
-            parts = whole.even_parts(device)
-            found.append(_Begun(device, parts, _step_seconds(whole, device, parts)))
-    return min(found, key=lambda begun: begun.seconds, default=None)
-
-
 class _Model:
     """The CP-SAT model; of the operators, on [n][D] are literals and start [n] ticks. begun: what
     the search begins with; no answer may take longer."""
 
-    def __init__(self, formulation: Formulation, whole: WholeNumbers, begun: _Begun | None) -> None:
+    def __init__(
+        self, formulation: Formulation, whole: WholeNumbers, begun: KnownStart | None
+    ) -> None:
         from ortools.sat.python import cp_model
 
         self.model: Any = cp_model.CpModel()
@@ -294,7 +271,7 @@ class _Model:
                 self.model.add_bool_or(~one, ~other, ~apart)
         return self.apart[key][2]
 
-    def _begin(self, begun: _Begun, start: list[int], step: int) -> None:
+    def _begin(self, begun: KnownStart, start: list[int], step: int) -> None:
         """Hints at a value of every variable."""
         hint, device = self.model.add_hint, begun.device.tolist()
         cp_sat.hint_places(self.model, self.on, begun.device)

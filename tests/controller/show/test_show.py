@@ -186,6 +186,10 @@ def test_the_device_of_the_loss_and_of_each_input_is_named() -> None:
     made = made.model_copy(update={"messages": (message.model_copy(update=other),)})
     assert where_data_is(made, {"loss": "loss_1", "inputs": ["input_0", "input_1"]}) == lines
     assert where_data_is(made, {"source": "imported"}) == []
+    inference = {"inference": True, "outputs": ["loss_1", "input_0"], "inputs": ["input_1"]}
+    assert where_data_is(made, inference)[0] == (
+        "the outputs are computed: loss_1 on s2/0; input_0 on s1/0"
+    )
 
 
 def test_what_a_program_takes_is_told_beside_its_tensors() -> None:

@@ -11,6 +11,7 @@ from torch import fx, nn
 
 from benchmarks.job.eager import whole
 from placewire.examples.models import (
+    alphafold2,
     bert,
     deep_transformer,
     fnet,
@@ -35,7 +36,7 @@ STEPS = 3
 QUICK = ("mlp", "fnet", "gpt2", "two_towers")
 OTHERS = (
     "alexnet", "vgg", "resnet50", "inception_v3", "bert", "deep", "gnmt", "transformer",
-    "gpt3_shaped", "holography", "swin",
+    "gpt3_shaped", "holography", "swin", "alphafold2",
 )  # fmt: skip
 EVERY = (
     *QUICK,
@@ -138,11 +139,15 @@ def test_the_deep_transformer_has_more_than_twelve_thousand_operators() -> None:
         (lambda: holography.Holography(holography.Sizes()), 148_710),
         (lambda: swin.Swin(swin.TINY), 28_288_354),
         (lambda: swin.Swin(swin.Sizes()), 1_792_112_840),
+        (lambda: alphafold2.AlphaFold2(alphafold2.M87), 87_902_423),
+        (lambda: alphafold2.AlphaFold2(alphafold2.M930), 911_830_583),
+        (lambda: alphafold2.AlphaFold2(alphafold2.M2400), 2_363_340_983),
     ],
     ids=[
         "vgg", "vgg with batch norm", "resnet", "inception", "inception, one loss", "bert", "fnet",
         "gpt2", "deep", "gpt3", "gpt3 of 13 thousand million", "transformer", "gnmt", "holography",
-        "swin-t", "swin",
+        "swin-t", "swin", "alphafold2", "alphafold2 of 930 million",
+        "alphafold2 of 2.4 thousand million",
     ],
 )  # fmt: skip
 def test_sizes_are_the_published_ones(model: Callable[[], nn.Module], parameters: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._pytree import tree_leaves
@@ -18,6 +19,9 @@ from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.cli import main
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.graph.halves import forward_half
+from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
+from placewire.optimizer.profile.devices import DEVICES
+from placewire.optimizer.profile.modelled import modelled_seconds
 from placewire.optimizer.profile.straight import StraightStep
 
 BATCH, SEED = 4, 3
@@ -167,3 +171,41 @@ def test_an_inference_goes_through_every_command(
     assert "critical path" in capsys.readouterr().out
     assert main(["capture", *words, "--optimizer", '{"lr": 0.1}']) == 3
     assert "drop --optimizer" in capsys.readouterr().err
+
+
+def test_half_an_inference_has_half_the_bytes_and_ties_stay() -> None:
+    whole, half = (
+        inference("tests.models.small:gpt2"),
+        inference("tests.models.small:gpt2", half=True),
+    )
+    assert half.operators.notes["half"] and "half" not in whole.operators.notes
+    assert half.operators.types == whole.operators.types
+    # The input is words, which are whole numbers, as are the buffer's positions.
+    held = np.array([kind not in {"input", "buffer"} for kind in half.operators.types])
+    bytes_of_whole = whole.operators.weight_bytes[held]
+    assert (2 * half.operators.weight_bytes[held] == bytes_of_whole).all() and bytes_of_whole.any()
+    numbers = [one for one in outputs_of(half, 0) if one.is_floating_point()]
+    assert numbers and all(one.dtype == torch.float16 for one in numbers)
+
+
+def test_half_of_a_training_step_is_refused(tmp_path: Path, capsys: Any) -> None:
+    out = str(tmp_path / "g.json")
+    command = ["capture", "tests.models.small:mlp", "--batch", "4", "--half", "--out", out]
+    assert main(command) == 3
+    assert "--half is of an inference: add --inference" in capsys.readouterr().err
+
+
+def test_a_device_computes_products_in_half_precision_by_a_peak_of_its_own() -> None:
+    """16 MFLOP of a product and as many of an addition, without traffic."""
+    rows = [OperatorRow("p", "aten.mm.default", {}, flops=16 * 10**6),
+            OperatorRow("a", "aten.add.Tensor", {}, flops=16 * 10**6)]  # fmt: skip
+    tensors = [TensorRow("p", ("a",), 8)]
+    for name in ("t4", "p4", "p100"):
+        device = DEVICES[name]
+        notes: tuple[dict[str, Any], ...] = ({}, {"half": True})
+        single, half = (
+            modelled_seconds(build_graph(rows, tensors, notes=one), device) - device.launch_seconds
+            for one in notes
+        )
+        assert single[0] / half[0] == pytest.approx(device.half_flops / device.peak_flops)
+        assert single[1] == half[1] > 0

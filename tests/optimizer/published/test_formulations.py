@@ -41,6 +41,7 @@ from placewire.optimizer.published.formulations.errors import (
     FormulationTooLargeError,
     NoIncumbentError,
 )
+from placewire.optimizer.published.formulations.instance import Instance
 from placewire.optimizer.published.formulations.papers import PaperName, formulate
 from placewire.optimizer.published.formulations.starts import starting_devices
 from placewire.optimizer.simulation.simulate import simulate
@@ -337,6 +338,25 @@ def test_no_time_at_all_is_no_incumbent(monkeypatch):
         solve("thesis-p2", small(24, 8), replace(EXACT, time_limit_seconds=1e-6))
 
 
+def test_where_no_device_holds_the_static_sum_a_start_does():
+    """HEFT counts no workspaces, and gives one device five operators of a chain that it cannot hold
+    as (3.2) counts: 200 bytes each."""
+    rows = [
+        OperatorRow(f"o{k}", "op", {"cpu": 1.0}, weight_bytes=100, workspace_bytes=100)
+        for k in range(6)
+    ]
+    tensors = [TensorRow(f"o{k}", (f"o{k + 1}",), 10**6) for k in range(5)]
+    where = cluster(3, (8e3, 8e3), memory=500)
+    problem = Problem(build_graph(rows, tensors), where, "strict", "thesis")
+    *others, start = starting_devices(problem)
+    instance = Instance(problem)
+    assert others and not any(instance.admits(device) for device in others)
+    assert instance.admits(start)
+    for solver in ("highs", "cp-sat"):
+        at_once = replace(EXACT, time_limit_seconds=1e-6, options={"solver": solver})
+        assert instance.admits(solve("thesis-p3", problem, at_once).device)
+
+
 @pytest.mark.parametrize("solver", ["highs", "cp-sat"])
 @pytest.mark.parametrize("name", PAPERS)
 def test_without_time_the_answer_is_no_worse_than_one_device_and_heft(name, solver):
@@ -472,8 +492,8 @@ def test_a_large_program_is_solved_in_a_process_of_its_own(name, monkeypatch):
     solve(name, problem, EXACT, heard.append)
     assert heard[-1].incumbent_seconds == pytest.approx(here, rel=1e-9)
     assert heard[0].moves == 0, "the start"
-    if name == "thesis-p2":  # every round was told
-        assert heard[1].moves == 1
+    if name == "thesis-p2":  # every round was told, the start with its best bandwidths first
+        assert [one.moves for one in heard[1:3]] == [0, 1]
 
 
 @pytest.mark.parametrize("name", ["moirai", "thesis-p2"])
@@ -488,13 +508,14 @@ def test_cp_sat_too_and_its_better_answers_are_told(name, monkeypatch):
 
 
 def test_a_solver_that_does_not_look_at_the_clock_is_ended(monkeypatch):
-    """The child needs longer to start than the time limit allows."""
+    """The child needs longer to start than the time limit allows: the start is the answer."""
     monkeypatch.setattr(child_process, "_SMALL_ROWS", 0)
+    problem = small(24, 8)
     began = resource.getrusage(resource.RUSAGE_CHILDREN)
-    with pytest.raises(NoIncumbentError, match="found no placement in time"):
-        solve("thesis-p2", small(24, 8), replace(EXACT, time_limit_seconds=0.2))
+    found = solve("thesis-p2", problem, replace(EXACT, time_limit_seconds=0.2))
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert ended.ru_utime - began.ru_utime < 10.0
+    assert any((found.device == start).all() for start in starting_devices(problem))
 
 
 @pytest.mark.parametrize(

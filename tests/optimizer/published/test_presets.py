@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from placewire.optimizer.cli import main
+from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.profile.devices import DEVICES
 from placewire.optimizer.published.comparison import presets
 from placewire.optimizer.published.comparison.captures import NotCapturedError, captured_graph
@@ -23,6 +24,7 @@ from placewire.optimizer.published.comparison.presets.preset import (
     Reduced,
     Saved,
     Solved,
+    at_papers_times,
     equal_servers,
     shortened,
 )
@@ -58,11 +60,9 @@ def test_every_table_and_figure_of_a_paper_is_a_preset(paper):
 
 def test_a_model_that_is_not_there_is_named(tmp_path):
     said: list[str] = []
-    gone = Captured("placewire.examples.models.alphafold2:training_step", 1)
-    with pytest.raises(
-        NotCapturedError, match=r"there is no model placewire.examples.models.alphafold2"
-    ):
-        captured_graph("AlphaFold2", gone, ("v100",), tmp_path, said.append)
+    gone = Captured("placewire.examples.models.gone:training_step", 1)
+    with pytest.raises(NotCapturedError, match=r"there is no model placewire.examples.models.gone"):
+        captured_graph("Gone", gone, ("v100",), tmp_path, said.append)
     with pytest.raises(NotCapturedError, match="has no training_stride"):
         captured_graph("m", Captured("placewire.examples.models.mlp:training_stride", 1), ("v100",),
                        tmp_path, said.append)  # fmt: skip
@@ -147,6 +147,44 @@ def test_a_quick_look_shortens_solves_and_says_so():
     assert shortened(preset, 1e6) is preset
     without_solves = load_preset("celeritas-table-2")
     assert shortened(without_solves, 1.0) is without_solves
+
+
+def limits(preset: Preset) -> dict[str, float]:
+    """Of the figures that take one solve."""
+    return {
+        f"{figure.model}, {figure.what}": figure.asked.method.time_limit_seconds
+        for figure in preset.figures
+        if isinstance(figure.asked, Solved)
+    }
+
+
+def test_a_solve_may_have_the_papers_own_time():
+    """Table V: from 15 s of m-SCT, which keeps the preset's, to 38 min of Moirai."""
+    preset = load_preset("moirai-table-v")
+    longer = at_papers_times(preset)
+    of, now = limits(preset), limits(longer)
+    for what, before, after in (
+        ("GPT-3 330M, m-SCT, original, s", 120.0, 120.0),
+        ("AlphaFold2 3.2B, Moirai, original, s", 120.0, 38.42 * 60),
+        ("GPT-3 330M, GETF, coarsened, s", 120.0, 120.0),
+        ("Swin 13B, GETF, coarsened, s", 120.0, 14.95 * 60),
+    ):
+        assert (of[what], now[what]) == pytest.approx((before, after))
+    assert "as long as the paper's own took" in longer.differs[0]
+    assert max(limits(shortened(longer, 600.0)).values()) == 600.0
+    unsaid = load_preset("thesis-table-5.1")
+    assert at_papers_times(unsaid) is unsaid
+
+
+def test_the_paper_of_an_inference_gets_its_forward_pass_in_half_precision(tmp_path):
+    model = Captured("placewire.examples.models.mlp:training_step", 4, inference=True, half=True)
+    found = captured_graph("mlp", model, ("p4",), tmp_path, lambda line: None)
+    graph = load_graph(found.file)
+    assert graph.notes["inference"] and graph.notes["half"]
+    assert "update" not in graph.types
+    whole = captured_graph("mlp", replace(model, half=False), ("p4",), tmp_path, lambda line: None)
+    # All of the model's weights take two bytes, and four.
+    assert 2 * graph.weight_bytes.sum() == load_graph(whole.file).weight_bytes.sum() > 0
 
 
 def test_what_cannot_be_had_is_refused_in_words(tmp_path, capsys):

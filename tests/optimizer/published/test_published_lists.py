@@ -3,6 +3,9 @@ properties that hold by construction."""
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,12 +14,14 @@ from placewire.optimizer.check.check import check
 from placewire.optimizer.engines import heft
 from placewire.optimizer.engines.place import place
 from placewire.optimizer.engines.refusals import OutOfTimeError
+from placewire.optimizer.engines.solution import Progress
 from placewire.optimizer.engines.transfer_times import transfer_times
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
-from placewire.optimizer.published.engines import getf, m_etf, m_sct, peft
+from placewire.optimizer.published.engines import getf, getf_program, m_etf, m_sct, peft
 from placewire.optimizer.published.engines import heft as heft_engine
 from placewire.optimizer.published.engines.shared.deadline import deadline
+from placewire.optimizer.published.formulations.instance import Instance
 from tests.optimizer.published.published_cases import (
     HEFT_EDGES,
     HEFT_SECONDS,
@@ -268,3 +273,38 @@ def test_getf_places_every_operator_in_its_group(problem):
     for key in set(problem.graph.colocation[problem.graph.colocation >= 0].tolist()):
         rows = allowed[problem.graph.colocation == key]
         assert (rows == rows[0]).all()
+
+
+@FEW
+@given(small_problems(4))
+def test_getfs_program_is_solved_as_enumeration_solves_it(problem):
+    """T is the longest path of operators without transfers, or the time that a device works."""
+    graph, instance = problem.graph, Instance(problem)
+    heard: list[Progress] = []
+    exact = replace(SETTINGS, gap=0.0, time_limit_seconds=60.0)
+    found = getf_program.solve(problem, exact, heard.append)
+
+    def step(device: np.ndarray) -> float:
+        took = problem.seconds[np.arange(len(device)), device]
+        end = np.zeros(len(device))
+        for j in graph.topological_order.tolist():
+            before = [end[graph.tensor_producer[e]] for e in graph.input_tensors(j).tolist()]
+            end[j] = max(before, default=0.0) + took[j]
+        return max(float(end.max()), float(np.bincount(device, took).max()))
+
+    devices = range(problem.seconds.shape[1])
+    each = (np.array(one) for one in itertools.product(devices, repeat=graph.operator_count))
+    best = min(step(device) for device in each if instance.admits(device))
+    assert instance.admits(found.device)
+    assert step(found.device) == pytest.approx(best, rel=1e-5)
+    assert heard[-1].incumbent_seconds == pytest.approx(best, rel=1e-5)
+
+
+def test_getfs_program_counts_memory_and_says_where_there_is_none():
+    """Three operators of 100 bytes on devices of 200: the fast one cannot hold all of a chain."""
+    chain = {f"o{k}": [1.0, 4.0] for k in range(3)}
+    held = dict.fromkeys(chain, 100)
+    tight = printed(chain, {("o0", "o1"): 1.0}, weight_bytes=held, memory=200)
+    assert sorted(getf_program.solve(tight, SETTINGS).device.tolist()) == [0, 0, 1]
+    with pytest.raises(InfeasibleError, match="counts memory as a static sum"):
+        getf_program.solve(printed(chain, {}, weight_bytes=held, memory=100), SETTINGS)

@@ -24,6 +24,7 @@ from placewire.optimizer.published.formulations import (
 from placewire.optimizer.published.formulations.engine import solve
 from placewire.optimizer.published.formulations.errors import FormulationTooLargeError
 from placewire.optimizer.published.formulations.instance import Instance
+from placewire.optimizer.published.formulations.known_start import best_start
 from placewire.optimizer.published.formulations.papers import PaperName, formulate
 from placewire.optimizer.published.formulations.starts import starting_devices
 from placewire.optimizer.published.formulations.whole_numbers import WholeNumbers
@@ -53,7 +54,7 @@ def solved(problem: Problem, name: PaperName, settings: SolveSettings) -> tuple[
 def whole_numbers(problem: Problem, name: PaperName) -> WholeNumbers:
     """Those of the search from one device and HEFT."""
     formulation = formulate(problem, name, with_rows=False)
-    begun = sorted_intervals._best_start(formulation, starting_devices(problem))
+    begun = best_start(formulation, starting_devices(problem))
     assert begun is not None
     return WholeNumbers(formulation, begun.seconds)
 
@@ -133,8 +134,8 @@ def test_a_start_beyond_the_static_memory_is_no_start():
     assert instance.admits(spread)
     formulation = formulate(problem, "thesis-p1", with_rows=False)
     alone = np.zeros(9, dtype=np.int64)
-    assert sorted_intervals._best_start(formulation, [alone]) is None
-    begun = sorted_intervals._best_start(formulation, [alone, spread])
+    assert best_start(formulation, [alone]) is None
+    begun = best_start(formulation, [alone, spread])
     assert begun is not None and begun.device is spread
     answer = sorted_intervals.solve(formulation, [alone], 60.0, 0.0)
     assert answer.values is not None

@@ -19,10 +19,13 @@ SolvedFigure = Literal["step", "own", "search", "solver", "speedup"]
 
 @dataclass(frozen=True)
 class Captured:
-    """function: as in `placewire.examples.models.alexnet:training_step`."""
+    """function: as in `placewire.examples.models.alexnet:training_step`. inference: the forward
+    pass alone; half: in half precision."""
 
     function: str
     batch: int
+    inference: bool = False
+    half: bool = False
 
 
 @dataclass(frozen=True)
@@ -30,11 +33,12 @@ class Solved:
     """A figure of one solve. on: a cluster of the preset. figure: step is under contended, strict;
     own is the step under the method's own model; search is in seconds; solver, too: until a
     program's solver was within the method's gap of its own bound; speedup is one device's step
-    over its own."""
+    over its own. paper_seconds: what the paper says that this solve took; 0 where it does not."""
 
     on: str
     method: Method
     figure: SolvedFigure
+    paper_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,23 @@ def shortened(preset: Preset, seconds: float) -> Preset:
     if figures == list(preset.figures):
         return preset
     told = f"a solve has at most {seconds:g} s, as asked for, even where more is named below"
+    return replace(preset, figures=figures, differs=(told, *preset.differs))
+
+
+def at_papers_times(preset: Preset) -> Preset:
+    """The preset in which a solve may take as long as the paper's own did, where that is longer,
+    which `differs` then says."""
+
+    def longer(asked: Asked | None) -> Asked | None:
+        if not isinstance(asked, Solved):
+            return asked
+        limit = max(asked.method.time_limit_seconds, asked.paper_seconds)
+        return replace(asked, method=replace(asked.method, time_limit_seconds=limit))
+
+    figures = [replace(one, asked=longer(one.asked)) for one in preset.figures]
+    if figures == list(preset.figures):
+        return preset
+    told = "a solve has as long as the paper's own took, as asked for, where less is named below"
     return replace(preset, figures=figures, differs=(told, *preset.differs))
 
 
