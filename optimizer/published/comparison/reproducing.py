@@ -260,8 +260,8 @@ def _solved(row: Row, asked: Solved) -> _Ours:
         gained = Between(alone / step, inf if late else alone / step)
         return _Ours(f"{gained.low:.2f}x", (gained,), ended)
     if asked.figure == "evaluation":
-        took = row.search_seconds + EVALUATION_STEPS * step
-        return _Ours(f"{took / 60:.3g} min", (Between(0.0 if late else took, took),), ended)
+        whole = row.search_seconds + EVALUATION_STEPS * step
+        return _Ours(f"{whole / 60:.3g} min", (Between(0.0 if late else whole, whole),), ended)
     return _Ours(_milliseconds(step), (Between(0.0 if late else step, step),), ended)
 
 

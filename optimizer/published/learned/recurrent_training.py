@@ -71,7 +71,7 @@ class RecurrentTraining:
         """int64[T, N]"""
         if self.policy.grouper is None:
             return torch.arange(self.nodes.count).repeat(samples, 1)
-        odds = self.policy.grouper(self.inputs)
+        odds: Tensor = self.policy.grouper(self.inputs)
         if generator is None:
             return odds.argmax(dim=1)[None]
         chances = torch.softmax(odds, dim=1)

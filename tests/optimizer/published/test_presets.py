@@ -187,11 +187,13 @@ def test_estimates_from_small_batches_are_held_against_the_batch():
         return build_graph(rows, [])
 
     small, wanted = {1: at(1, 8, 1.0), 2: at(2, 16, 2.0)}, at(4, 100, 5.0)
-    for of, within, part in (
-        ("memory", 0.0, 1 / 2), ("memory", 0.7, 1.0), ("time", 0.0, 2 / 3), ("time", 0.3, 1.0)
-    ):  # fmt: skip
-        found = part_within(small, wanted, 4, Estimated((4, 2), of, within))
-        assert found == pytest.approx(part), (of, within)
+    for asked, part in (
+        (Estimated((4, 2), "memory", 0.0), 1 / 2),
+        (Estimated((4, 2), "memory", 0.7), 1.0),
+        (Estimated((4, 2), "time", 0.0), 2 / 3),
+        (Estimated((4, 2), "time", 0.3), 1.0),
+    ):
+        assert part_within(small, wanted, 4, asked) == pytest.approx(part), asked
 
 
 def test_reasons_that_differ_in_figures_alone_are_told_once():
