@@ -156,7 +156,9 @@ class _Finder:
         if isinstance(asked, Saved):
             slow = self._stepped(model, asked.slow)
             fast = [self._stepped(model, one) for one in _each(asked.fast)]
-            return _saved(slow, fast, on_equal_terms=_alike(asked.slow, asked.fast))
+            if isinstance(asked.fast, Seeds):
+                return _saved_over_seeds(slow, fast)
+            return _saved(slow, fast[0], on_equal_terms=asked.slow.method == asked.fast.method)
         if isinstance(asked, Reduced):
             return _reduced(self.report(model, asked.on, asked.reduction), asked)
         if isinstance(asked, Estimated):
@@ -222,10 +224,6 @@ def _solves(asked: Asked | None) -> tuple[Solved, ...]:
     return _each(asked) if isinstance(asked, Solved | Seeds) else ()
 
 
-def _alike(slow: Solved, fast: Solved | Seeds) -> bool:
-    return all(one.method == slow.method for one in _each(fast))
-
-
 def _each(asked: Solved | Seeds) -> tuple[Solved, ...]:
     return asked.each if isinstance(asked, Seeds) else (asked,)
 
@@ -269,17 +267,19 @@ def _unplaced(why: str) -> NoFigureError:
     return NoFigureError(why, "unplaced", Between(inf, inf))
 
 
-def _saved(slow: Row, fast: Sequence[Row], *, on_equal_terms: bool) -> _Ours:
-    """fast: of one seed or of several. on_equal_terms: both are the same method's, with the same
-    time, so that the steps stand as they are."""
-    parts = [_saved_part(slow, one, on_equal_terms) for one in fast]
-    saved, known = [part for part, _ in parts], [known for _, known in parts]
-    if len(fast) > 1:
-        return _spread(saved, known, _percent)
-    return _Ours(_percent(saved[0]), (known[0],), _ended(known[0]))
+def _saved(slow: Row, fast: Row, *, on_equal_terms: bool) -> _Ours:
+    """on_equal_terms: both are the same method's, with the same time, so that the steps stand as
+    they are."""
+    saved, known = _saved_part(slow, fast, on_equal_terms=on_equal_terms)
+    return _Ours(_percent(saved), (known,), _ended(known))
 
 
-def _saved_part(slow: Row, fast: Row, on_equal_terms: bool) -> tuple[float, Between]:
+def _saved_over_seeds(slow: Row, fast: Sequence[Row]) -> _Ours:
+    parts = [_saved_part(slow, one, on_equal_terms=False) for one in fast]
+    return _spread([saved for saved, _ in parts], [known for _, known in parts], _percent)
+
+
+def _saved_part(slow: Row, fast: Row, *, on_equal_terms: bool) -> tuple[float, Between]:
     was, now = step_of(slow), step_of(fast)
     assert was is not None and now is not None
     saved = 1 - now / was
