@@ -11,6 +11,8 @@ from placewire.controller.commands.arguments import require_writable
 from placewire.controller.commands.interrupts import interruptible
 from placewire.optimizer.commands.arguments import byte_count, positive
 from placewire.optimizer.commands.model_arguments import add_model_arguments
+from placewire.optimizer.engines.engine import ENGINES
+from placewire.optimizer.profile.recorded import TIMED_STEPS
 from placewire.visible import visible
 
 PURPOSE = "profile a step that no device can hold, on several devices of this machine"
@@ -30,10 +32,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device-type", default="cpu", help="the name that the times are kept under; default: cpu"
     )
+    parser.add_argument(
+        "--placer", choices=ENGINES.names, default="sequential", metavar="ENGINE",
+        help="the engine that places the estimated step, on which it is measured; default: "
+        "sequential, which fills one device after the other; `optimizer engines` lists all of them",
+    )  # fmt: skip
     parser.add_argument("--threads", type=positive, default=1, help="threads a rank; default: 1")
     parser.add_argument(
-        "--samples", type=positive, default=9, help="recorded steps of each batch size; default: 9"
-    )
+        "--samples", type=positive, default=TIMED_STEPS,
+        help=f"recorded steps of each batch size; default: {TIMED_STEPS}",
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -55,6 +63,7 @@ async def _evaluate(arguments: argparse.Namespace) -> int:
         device_type=arguments.device_type,
         threads=arguments.threads,
         samples=arguments.samples,
+        placer=arguments.placer,
         optimizer=arguments.optimizer,
         accumulate=arguments.accumulate,
         shards=arguments.shards,

@@ -124,6 +124,12 @@ def _file_mistakes(plan: Plan, base: Path) -> Iterator[Mistake]:
         _exists(root / job.graph, Path.is_file) for root in (Path.cwd(), base)
     ):
         yield "job.graph", f"{shown(job.graph)} is no file (looked in {Path.cwd()}, {base})"
+    if (
+        job.kind == "placed"
+        and job.profile is not None
+        and not any(_exists(root / job.profile, Path.is_file) for root in (Path.cwd(), base))
+    ):
+        yield "job.profile", f"{shown(job.profile)} is no file (looked in {Path.cwd()}, {base})"
     if plan.launch is None:
         yield from _code_mistakes(job, base)
         if job.kind == "placed" and job.state and not _exists(Path(job.state.file), Path.exists):
@@ -172,6 +178,13 @@ def _job_mistakes(job: Job) -> Iterator[Mistake]:
             "job.shards",
             "job.optimizer.clip_norm needs the norm of each whole gradient; leave one of them out",
         )
+    for key in ("accumulate", "shards", "recompute") if job.profile is not None else ():
+        if getattr(job, key) == "auto":
+            yield (
+                f"job.{key}",
+                "with job.profile there is one step, and nothing to choose; give what the profile "
+                "was made with, which `controller evaluate` takes under the same name",
+            )
     if job.autocast == "fp16" and job.optimizer.scaler is None:
         yield (
             "job.autocast",

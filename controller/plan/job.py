@@ -171,6 +171,12 @@ class PlacedJob(Frozen):
         description="makes the ranks compute loss and metrics of validation batches, in evaluation "
         "mode, between steps; none: never",
     )
+    profile: PathText | None = Field(
+        None,
+        description="a graph file that `controller evaluate` made of this step, looked for in the "
+        "working directory, then beside the plan; the step is then not measured, and `accumulate`, "
+        "`shards` and `recompute` are as it was made; none: the step is measured",
+    )
     backend: CudaBackend = "auto"
     threads: RankThreads = 1
     trace: Trace = None

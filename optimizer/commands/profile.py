@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from placewire.optimizer.profile.cache import ProfileKey
     from placewire.optimizer.profile.measure import Profile
 
+# Notes about the whole step at the batch that was measured.
+_OF_ITS_BATCH = ("sum_of_medians_seconds", "whole_step_seconds", "calibration")
 _DESCRIPTION = """\
 Times for an operator graph, in one of five ways.
   MODEL (module:function) --batch N --out FILE     capture it, and measure it on this machine
@@ -280,7 +282,10 @@ def rough_graph(options: argparse.Namespace) -> OperatorGraph:
     asked = capture_options(options, runs_on(options.device_type))
     captured = capture_part(asked, wanted=(), others=False).step
     graph = roughly(small, bucket_of(captured, options).operators, options.batch)
-    notes = {**next(iter(small.values())).notes, **graph.notes}
+    # Of the notes of a small batch those about its whole step do not hold for this one.
+    of_small = next(iter(small.values())).notes
+    notes = {**{key: of_small[key] for key in of_small if key not in _OF_ITS_BATCH}, **graph.notes}
+    notes |= {"one_device_bytes": peak_on_one_device(graph)}
     say(f"profile: {graph.seconds.sum() * 1e3:.1f} ms for all operators, estimated")
     return replace(graph, notes=notes)
 

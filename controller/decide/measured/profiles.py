@@ -12,20 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from placewire.controller.abandonable import abandonable
 from placewire.controller.decide.cached_file import is_whole, written
+from placewire.controller.decide.measured.answers import Asked, answer_of, not_understood, refused
 from placewire.controller.decide.measured.digests import digest, optimizer_digest
+from placewire.controller.decide.measured.given import given_profile, not_of_job
 from placewire.controller.decide.measured.optimizer_process import Say
-from placewire.controller.errors import Occupied, OutOfMemory, PlacewireError, PlanError
+from placewire.controller.errors import Occupied, PlacewireError
 from placewire.controller.launch.launcher import PROFILE_PROGRAM, Launcher, RunningProgram
-from placewire.controller.launch.programs import Ended
 from placewire.controller.plan.job import Job, PlacedJob
 from placewire.controller.plan.plan import Plan
 from placewire.optimizer.graph.graph_file import graph_from_json, load_graph, save_graph
@@ -42,28 +42,10 @@ _QUICKLY = ("--samples", "3", "--seconds", "5")
 # all together: 32 of 50,000 operators. They are what servers answered before.
 _MOST_KNOWN = 32
 _MOST_KNOWN_BYTES = 128 * 2**20
-_MODEL_IS_WRONG = 3
-# How torch, Python and the C library say that there is no memory left, on a GPU and on a processor.
-_NO_MEMORY = (
-    "MemoryError", "CUDA error: out of memory", "allocate memory", "not enough memory",
-)  # fmt: skip
 _NO_LAUNCH = (
     "is measured on a server that has it, and the plan does not say how to start programs there "
     "(launch: {kind: ssh})"
 )
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """One device type to measure, and the servers that have it, in plan order. bucket: of a model
-    whose batches have several shapes, one that is not the first."""
-
-    job: PlacedJob
-    plan_file: Path
-    device_type: str
-    servers: tuple[str, ...]
-    quickly: bool = False
-    bucket: str | None = None
 
 
 async def profiled_graph(
@@ -86,6 +68,8 @@ async def profiled_graph(
         replace(one, quickly=quickly, bucket=bucket)
         for one in _asked(plan, job, plan_file, launcher)
     ]
+    if job.profile is not None:
+        return await _given(asked, launcher, say)
     turns = {server.name: asyncio.Lock() for server in plan.cluster.servers}
     try:
         async with asyncio.TaskGroup() as group:
@@ -101,7 +85,23 @@ async def profiled_graph(
     return await asyncio.to_thread(_joined, asked, files, cache)
 
 
-def _labelled(say: Say, one: _Asked, asked: list[_Asked]) -> Say:
+async def _given(asked: list[Asked], launcher: Launcher, say: Say) -> Path:
+    """The file of job.profile, which every device type's first server confirms. Raises PlanError
+    where it is of another step, or of other sources."""
+    one = asked[0]
+    types = [each.device_type for each in asked]
+    file, graph = await asyncio.to_thread(given_profile, one.job, types, one.bucket, one.plan_file)
+    for each in asked:
+        server = each.servers[0]
+        notes = {**graph.notes, "server": server}
+        if changed := await _changed(each, launcher, server, notes):
+            where = f"{server} ({each.device_type})" if launcher.on_servers else "this machine"
+            raise not_of_job(one.plan_file, f"{file} no longer holds on {where}: {changed[0]}")
+    say(f"profile for {', '.join(types)}: {one.job.model}, from {file}")
+    return file
+
+
+def _labelled(say: Say, one: Asked, asked: list[Asked]) -> Say:
     """Puts the device type before each line where several types are measured at once."""
     return say if len(asked) == 1 else lambda line: say(f"{one.device_type}: {line}")
 
@@ -111,7 +111,7 @@ def import_roots(job: Job, plan_file: Path) -> list[str]:
     return [job.workdir or str(Path.cwd()), str(plan_file.resolve().parent)]
 
 
-def _asked(plan: Plan, job: PlacedJob, plan_file: Path, launcher: Launcher) -> list[_Asked]:
+def _asked(plan: Plan, job: PlacedJob, plan_file: Path, launcher: Launcher) -> list[Asked]:
     """Raises PlanError where a device type could only be measured on a server, and the launcher
     starts programs on this machine."""
     servers_of: dict[str, list[str]] = {}
@@ -119,34 +119,35 @@ def _asked(plan: Plan, job: PlacedJob, plan_file: Path, launcher: Launcher) -> l
         for d, device in enumerate(server.devices):
             servers_of.setdefault(device.type, []).append(server.name)
             if not is_cpu(device.type) and not launcher.on_servers:
-                raise _refused(
+                raise refused(
                     plan_file,
                     f"cluster.servers[{k}].devices[{d}].type",
                     f"device type {device.type!r} {_NO_LAUNCH}; add that, or give a graph file "
                     "with the times of this type (job.kind: replay)",
                 )
     if len(servers_of) > 1 and not launcher.on_servers:
-        raise _refused(
+        raise refused(
             plan_file,
             "cluster.servers",
             f"device types {', '.join(servers_of)}: each {_NO_LAUNCH}; add that, use one type, or "
             "give a graph file with the times of each (job.kind: replay)",
         )
     return [
-        _Asked(job, plan_file, name, tuple(dict.fromkeys(servers)))
+        Asked(job, plan_file, name, tuple(dict.fromkeys(servers)))
         for name, servers in servers_of.items()
     ]
 
 
 async def _of_type(
-    asked: _Asked, launcher: Launcher, cache: Path, say: Say, turns: Mapping[str, asyncio.Lock]
+    asked: Asked, launcher: Launcher, cache: Path, say: Say, turns: Mapping[str, asyncio.Lock]
 ) -> Path:
     """turns: by server, the lock that lets one type be measured there at a time."""
     file, why = _file(asked, cache), ""
     for known in dict.fromkeys([file, _file(replace(asked, quickly=False), cache)]):
         if await asyncio.to_thread(is_whole, known, load_graph):
+            notes = (await asyncio.to_thread(read_json, known))["notes"]
             async with turns[asked.servers[0]]:
-                changed = await _changed(asked, launcher, asked.servers[0], known)
+                changed = await _changed(asked, launcher, asked.servers[0], notes)
             if not changed:
                 bucket = "" if asked.bucket is None else f", bucket {asked.bucket}"
                 say(f"profile for {asked.device_type}: {asked.job.model}{bucket}, from the cache")
@@ -173,11 +174,11 @@ async def _of_type(
     )
 
 
-def _file(asked: _Asked, cache: Path) -> Path:
+def _file(asked: Asked, cache: Path) -> Path:
     return cache / f"graph-{digest(_question(asked))}.json.gz"
 
 
-def _question(asked: _Asked) -> Mapping[str, Any]:
+def _question(asked: Asked) -> Mapping[str, Any]:
     """All that a profile depends on, except what only its server knows (`_changed`)."""
     job = asked.job
     return {
@@ -200,27 +201,29 @@ def _question(asked: _Asked) -> Mapping[str, Any]:
     }
 
 
-def _bucket_words(asked: _Asked) -> list[str]:
+def _bucket_words(asked: Asked) -> list[str]:
     if asked.bucket is None:
         return []
     return ["--bucket", asked.bucket, "--steps", str(asked.job.steps)]
 
 
-async def _changed(asked: _Asked, launcher: Launcher, server: str, file: Path) -> list[str]:
-    """The reasons why a kept graph is no longer valid on that server; empty where it is valid."""
-    notes = (await asyncio.to_thread(read_json, file))["notes"]
+async def _changed(
+    asked: Asked, launcher: Launcher, server: str, notes: Mapping[str, Any]
+) -> list[str]:
+    """The reasons why a graph of these notes is no longer valid on that server; empty where it
+    is valid."""
     said: list[str] = []
     ended = await launcher.run(
         server, STALENESS_PROGRAM, given=json.dumps(notes).encode(), on_line=said.append
     )
-    changed = _answer(ended, asked, server)
+    changed = answer_of(ended, asked, server)
     if not isinstance(changed, list) or not all(isinstance(one, str) for one in changed):
-        raise _not_understood(asked, server, "it is no list of what has changed")
+        raise not_understood(asked, server, "it is no list of what has changed")
     return changed
 
 
 async def _measure(
-    asked: _Asked, launcher: Launcher, server: str, cache: Path, file: Path, say: Say
+    asked: Asked, launcher: Launcher, server: str, cache: Path, file: Path, say: Say
 ) -> None:
     job = asked.job
     where = f"{server} ({asked.device_type})" if launcher.on_servers else "this machine"
@@ -241,28 +244,28 @@ async def _measure(
     )
 
     def keep() -> None:
-        answer = _answer(ended, asked, server)
+        answer = answer_of(ended, asked, server)
         if not isinstance(answer, dict) or not {"profiles", "graph"} <= answer.keys():
-            raise _not_understood(asked, server, "it has no profiles and no graph")
+            raise not_understood(asked, server, "it has no profiles and no graph")
         try:
             profiles = require_profiles(answer["profiles"])
             graph = graph_from_json(answer["graph"])
         except GraphError as error:
-            raise _not_understood(asked, server, str(error)) from error
+            raise not_understood(asked, server, str(error)) from error
         if asked.device_type not in graph.device_types:
-            raise _not_understood(asked, server, "its graph has no times of this device type")
+            raise not_understood(asked, server, "its graph has no times of this device type")
         try:
             with written(file):
                 for name, document in profiles.items():
                     write_json(cache / name, document)
                 save_graph(replace(graph, notes={**graph.notes, "server": server}), file)
         except (ValueError, RecursionError) as error:  # As of a number that is not finite.
-            raise _not_understood(asked, server, str(error)) from error
+            raise not_understood(asked, server, str(error)) from error
 
     await asyncio.to_thread(keep)
 
 
-def _known_profiles(cache: Path, asked: _Asked) -> dict[str, Any]:
+def _known_profiles(cache: Path, asked: Asked) -> dict[str, Any]:
     """By file name, the latest profiles of this device type and thread count."""
     files = sorted(cache.glob("profile-*.json"), key=lambda f: f.stat().st_mtime, reverse=True)
     known: dict[str, Any] = {}
@@ -284,69 +287,14 @@ def _known_profiles(cache: Path, asked: _Asked) -> dict[str, Any]:
     return known
 
 
-def _answer(ended: Ended, asked: _Asked, server: str) -> Any:
-    """Returns the answer, the last line that the program printed: the interpreter may print others
-    before, as from a sitecustomize. The program is the ranks' user's. Raises PlacewireError."""
-    _require_done(ended, asked, server)
-    last = ended.output.rstrip().rpartition(b"\n")[2]
-    try:
-        return json.loads(last)
-    except (ValueError, RecursionError):
-        raise _not_understood(asked, server, f"it printed {last[-200:]!r}") from None
-
-
-def _not_understood(asked: _Asked, server: str, why: str) -> PlacewireError:
-    return PlacewireError(
-        f"the answer of the profile is not understood: {why}",
-        where=f"{server}, device type {asked.device_type}",
-        remedy="look at what the model, and what runs whenever that Python starts, print; nothing "
-        "was changed",
-    )
-
-
-def _require_done(ended: Ended, asked: _Asked, server: str) -> None:
-    if ended.status == 0:
-        return
-    tail = "".join(f"\n    {line}" for line in ended.tail[-12:])
-    killed = ended.status < 0
-    how = f"was killed by signal {-ended.status}" if killed else f"ended with {ended.status}"
-    where = f"{server}, device type {asked.device_type}"
-    # The kernel kills what takes too much, but others may send this signal, too.
-    assumed = ended.status == -signal.SIGKILL
-    if assumed or any(said in tail for said in _NO_MEMORY):
-        why = ", which is taken as a lack of memory" if assumed else ""
-        raise OutOfMemory(
-            f"the profile {how}{why}{tail}",
-            where=where,
-            remedy="give `job.recompute: all`, a larger job.accumulate or the server more memory; "
-            "nothing was changed",
-        )
-    if ended.status == _MODEL_IS_WRONG:
-        said = "\n".join(ended.tail[-3:])
-        # The capture names the field where it is not the model that is wrong.
-        named = (field for field in ("job.recompute", "job.optimizer.groups") if field in said)
-        field = next(named, "job.model")
-        what = f"on {server}, for device type {asked.device_type}: {said}"
-        raise _refused(asked.plan_file, field, what)
-    raise PlacewireError(
-        f"the profile {how}{tail}",
-        where=where,
-        remedy="check job.python, job.workdir and the server's memory; nothing was changed",
-    )
-
-
-def _joined(asked: list[_Asked], files: list[Path], cache: Path) -> Path:
+def _joined(asked: list[Asked], files: list[Path], cache: Path) -> Path:
     graphs = {one.device_type: load_graph(file) for one, file in zip(asked, files, strict=True)}
     try:
         graph = joined(graphs)
     except GraphError as error:
-        raise _refused(asked[0].plan_file, "job.model", str(error)) from error
+        raise refused(asked[0].plan_file, "job.model", str(error)) from error
     file = cache / f"joined-{digest([graph.structure_hash, graph.profile_digest])}.json.gz"
     if not is_whole(file, load_graph):
         with written(file):
             save_graph(graph, file)
     return file
-
-
-def _refused(plan_file: Path, path: str, what: str) -> PlanError:
-    return PlanError(str(plan_file), [(path, what)])

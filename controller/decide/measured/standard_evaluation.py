@@ -2,9 +2,9 @@
 
 This is the Standard Evaluation of Celeritas (section 4.2), in four parts. Small batches are
 measured, and the wanted batch is estimated (`optimizer profile --small-batches`). The estimate is
-placed by filling one device after the other (`optimizer solve --engine sequential`). Ranks run this
-placement, and record the times and memory of operators. The records become the profile, and show
-how far the estimate was off (`optimizer profile --recorded`).
+placed by an engine (`optimizer solve`), which fills one device after the other unless another one
+is asked for. Ranks run this placement, and record the times and memory of operators. The records
+become the profile, and show how far the estimate was off (`optimizer profile --recorded`).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from placewire.optimizer.cluster import Cluster, Device, Nic, Server
 from placewire.optimizer.graph.json_file import read_json
 from placewire.optimizer.names import WITHOUT_SHAPING, is_cpu
 from placewire.optimizer.placement import Placement, load_placement
+from placewire.optimizer.profile.recorded import TIMED_STEPS, WARM_UP_STEPS
 
-WARM_UP_STEPS = 5
 _SERVER, _RAIL = "here", "loopback"
 _LOOPBACK_BITS_PER_SECOND = 1e10
 
@@ -44,9 +44,9 @@ _LOOPBACK_BITS_PER_SECOND = 1e10
 @dataclass(frozen=True)
 class Evaluation:
     """devices: how many, all of one type. memory_bytes: of each device, for a rank's tensors.
-    samples: recorded steps of the wanted batch and of each small one. optimizer: JSON, as
-    `optimizer profile` takes it. bucket: of a model whose batches have several shapes; None: the
-    first."""
+    samples: recorded steps of the wanted batch and of each small one. placer: the engine that
+    places the estimate. optimizer: JSON, as `optimizer profile` takes it. bucket: of a model whose
+    batches have several shapes; None: the first."""
 
     model: str
     batch: int
@@ -55,7 +55,8 @@ class Evaluation:
     memory_bytes: int
     device_type: str = "cpu"
     threads: int = 1
-    samples: int = 9
+    samples: int = TIMED_STEPS
+    placer: str = "sequential"
     optimizer: str = "{}"
     accumulate: int = 1
     shards: int = 1
@@ -86,7 +87,7 @@ async def evaluate(asked: Evaluation, folder: Path, say: Say) -> Path:
     cluster_file.write_text(_cluster(asked).model_dump_json())
     words = [
         *OPTIMIZER_PROGRAM, "solve", str(rough), "--cluster", str(cluster_file),
-        "--engine", "sequential", "--sharing", WITHOUT_SHAPING,
+        "--engine", asked.placer, "--sharing", WITHOUT_SHAPING,
         "--backend", "gloo" if is_cpu(asked.device_type) else "nccl", "--out", str(placement_file),
     ]  # fmt: skip
     await run_relayed(words, say)

@@ -162,13 +162,10 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _reproduce(options: argparse.Namespace) -> int:
+    from placewire.optimizer.published.comparison.beside_text import beside_csv, beside_lines
     from placewire.optimizer.published.comparison.presets import load_preset
     from placewire.optimizer.published.comparison.presets.preset import at_papers_times, shortened
-    from placewire.optimizer.published.comparison.reproducing import (
-        beside_csv,
-        beside_lines,
-        reproduce,
-    )
+    from placewire.optimizer.published.comparison.reproducing import reproduce
 
     preset = load_preset(options.preset)
     if preset.refusal:

@@ -1,11 +1,9 @@
-"""Computes the figures of a preset, and shows the paper's beside ours, or why there is none."""
+"""Computes the figures of a preset, or says why there is none."""
 
 from __future__ import annotations
 
-import csv
-import io
-import textwrap
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -15,7 +13,9 @@ import numpy as np
 
 from placewire.optimizer.engines.engine import ENGINES
 from placewire.optimizer.graph.graph_file import load_graph
+from placewire.optimizer.graph.operator_graph import GraphError
 from placewire.optimizer.problem import Problem
+from placewire.optimizer.profile.recorded import EVALUATION_STEPS
 from placewire.optimizer.published.comparison.captures import NotCapturedError, captured_graph
 from placewire.optimizer.published.comparison.cases import (
     Case,
@@ -23,14 +23,17 @@ from placewire.optimizer.published.comparison.cases import (
     ComparedGraph,
     meant_method,
 )
+from placewire.optimizer.published.comparison.estimation import part_within
 from placewire.optimizer.published.comparison.presets.preset import (
     Asked,
     Delays,
+    Estimated,
     Figure,
     FusedAt,
     Preset,
     Reduced,
     Saved,
+    Seeds,
     Solved,
 )
 from placewire.optimizer.published.comparison.ranking import (
@@ -39,7 +42,6 @@ from placewire.optimizer.published.comparison.ranking import (
     step_of,
     stopped_by_the_clock,
 )
-from placewire.optimizer.published.comparison.reasons import Reasons
 from placewire.optimizer.published.comparison.reduction_report import (
     ReductionReport,
     critical_path_seconds,
@@ -47,7 +49,6 @@ from placewire.optimizer.published.comparison.reduction_report import (
 )
 from placewire.optimizer.published.comparison.rows import Row, RowsFile
 from placewire.optimizer.published.comparison.running import Say, compare
-from placewire.optimizer.published.comparison.tables import COLUMNS, aligned
 from placewire.optimizer.published.reductions.thresholds import thesis_thresholds
 from placewire.optimizer.reductions.fusion import fuse
 from placewire.optimizer.reductions.merging import operator_delay
@@ -115,7 +116,7 @@ class _Finder:
     def __init__(self, preset: Preset, folder: Path, say: Say) -> None:
         self.preset, self.folder, self.say = preset, folder, say
         self.rows: dict[str, Row] = {}
-        self.graphs: dict[str, ComparedGraph | NotCapturedError] = {}
+        self.graphs: dict[tuple[str, int | None], ComparedGraph | NotCapturedError] = {}
         self.report = cache(self._report)
 
     def cases(self) -> list[Case]:
@@ -148,24 +149,48 @@ class _Finder:
     def _ours(self, model: str, asked: Asked) -> _Ours:
         if isinstance(asked, Solved):
             return _solved(self.rows[self._case(model, asked).key], asked)
+        if isinstance(asked, Seeds):
+            rows = [self.rows[self._case(model, one).key] for one in asked.each]
+            known = [_solved(row, asked.solved).known[0] for row in rows]
+            return _spread([one.high for one in known], known, _milliseconds)
         if isinstance(asked, Saved):
-            slow, fast = (self._stepped(model, one) for one in (asked.slow, asked.fast))
-            return _saved(slow, fast, on_equal_terms=asked.slow.method == asked.fast.method)
+            slow = self._stepped(model, asked.slow)
+            fast = [self._stepped(model, one) for one in _each(asked.fast)]
+            if isinstance(asked.fast, Seeds):
+                return _saved_over_seeds(slow, fast)
+            return _saved(slow, fast[0], on_equal_terms=asked.slow.method == asked.fast.method)
         if isinstance(asked, Reduced):
             return _reduced(self.report(model, asked.on, asked.reduction), asked)
+        if isinstance(asked, Estimated):
+            return self._estimated(model, asked)
         problem = self._problem(model, next(iter(self.preset.clusters)))
         return _delays(problem, asked) if isinstance(asked, Delays) else _fused(problem, asked)
 
-    def _graph(self, model: str) -> ComparedGraph:
+    def _estimated(self, model: str, asked: Estimated) -> _Ours:
+        batch = self.preset.models[model].batch
+        small = {
+            batch // divisor: load_graph(self._graph(model, batch // divisor).file)
+            for divisor in asked.divisors
+        }
+        try:
+            part = part_within(small, load_graph(self._graph(model).file), batch, asked)
+        except GraphError as error:
+            raise NoFigureError(str(error)) from error
+        return _Ours(f"{part:.0%}", _exact(part))
+
+    def _graph(self, model: str, batch: int | None = None) -> ComparedGraph:
+        """batch: another one than the model's own."""
         preset, folder = self.preset, self.folder / "graphs"
-        if model not in self.graphs:
+        if (model, batch) not in self.graphs:
+            captured = preset.models[model]
+            captured = captured if batch is None else replace(captured, batch=batch)
             try:
-                self.graphs[model] = captured_graph(
-                    model, preset.models[model], preset.devices, folder, self.say
+                self.graphs[model, batch] = captured_graph(
+                    model, captured, preset.devices, folder, self.say
                 )
             except NotCapturedError as error:
-                self.graphs[model] = error
-        found = self.graphs[model]
+                self.graphs[model, batch] = error
+        found = self.graphs[model, batch]
         if isinstance(found, NotCapturedError):
             raise found
         return found
@@ -195,8 +220,12 @@ class _Finder:
 
 def _solves(asked: Asked | None) -> tuple[Solved, ...]:
     if isinstance(asked, Saved):
-        return asked.slow, asked.fast
-    return (asked,) if isinstance(asked, Solved) else ()
+        return asked.slow, *_each(asked.fast)
+    return _each(asked) if isinstance(asked, Solved | Seeds) else ()
+
+
+def _each(asked: Solved | Seeds) -> tuple[Solved, ...]:
+    return asked.each if isinstance(asked, Seeds) else (asked,)
 
 
 def _exact(*numbers: float) -> tuple[Between, ...]:
@@ -228,7 +257,10 @@ def _solved(row: Row, asked: Solved) -> _Ours:
             raise NoFigureError("no single device can hold the model")
         gained = Between(alone / step, inf if late else alone / step)
         return _Ours(f"{gained.low:.2f}x", (gained,), ended)
-    return _Ours(f"{step * 1e3:.4g} ms", (Between(0.0 if late else step, step),), ended)
+    if asked.figure == "evaluation":
+        whole = row.search_seconds + EVALUATION_STEPS * step
+        return _Ours(f"{whole / 60:.3g} min", (Between(0.0 if late else whole, whole),), ended)
+    return _Ours(_milliseconds(step), (Between(0.0 if late else step, step),), ended)
 
 
 def _unplaced(why: str) -> NoFigureError:
@@ -238,6 +270,16 @@ def _unplaced(why: str) -> NoFigureError:
 def _saved(slow: Row, fast: Row, *, on_equal_terms: bool) -> _Ours:
     """on_equal_terms: both are the same method's, with the same time, so that the steps stand as
     they are."""
+    saved, known = _saved_part(slow, fast, on_equal_terms=on_equal_terms)
+    return _Ours(_percent(saved), (known,), _ended(known))
+
+
+def _saved_over_seeds(slow: Row, fast: Sequence[Row]) -> _Ours:
+    parts = [_saved_part(slow, one, on_equal_terms=False) for one in fast]
+    return _spread([saved for saved, _ in parts], [known for _, known in parts], _percent)
+
+
+def _saved_part(slow: Row, fast: Row, *, on_equal_terms: bool) -> tuple[float, Between]:
     was, now = step_of(slow), step_of(fast)
     assert was is not None and now is not None
     saved = 1 - now / was
@@ -245,7 +287,30 @@ def _saved(slow: Row, fast: Row, *, on_equal_terms: bool) -> _Ours:
     if not on_equal_terms:
         low = -inf if stopped_by_the_clock(slow) else saved
         high = 1.0 if stopped_by_the_clock(fast) else saved
-    return _Ours(f"{saved:.1%}", (Between(low, high),), "itself" if low == high else "clock")
+    return saved, Between(low, high)
+
+
+def _spread(
+    numbers: Sequence[float], known: Sequence[Between], shown: Callable[[float], str]
+) -> _Ours:
+    """Of several seeds: the mean, and the standard deviation of the sample."""
+    middle = Between(
+        float(np.mean([one.low for one in known])), float(np.mean([one.high for one in known]))
+    )
+    text = f"{shown(float(np.mean(numbers)))} ± {shown(float(np.std(numbers, ddof=1)))}"
+    return _Ours(text, (middle,), _ended(middle))
+
+
+def _ended(known: Between) -> Ended:
+    return "itself" if known.low == known.high else "clock"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.4g} ms"
+
+
+def _percent(part: float) -> str:
+    return f"{part:.1%}"
 
 
 def _solver_seconds(row: Row) -> _Ours:
@@ -294,32 +359,3 @@ def _fused(problem: Problem, asked: FusedAt) -> _Ours:
     longer = critical_path_seconds(small) / critical_path_seconds(problem) - 1
     left = small.graph.operator_count
     return _Ours(f"{longer:+.1%}, {left} operators", _exact(longer, left))
-
-
-def beside_lines(preset: Preset, found: list[Beside]) -> list[str]:
-    """A table of at most 100 columns; under it every reason once, in the words of the first figure
-    that it stands for."""
-    reasons = Reasons()
-    cells = [("model", "figure", "paper", "ours")]
-    for one in found:
-        ours = f"none ({reasons.number(one.why)})" if one.why else one.ours
-        cells.append((one.model, one.what, one.paper, ours))
-    lines = textwrap.wrap(preset.title, COLUMNS)
-    for line in aligned(cells, 2):
-        lines += textwrap.wrap(line, COLUMNS, drop_whitespace=False)
-    if reasons.lines:
-        lines.append("why some figures are missing (like reasons are listed once):")
-    for reason in reasons.lines:
-        lines += textwrap.wrap(reason, COLUMNS, subsequent_indent="    ")
-    lines.append("how the settings differ:")
-    for words in preset.differs:
-        lines += textwrap.wrap(f"- {words}", COLUMNS, subsequent_indent="  ")
-    return lines
-
-
-def beside_csv(found: list[Beside]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["model", "figure", "paper", "ours", "why"])
-    writer.writerows([[one.model, one.what, one.paper, one.ours, one.why] for one in found])
-    return text.getvalue()

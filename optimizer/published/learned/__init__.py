@@ -1,8 +1,9 @@
 """Engines that train a policy on the simulated steps of the placements that the policy proposes.
 
-`hsdag.py` and `placeto.py` are the engines. A policy's reward follows from the step, simulated
-under the problem's own model and sharing with list scheduling, with a charge for exceeded memories.
-Of all engines only these need torch, which is loaded when one of them is asked for.
+`hsdag.py`, `placeto.py`, `colocrl.py` and `hrl.py` are the engines. A policy's reward follows from
+the step, simulated under the problem's own model and sharing with list scheduling, with a charge
+for exceeded memories. Of all engines only these need torch, which is loaded when one of them is
+asked for.
 
 Common to both, where the papers are silent:
 - a policy places co-location groups, and operators outside any; a device that cannot run such a

@@ -13,7 +13,12 @@ from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.learned.nodes import units
-from placewire.optimizer.published.learned.settings import CURVES, MOST_PLACETO_NODES, Feature
+from placewire.optimizer.published.learned.settings import (
+    CURVES,
+    MOST_COLOCRL_NODES,
+    MOST_PLACETO_NODES,
+    Feature,
+)
 from placewire.optimizer.registry import Refusal
 
 
@@ -33,13 +38,37 @@ def _solve_placeto(
     return solve(problem, settings, progress)
 
 
+def _solve_colocrl(
+    problem: Problem, settings: SolveSettings, progress: Report | None = None
+) -> Solution:
+    from placewire.optimizer.published.learned.colocrl import solve
+
+    return solve(problem, settings, progress)
+
+
+def _solve_hrl(
+    problem: Problem, settings: SolveSettings, progress: Report | None = None
+) -> Solution:
+    from placewire.optimizer.published.learned.hrl import solve
+
+    return solve(problem, settings, progress)
+
+
 def _placeto_accepts(problem: Problem) -> Refusal | None:
+    return _accepts_nodes(problem, "placeto", MOST_PLACETO_NODES, "placeto")
+
+
+def _colocrl_accepts(problem: Problem) -> Refusal | None:
+    return _accepts_nodes(problem, "colocrl", MOST_COLOCRL_NODES, "hsdag")
+
+
+def _accepts_nodes(problem: Problem, engine: str, most: int, reduction: str) -> Refusal | None:
     count = units(problem).count
-    if count <= MOST_PLACETO_NODES:
+    if count <= most:
         return None
     return Refusal(
-        f"placeto decides node by node with all {count:,} nodes in view, and takes "
-        f"{MOST_PLACETO_NODES:,} at most; reduce the graph (--reduction placeto)"
+        f"{engine} decides node by node with all {count:,} nodes in view, and takes {most:,} at "
+        f"most; reduce the graph (--reduction {reduction})"
     )
 
 
@@ -53,6 +82,9 @@ def _add_policy(group: _ArgumentGroup) -> None:
     group.add_argument(
         "--save-policy", type=output_file, metavar="FILE", help="write the trained policy"
     )
+
+
+def _add_curve(group: _ArgumentGroup) -> None:
     group.add_argument(
         "--curve", type=_curve, metavar="FILE", help="write the training curve: .csv or .png"
     )
@@ -79,7 +111,6 @@ _LEARNED = partial(
     sees="the problem's own model",
     memory="the simulated peak, charged",
     unlike="yes",
-    output_options=("save_policy", "curve"),
 )
 HSDAG = _LEARNED(
     "a policy that groups operators and chooses devices, by REINFORCE",
@@ -87,7 +118,8 @@ HSDAG = _LEARNED(
     paper="Duan et al., HSDAG (NeurIPS 2024)",
     section="2; table 4",
     reduction="none",
-    options=(_add_policy, _add_features),
+    output_options=("save_policy", "curve"),
+    options=(_add_policy, _add_curve, _add_features),
 )
 PLACETO = _LEARNED(
     "a policy that places node by node, by REINFORCE",
@@ -96,5 +128,25 @@ PLACETO = _LEARNED(
     section="as others describe it",
     reduction="placeto",
     accepts=_placeto_accepts,
-    options=(_add_policy,),
+    output_options=("save_policy", "curve"),
+    options=(_add_policy, _add_curve),
+)
+COLOCRL = _LEARNED(
+    "a policy that reads and places co-location groups in sequence, by REINFORCE",
+    _solve_colocrl,
+    paper="Mirhoseini et al., ColocRL (ICML 2017)",
+    section="as others describe it",
+    reduction="colocrl",
+    accepts=_colocrl_accepts,
+    output_options=("curve",),
+    options=(_add_curve,),
+)
+HRL = _LEARNED(
+    "a policy that groups operators and places the groups in sequence, by REINFORCE",
+    _solve_hrl,
+    paper="Mirhoseini et al., hierarchical planner (ICLR 2018)",
+    section="as others describe it",
+    reduction="none",
+    output_options=("curve",),
+    options=(_add_curve,),
 )

@@ -11,8 +11,15 @@ ablations of 3.4 leave out features.
 The paper's reward is a measured inference; here it is 1 / simulated step. Where the paper is silent
 or can be read in two ways, this was chosen:
 - convolutions and neighbourhoods use edges in both directions, as (15) does, not only the A of (6);
-- an episode's next placement starts from the embedding of each node plus that of its group, scaled
-  to one length, or 20 such sums would overflow;
+- A' of (11) counts edges between groups: more than one is one edge, and those within a group, the
+  diagonal, are left out, as link_ignore_self_loop of table 4 has it;
+- a round embeds, parses and places the graph that the round before parsed. Every round at least
+  halves a connected graph, so that few of an episode's 20 rounds would have anything to parse.
+  Where the parsed graph has no edge, or nothing was joined, the next round takes the graph as
+  given again, with the embeddings renewed: the paper does not say what follows then;
+- the embedding of each node of the graph as given gets that of its group added after every round,
+  and is scaled to one length, or 20 such sums would overflow; a node of a parsed graph has the mean
+  of its nodes' embeddings;
 - a group's embedding is the mean of its nodes' embeddings, each weighted by the score of the edge
   that the node kept (as in Graph Parsing Networks); through these weights the scores are learned;
 - gamma of (14) is 0.99; r is the sum of the operators' times, each on its slowest device, divided

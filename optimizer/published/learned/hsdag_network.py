@@ -1,17 +1,15 @@
 """HSDAG's networks, which embed nodes, score edges, pool groups and choose devices.
 
-In shapes, T is the placements taken at once, N the nodes, H the hidden channel, D the devices.
+In shapes, N is the nodes of a graph, or of several graphs beside each other without an edge between
+them, H the hidden channel.
 """
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
-from placewire.optimizer.arrays import BoolArray
-from placewire.optimizer.published.learned.nodes import Nodes
+from placewire.optimizer.published.learned.layers import perceptron, sparse
 from placewire.optimizer.published.learned.settings import HsdagSettings
 
 
@@ -30,76 +28,49 @@ class HsdagPolicy(nn.Module):
         self.placer = perceptron(hidden, hidden, devices, settings.layer_parsingnet)
 
     def first_state(self, features: Tensor) -> Tensor:
-        """float[N, columns] -> float[1, N, H]"""
-        state: Tensor = renewed(torch.relu(self.transform(features)))
-        return state[None]
+        """float[N, columns] -> float[N, H]"""
+        return renewed(torch.relu(self.transform(features)))
 
     def embed(self, state: Tensor, adjacency: Tensor) -> Tensor:
         """Equation (6) once per layer, with the activation after the last one too (act_final), on
-        state float[T, N, H]; adjacency: sparse [N, N]."""
+        state float[N, H]; adjacency: sparse [N, N]."""
         for convolution in self.convolutions:
-            state = torch.relu(spread(adjacency, convolution(state)))
+            state = torch.relu(torch.sparse.mm(adjacency, convolution(state)))
         return state
 
     def score(self, embedded: Tensor, source: Tensor, target: Tensor) -> Tensor:
-        """Equation (7): the scores float[T, E], within 0..1, of edges int64[..., E]."""
-        one, other = (torch.take_along_dim(embedded, end[..., None], 1) for end in (source, target))
-        scores: Tensor = torch.sigmoid(self.edge_score(one * other).squeeze(-1))
+        """Equation (7): the scores float[E], within 0..1, of edges int64[E]. Nodes without an edge
+        between them have no score, which is the product with A."""
+        both = embedded[source] * embedded[target]
+        scores: Tensor = torch.sigmoid(self.edge_score(both).squeeze(-1))
         return scores
 
 
-def perceptron(inputs: int, hidden: int, outputs: int, layers: int) -> nn.Sequential:
-    """Has a relu between its layers, none after the last."""
-    sizes = [inputs, *[hidden] * (layers - 1), outputs]
-    parts: list[nn.Module] = []
-    for k in range(layers):
-        parts += [nn.ReLU()] if k else []
-        parts.append(nn.Linear(sizes[k], sizes[k + 1]))
-    return nn.Sequential(*parts)
-
-
-def normalised_adjacency(nodes: Nodes) -> Tensor:
-    """Sparse float[N, N]: D^-1/2 (A + I) D^-1/2 of (6), with A's edges in both directions as in the
-    neighbourhood of (15)."""
-    n = nodes.count
-    loops = torch.arange(n)
-    source, target = torch.from_numpy(nodes.source), torch.from_numpy(nodes.target)
+def normalised_adjacency(source: Tensor, target: Tensor, count: int) -> Tensor:
+    """Sparse float[N, N]: D^-1/2 (A + I) D^-1/2 of (6), with A's edges int64[E] in both directions
+    as in the neighbourhood of (15)."""
+    loops = torch.arange(count)
     rows, columns = torch.cat([source, target, loops]), torch.cat([target, source, loops])
     # Two nodes that send to each other are joined by one edge.
-    pairs = torch.unique(rows * max(n, 1) + columns)
-    rows, columns = pairs // max(n, 1), pairs % max(n, 1)
-    scale = torch.bincount(rows, minlength=n).to(torch.float32).rsqrt()
-    return sparse(torch.stack([rows, columns]), scale[rows] * scale[columns], n)
-
-
-def sparse(index: Tensor, values: Tensor, count: int) -> Tensor:
-    """float[count, count] with values at index int64[2, …]"""
-    size = (count, count)
-    return torch.sparse_coo_tensor(index, values, size, check_invariants=True).coalesce()
-
-
-def spread(adjacency: Tensor, values: Tensor) -> Tensor:
-    """float[T, N, H]: adjacency [N, N] @ values float[T, N, H] for every placement."""
-    t, n, h = values.shape
-    flat = values.permute(1, 0, 2).reshape(n, t * h)
-    heard: Tensor = torch.sparse.mm(adjacency, flat)
-    return heard.reshape(n, t, h).permute(1, 0, 2)
+    pairs = torch.unique(rows * max(count, 1) + columns)
+    rows, columns = pairs // max(count, 1), pairs % max(count, 1)
+    scale = torch.bincount(rows, minlength=count).to(torch.float32).rsqrt()
+    return sparse(torch.stack([rows, columns]), scale[rows] * scale[columns], count)
 
 
 def pooled(embedded: Tensor, weight: Tensor, group: Tensor, count: int) -> Tensor:
-    """float[count, H]: the weighted mean of the embeddings in each group. embedded float[T, N, H];
-    weight float[T, N]: the score of each node's strongest edge, which is learned through it; group
-    int64[T, N]: numbers 0..count - 1 over all placements."""
-    flat, hidden = group.reshape(-1), embedded.shape[-1]
-    weighted = (embedded * weight[..., None]).reshape(-1, hidden)
-    total = torch.zeros(count, hidden).index_add(0, flat, weighted)
-    size = torch.bincount(flat, minlength=count).clamp(min=1)
+    """float[count, H]: the weighted mean of the embeddings float[N, H] in each group. weight
+    float[N]: the score of each node's strongest edge, which is learned through it; group
+    int64[N]: numbers 0..count - 1."""
+    weighted = embedded * weight[:, None]
+    return averaged(weighted, group, count)
+
+
+def averaged(values: Tensor, group: Tensor, count: int) -> Tensor:
+    """float[count, H]: the mean of the values float[N, H] in each group int64[N]."""
+    total = torch.zeros(count, values.shape[-1]).index_add(0, group, values)
+    size = torch.bincount(group, minlength=count).clamp(min=1)
     return total / size[:, None]
-
-
-def masked(logits: Tensor, able: BoolArray) -> Tensor:
-    """float[G, D] with -inf where able bool[G, D] is False."""
-    return logits.masked_fill(torch.from_numpy(~able), -math.inf)
 
 
 def renewed(state: Tensor) -> Tensor:

@@ -69,6 +69,11 @@ def nodes_of(problem: Problem, label: IntArray) -> Nodes:
             "times for all of them"
         )
     source, target, _ = graph.edges
-    pairs = np.stack([node[source], node[target]], axis=1)
+    return Nodes(node, able, *between(node[source], node[target]), weights)
+
+
+def between(source: IntArray, target: IntArray) -> tuple[IntArray, IntArray]:
+    """The distinct ones of the edges int64[E] that join different nodes, sorted."""
+    pairs = np.stack([source, target], axis=1)
     pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
-    return Nodes(node, able, pairs[:, 0].copy(), pairs[:, 1].copy(), weights)
+    return pairs[:, 0].copy(), pairs[:, 1].copy()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from placewire.optimizer.arrays import BoolArray, IntArray
 from placewire.optimizer.graph.operator_graph import OperatorGraph
-from placewire.optimizer.published.learned.hsdag_network import perceptron, sparse, spread
+from placewire.optimizer.published.learned.layers import perceptron, sparse
 from placewire.optimizer.published.learned.nodes import Nodes
 from placewire.optimizer.published.learned.settings import PlacetoSettings
 
@@ -54,6 +54,14 @@ class PlacetoPolicy(nn.Module):
             parts.append(self.out_of_pool[k](gathered.squeeze(1)))
         logits: Tensor = self.placer(torch.cat(parts, dim=-1))
         return logits
+
+
+def spread(adjacency: Tensor, values: Tensor) -> Tensor:
+    """float[T, N, H]: adjacency [N, N] @ values float[T, N, H] for every decision."""
+    t, n, h = values.shape
+    flat = values.permute(1, 0, 2).reshape(n, t * h)
+    heard: Tensor = torch.sparse.mm(adjacency, flat)
+    return heard.reshape(n, t, h).permute(1, 0, 2)
 
 
 def heard_from(nodes: Nodes) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from placewire.optimizer.arrays import IntArray
 from placewire.optimizer.engines.units import typical_transfer_seconds
 from placewire.optimizer.problem import Problem
-from placewire.optimizer.published.learned.hsdag_network import masked
+from placewire.optimizer.published.learned.layers import masked
 from placewire.optimizer.published.learned.nodes import Nodes
 from placewire.optimizer.published.learned.placeto_network import (
     PlacetoPolicy,

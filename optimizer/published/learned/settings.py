@@ -1,4 +1,5 @@
-"""Settings of the learned engines: HSDAG's table 4, its counterpart for Placeto, and file names."""
+"""Settings of the learned engines: HSDAG's table 4, its counterparts for the others, and file
+names."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ Feature = Literal["structure", "shape", "position"]
 CURVES = (".csv", ".png")
 # Placeto holds three tables of nodes by nodes: what lies before, behind and beside each node.
 MOST_PLACETO_NODES = 4_000
+# ColocRL's decoder looks at all nodes for each node.
+MOST_COLOCRL_NODES = 2_000
 
 
 @dataclass(frozen=True)
@@ -83,3 +86,21 @@ class PlacetoSettings:
     max_episodes: int = 100
     entropy: float = 0.02
     patience: int = 30
+
+
+@dataclass(frozen=True)
+class RecurrentSettings:
+    """Of engines `colocrl` and `hrl`, whose own are not known here. hidden: length of a state;
+    groups: at most so many, 0 where each node is a group of its own; samples: placements of an
+    episode, after which there is one update; baseline_kept: the part of the mean reward that an
+    episode leaves as it was; clip_norm: the most that the norm of the gradients may be. Episodes
+    and patience are those of HSDAG, in placements."""
+
+    hidden: int = 64
+    groups: int = 0
+    samples: int = 10
+    learning_rate: float = 2e-3
+    baseline_kept: float = 0.9
+    clip_norm: float = 1.0
+    max_episodes: int = 200
+    patience: int = 60

@@ -1,6 +1,6 @@
 """Trains a policy: the loop over episodes, the policy and curve files, and the answer.
 
-Both learned engines go through `train_policy` and `conclusion`; what differs between them is the
+All learned engines go through `train_policy` and `conclusion`; what differs between them is the
 `Training` that each makes.
 """
 
@@ -27,7 +27,12 @@ from placewire.optimizer.published.learned.policy_file import (
     refuse_other_arrays,
     save_policy,
 )
-from placewire.optimizer.published.learned.settings import HsdagSettings, Learning, PlacetoSettings
+from placewire.optimizer.published.learned.settings import (
+    HsdagSettings,
+    Learning,
+    PlacetoSettings,
+    RecurrentSettings,
+)
 from placewire.optimizer.published.learned.trials import Trials
 from placewire.optimizer.quantities import format_step
 
@@ -41,7 +46,7 @@ class Training(Protocol):
     def policy(self) -> nn.Module: ...
 
     @property
-    def settings(self) -> HsdagSettings | PlacetoSettings: ...
+    def settings(self) -> HsdagSettings | PlacetoSettings | RecurrentSettings: ...
 
     def episode(self, *, explores: bool) -> list[Any]:
         """Returns what was decided; nothing where there is no time or nothing to decide."""

@@ -20,7 +20,7 @@ from placewire.controller.launch.programs import Ended
 from placewire.controller.plan.job import PlacedJob
 from placewire.controller.plan.plan import Plan
 from placewire.job.contract.specification import RankSpec
-from placewire.optimizer.graph.graph_file import graph_to_json, load_graph
+from placewire.optimizer.graph.graph_file import graph_to_json, load_graph, save_graph
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
 from tests.controller.plans import plan, plan_document
 
@@ -399,3 +399,58 @@ async def test_what_servers_answered_before_does_not_fill_memory(
     monkeypatch.setattr(profiles, "_MOST_KNOWN_BYTES", 5000)
     await asking()
     assert 3 <= len(asking.servers.known) <= 5
+
+
+# --- job.profile ----------------------------------------------------------------------------------
+
+
+def with_profile(folder: Path, *types: str, **notes: Any) -> Asking:
+    """Asks for the graph of a job of two servers that gives a profile of itself; notes: what the
+    profile says instead."""
+    document = plan_document(2)
+    of_the_step = {"accumulate": 1, "shards": 1, "recompute": "none", "autocast": None}
+    says = {"model": document["job"]["model"], "batch": 16, **of_the_step, **notes}
+    seconds = dict.fromkeys(types or ("cpu",), 0.5)
+    rows = [OperatorRow(id=i, type="any", seconds=seconds, signature="f4") for i in "pq"]
+    file = folder / "given.json.gz"
+    save_graph(build_graph(rows, [TensorRow("p", ("q",), 8)], notes=says), file)
+    document["job"]["profile"] = str(file)
+    return Asking(plan(document), folder)
+
+
+async def test_a_profile_that_the_plan_gives_is_taken(tmp_path: Path) -> None:
+    asking = with_profile(tmp_path)
+    assert await asking() == tmp_path / "given.json.gz"
+    assert asking.servers.ran == []
+    assert asking.said[-1].endswith(f"from {tmp_path / 'given.json.gz'}")
+
+
+@pytest.mark.parametrize(
+    ("notes", "what"),
+    [
+        ({"batch": 32}, "its batch is 32, and job.batch is 16"),
+        ({"model": "m:n"}, "its model is 'm:n', and job.model is"),
+        ({"accumulate": 4}, "its accumulate is 4, and job.accumulate is 1"),
+        ({"recompute": "all"}, "its recompute is 'all', and job.recompute is 'none'"),
+        ({"bucket": "12"}, "several shapes (buckets)"),
+    ],
+)
+async def test_a_profile_of_another_step_is_refused(
+    tmp_path: Path, notes: dict[str, Any], what: str
+) -> None:
+    with pytest.raises(PlanError) as refused:
+        await with_profile(tmp_path, **notes)()
+    ((path, said),) = refused.value.mistakes
+    assert path == "job.profile" and what in said and "controller evaluate" in said
+
+
+async def test_a_profile_of_another_device_or_of_changed_sources_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="it has no times of cpu, only of v100"):
+        await with_profile(tmp_path, "v100")()
+    asking = with_profile(tmp_path)
+    asking.servers.changed["s1"] = ["m.py has changed"]
+    with pytest.raises(PlanError, match=r"no longer holds on s1 \(cpu\): m.py has changed"):
+        await asking()
+    (tmp_path / "given.json.gz").write_text("nothing")
+    with pytest.raises(PlanError, match=r"job\.profile"):
+        await asking()

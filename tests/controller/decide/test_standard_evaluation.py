@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from placewire.controller.cli import main
+from placewire.controller.decide.measured.standard_evaluation import Evaluation, evaluate
+from placewire.controller.decide.variants import variants_of
+from placewire.controller.launch.launcher import NoLauncher
+from placewire.controller.plan.job import PlacedJob
 from placewire.optimizer.graph.graph_file import load_graph
+from placewire.optimizer.placement import load_placement
+from tests.controller.plans import plan, plan_document
 
 MODEL = "placewire.examples.models.mlp:training_step"
 ASKED = ["evaluate", MODEL, "--batch", "1024", "--small-batches", "64", "128", "--devices", "3"]
@@ -31,6 +37,24 @@ def test_what_one_device_cannot_hold_is_measured_on_several(
     assert (graph.workspace_bytes[dropout] >= 1024 * 512).all()
     assert (graph.seconds[dropout] > 0).all()
     assert graph.notes["estimated_from_batches"] == [64, 128] and graph.notes["batch"] == 1024
+
+
+@pytest.mark.thorough
+async def test_another_placer_measures_and_a_plan_takes_the_profile(tmp_path: Path) -> None:
+    """A plan whose job gives the file is decided on it: nothing is measured again."""
+    said: list[str] = []
+    asked = Evaluation(MODEL, 1024, (64, 128), 3, 28 * 2**20, samples=2, placer="m-topo")
+    file = await evaluate(asked, tmp_path, said.append)
+    placed = load_placement(tmp_path / "placement.json")
+    assert placed.engine == "m-topo" and len(placed.devices_used) == 3
+    document = plan_document()
+    document["job"] |= {"batch": 1024, "profile": str(file)}
+    of = plan(document)
+    assert isinstance(of.job, PlacedJob)
+    (variant,) = await variants_of(
+        of, of.job, tmp_path / "plan.yaml", NoLauncher(), tmp_path, said.append
+    )
+    assert variant.graph_file == file and said[-1].endswith(f"from {file}")
 
 
 @pytest.mark.thorough

@@ -86,7 +86,13 @@ def _relative_workdir_on_servers(document: dict[str, Any]) -> None:
     document["job"]["workdir"] = "examples"
 
 
+def _given_profile(document: dict[str, Any]) -> None:
+    document["job"] |= {"profile": "no.json.gz", "recompute": "auto"}
+
+
 MISTAKES = {
+    "profile that is not there": (_given_profile, "job.profile", "is no file"),
+    "profile, and a choice": (_given_profile, "job.recompute", "what the profile was made with"),
     "launch kind": (_set("launch", to={"kind": "rsh"}), "launch.kind", "ssh"),
     "launch port": (_set("launch", to={"kind": "ssh", "port": 0}), "launch.port", "65535"),
     "launch key": (_set("launch", to={"kind": "ssh", "key": "/no"}), "launch.key", "no file"),

@@ -30,7 +30,7 @@ METHODS = (
     "peft", "linear-clustering", "dsc", "metis", "local-search", "mcmc", "flexflow",
 )  # fmt: skip
 # What learns is tested in test_learned_engines, and here as far as all are alike.
-LEARNED = ("hsdag", "placeto")
+LEARNED = ("hsdag", "placeto", "colocrl", "hrl")
 # Engines whose descriptions stand in the module that solves.
 PLAIN = ("auto", "single", *METHODS)
 TIGHT = st.sampled_from([100_000, 200_000, 10**9])

@@ -125,6 +125,11 @@ def test_a_small_model_is_estimated_as_it_is_measured(
     assert measured.workspace_bytes.sum() > 256 * 512
     assert held_bytes(estimated) == pytest.approx(held_bytes(measured), rel=0.01)
     assert (estimated.seconds > 0).sum() > 0 and estimated.notes["program_bytes"] > 0
+    # The notes are about the wanted batch, not about a small one.
+    assert estimated.notes["one_device_bytes"] == pytest.approx(
+        measured.notes["one_device_bytes"], rel=0.01
+    )
+    assert "whole_step_seconds" not in estimated.notes
 
     took = [span(name, k, 0.5, 3) for k, name in enumerate(measured.ids)]
     write_json(tmp_path / "rank0.json", trace_to_json(trace(measured, *took)))

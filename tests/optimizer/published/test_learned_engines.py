@@ -1,4 +1,4 @@
-"""HSDAG and Placeto as engines: valid placements, seeds, policy files, and the end of training."""
+"""The learned engines: valid placements, seeds, policy files, and the end of training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from placewire.optimizer.engines.refusals import EngineRefusedError
 from placewire.optimizer.engines.single import best_single
 from placewire.optimizer.graph.graph_file import save_graph
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
-from placewire.optimizer.published.learned import hsdag, placeto
+from placewire.optimizer.published.learned import colocrl, hrl, hsdag, placeto
 from placewire.optimizer.published.learned.nodes import units
 from placewire.optimizer.published.learned.placeto_network import before_and_behind, pools_of
 from placewire.optimizer.published.learned.policy_file import (
@@ -27,12 +27,18 @@ from placewire.optimizer.published.learned.policy_file import (
     load_policy,
     save_policy,
 )
-from placewire.optimizer.published.learned.settings import HsdagSettings, PlacetoSettings
+from placewire.optimizer.published.learned.settings import (
+    HsdagSettings,
+    PlacetoSettings,
+    RecurrentSettings,
+)
 from tests.optimizer.cases import cluster, graph, layered
 from tests.optimizer.problems import drawn, problems
 from tests.optimizer.published.published_cases import alike
 
+# Those whose policies can be kept, and all.
 ENGINES = ("hsdag", "placeto")
+LEARNED = (*ENGINES, "colocrl", "hrl")
 QUICK = SolveSettings(gap=0.0, moves=40, seed=3, time_limit_seconds=600.0)
 LAYERED = Problem(layered(3, 3), cluster(3, (8e7, 8e7), latency=1e-4))
 TIGHT = st.sampled_from([100_000, 200_000, 10**9])
@@ -41,13 +47,17 @@ TIGHT = st.sampled_from([100_000, 200_000, 10**9])
 def trained(engine, problem, settings=QUICK, **changes):
     if engine == "hsdag":
         return hsdag.train(problem, settings, None, HsdagSettings(**changes))
-    return placeto.train(problem, settings, None, PlacetoSettings(**changes))
+    if engine == "placeto":
+        return placeto.train(problem, settings, None, PlacetoSettings(**changes))
+    if engine == "colocrl":
+        return colocrl.train(problem, settings, None, RecurrentSettings(**changes))
+    return hrl.train(problem, settings, None, RecurrentSettings(groups=8, **changes))
 
 
 # --- placements -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", LEARNED)
 def test_every_answer_passes_the_check(engine):
     """Over unlike devices, links, every model, sharing and backend, co-location groups, operators
     that some devices cannot run, and tight memories: an engine's answer is valid, or it refuses."""
@@ -69,7 +79,7 @@ def test_every_answer_passes_the_check(engine):
     assert len(gave) > len(refused), refused
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", LEARNED)
 def test_memory_spreads_what_no_device_can_hold(engine):
     rows = {f"o{k}": 1.0 for k in range(4)}
     edges = {(f"o{k}", f"o{k + 1}"): 0.001 for k in range(3)}
@@ -80,7 +90,7 @@ def test_memory_spreads_what_no_device_can_hold(engine):
         place(alike(rows, edges, 2, weight_bytes=dict.fromkeys(rows, 10), memory=19), engine, QUICK)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", LEARNED)
 def test_training_finds_independent_branches(engine):
     """Six operators without an edge on three devices: 6 s on one, 2 at best."""
     problem = alike({f"o{k}": 1.0 for k in range(6)}, {}, 3)
@@ -100,7 +110,7 @@ def test_hsdag_learns_to_stay_on_one_device_where_sending_is_dear():
     assert trials.curve[-1].mean_step_seconds < 0.6 * trials.curve[0].mean_step_seconds
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", LEARNED)
 def test_the_seed_decides(engine):
     one, same = (place(LAYERED, engine, QUICK) for _ in range(2))
     assert one.operators == same.operators and one.order == same.order
@@ -114,7 +124,7 @@ def test_the_seed_decides(engine):
 # --- ends of training -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", LEARNED)
 def test_moves_are_the_placements_to_train_with(engine):
     for moves in (0, 1, 30):
         trials = trained(engine, LAYERED, replace(QUICK, moves=moves))
@@ -122,7 +132,7 @@ def test_moves_are_the_placements_to_train_with(engine):
         assert bool(trials.curve) == bool(moves)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", LEARNED)
 def test_training_ends_early_where_nothing_gets_better(engine):
     """Two operators: the best is found in the first episode or two, and nothing is left to gain."""
     problem = alike({"a": 1.0, "b": 1.0}, {}, 2)
@@ -132,7 +142,7 @@ def test_training_ends_early_where_nothing_gets_better(engine):
     assert 3 <= len(trials.curve) < 150
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", LEARNED)
 def test_training_stops_when_the_time_is_over(engine):
     problem = Problem(layered(12, 4), cluster(4, (8e6,), latency=1e-3))
     trained(
@@ -289,6 +299,7 @@ def test_the_command_trains_saves_and_applies(command, tmp_path, capsys):
     [
         (("--engine", "heft", "--policy", "p"), "--policy is an option of --engine hsdag, placeto"),
         (("--engine", "placeto", "--without", "shape"), "--without is an option of --engine hsdag"),
+        (("--engine", "hrl", "--policy", "p"), "--policy is an option of --engine hsdag, placeto"),
         (("--engine", "hsdag", "--curve", "c.txt"), "ends in neither .csv nor .png"),
         (("--engine", "hsdag", "--curve", "c.csv", "--sharing", "auto"), "needs a single sharing"),
     ],

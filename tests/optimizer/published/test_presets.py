@@ -10,26 +10,40 @@ import pytest
 
 from placewire.optimizer.cli import main
 from placewire.optimizer.graph.graph_file import load_graph
+from placewire.optimizer.graph.operator_graph import OperatorRow, build_graph
 from placewire.optimizer.profile.devices import DEVICES
-from placewire.optimizer.published.comparison import presets
+from placewire.optimizer.published.comparison import presets, running
+from placewire.optimizer.published.comparison.beside_text import beside_csv, beside_lines
 from placewire.optimizer.published.comparison.captures import NotCapturedError, captured_graph
 from placewire.optimizer.published.comparison.cases import Method
+from placewire.optimizer.published.comparison.estimation import part_within
 from placewire.optimizer.published.comparison.presets import PRESETS, load_preset
 from placewire.optimizer.published.comparison.presets.preset import (
     Captured,
     Delays,
+    Estimated,
     Figure,
     FusedAt,
     Preset,
     Reduced,
     Saved,
+    Seeds,
     Solved,
     at_papers_times,
     equal_servers,
     shortened,
 )
 from placewire.optimizer.published.comparison.reasons import Reasons
-from placewire.optimizer.published.comparison.reproducing import beside_csv, beside_lines, reproduce
+from placewire.optimizer.published.comparison.reproducing import reproduce
+from placewire.optimizer.published.comparison.rows import Row
+
+
+def solves_of(asked):
+    if isinstance(asked, Saved):
+        return [asked.slow, *solves_of(asked.fast)]
+    if isinstance(asked, Seeds):
+        return list(asked.each)
+    return [asked] if isinstance(asked, Solved) else []
 
 
 @pytest.mark.parametrize("name", tuple(PRESETS))
@@ -45,10 +59,12 @@ def test_a_preset_holds_together(name):
         assert figure.model in preset.models
         assert figure.paper
         assert (figure.asked is None) == bool(figure.why)
-        if isinstance(figure.asked, Solved | Reduced):
+        if isinstance(figure.asked, Reduced):
             assert figure.asked.on in preset.clusters
-        if isinstance(figure.asked, Saved):
-            assert {figure.asked.slow.on, figure.asked.fast.on} <= set(preset.clusters)
+        assert {one.on for one in solves_of(figure.asked)} <= set(preset.clusters)
+        if isinstance(figure.asked, Estimated):
+            batch = preset.models[figure.model].batch
+            assert all(batch % divisor == 0 for divisor in figure.asked.divisors)
 
 
 @pytest.mark.parametrize("paper", sorted({place.split(":")[0] for place in PRESETS.values()}))
@@ -125,6 +141,65 @@ def test_figures_stand_beside_the_papers_and_refusals_beside_those(tmp_path):
     assert not [line for line in again if line.startswith(("capturing", "[1/1]"))]
 
 
+def test_seeds_are_a_mean_and_a_standard_deviation(tmp_path, monkeypatch):
+    """Steps of 10, 20 and 30 ms against one device's 40: saved are 75, 50 and 25 %. The last one
+    was stopped by the clock, so that its step could be anything shorter."""
+    step = {("single", 0): 0.04, ("random", 0): 0.01, ("random", 1): 0.02, ("random", 2): 0.03}
+
+    def solved(case, placements):
+        method = case.method
+        took = 9.0 if method.seed == 2 else 1.0
+        seconds = step[method.engine, method.seed]
+        return Row(
+            key=case.key, graph="MLP", operators=9, cluster="two", engine=method.engine,
+            reduction=method.reduction, model=method.model, seed=method.seed, gap=0.0,
+            solver="auto", limit_seconds=10.0, outcome="placed", fits=True, search_seconds=took,
+            step_seconds=seconds, contended_seconds=seconds,
+        )  # fmt: skip
+
+    monkeypatch.setattr(running, "solve_case", solved)
+    servers = equal_servers(2, "rtx4080s", 16, nics=2, gigabits=10.0)
+    drawn = Seeds(Solved("two", Method("random", time_limit_seconds=10.0), "step"), (0, 1, 2))
+    one = Solved("two", Method("single", time_limit_seconds=10.0), "step")
+    figures = [
+        Figure("MLP", "drawn", "-", drawn),
+        Figure("MLP", "saved", "-", Saved(one, drawn)),
+        Figure("MLP", "evaluation", "-", replace(one, figure="evaluation")),
+    ]
+    models = {"MLP": Captured("placewire.examples.models.mlp:training_step", 8)}
+    preset = Preset("A paper", models, ("rtx4080s",), {"two": servers}, figures, ())
+    found, rows = reproduce(preset, tmp_path, lambda line: None)
+    assert len(rows) == 4
+    assert [one.ours for one in found] == ["20 ms ± 10 ms", "50.0% ± 25.0%", "0.0267 min"]
+    assert [one.ended for one in found] == ["clock", "clock", "itself"]
+    assert (found[0].known[0].low, found[0].known[0].high) == pytest.approx((0.01, 0.02))
+    # 1 s of search and 15 steps of 40 ms.
+    assert found[2].known[0].low == pytest.approx(1.6)
+
+
+def test_estimates_from_small_batches_are_held_against_the_batch():
+    """Of three operators: a leaves 10 bytes more with each example, and takes as long at any batch;
+    b leaves 8, 16 and then 100 bytes where the line says 32, and takes 1, 2 and then 4 s as the
+    line says; c leaves nothing and takes 1, 2 and then 5 s, where the line says 4."""
+
+    def at(batch, held, took):
+        rows = [
+            OperatorRow("a", "op", {"v100": 3.0}, "", 0, 10 * batch),
+            OperatorRow("b", "op", {"v100": batch * 1.0}, "", 0, held),
+            OperatorRow("c", "op", {"v100": took}),
+        ]
+        return build_graph(rows, [])
+
+    small, wanted = {1: at(1, 8, 1.0), 2: at(2, 16, 2.0)}, at(4, 100, 5.0)
+    for asked, part in (
+        (Estimated((4, 2), "memory", 0.0), 1 / 2),
+        (Estimated((4, 2), "memory", 0.7), 1.0),
+        (Estimated((4, 2), "time", 0.0), 2 / 3),
+        (Estimated((4, 2), "time", 0.3), 1.0),
+    ):
+        assert part_within(small, wanted, 4, asked) == pytest.approx(part), asked
+
+
 def test_reasons_that_differ_in_figures_alone_are_told_once():
     reasons = Reasons()
     said = ["out of time after 2.5 s", "no GPU here", "out of time after 2.75 s"]
@@ -140,9 +215,10 @@ def test_reasons_that_differ_in_figures_alone_are_told_once():
 def test_a_quick_look_shortens_solves_and_says_so():
     preset = load_preset("hsdag-table-3")
     quick = shortened(preset, 5.0)
-    asked = [one for figure in quick.figures if isinstance(figure.asked, Saved)
-             for one in (figure.asked.slow, figure.asked.fast)]  # fmt: skip
+    asked = [one for figure in quick.figures for one in solves_of(figure.asked)]
     assert {one.method.time_limit_seconds for one in asked} == {5.0}
+    # One device, and four variants of HSDAG, of five seeds each.
+    assert len({one.method for one in asked}) == 1 + 4 * 5
     assert "a solve has at most 5 s" in quick.differs[0]
     assert shortened(preset, 1e6) is preset
     without_solves = load_preset("celeritas-table-2")

@@ -3,6 +3,9 @@ and properties that hold by construction."""
 
 from __future__ import annotations
 
+import copy
+import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -11,13 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placewire.optimizer.engines.device_capacity import DeviceCapacities
+from placewire.optimizer.engines.place import place
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.problem import SolveSettings
 from placewire.optimizer.published.engines import adjusting_placement, m_topo, order_place
+from placewire.optimizer.published.engines.adjusting_placement import Placer
+from placewire.optimizer.published.engines.shared.deadline import Deadline
 from placewire.optimizer.published.engines.shared.time_slots import TimeSlots
 from placewire.optimizer.published.reductions.topological import cpd_topo, path_levels
 from placewire.optimizer.published.reductions.topological import m_topo as breadth_first_order
 from tests.optimizer.published.published_cases import (
+    SECOND,
     alike,
     device_of,
     printed,
@@ -182,6 +189,83 @@ def test_an_operator_leaves_its_predecessors_device_only_for_an_earlier_start(pr
             there = [finish[j] for j in before if device[j] == home]
             inputs = [int(graph.tensor_producer[e]) for e in graph.input_tensors(i).tolist()]
             assert start[graph.ids[i]] < max(there) or any(device[j] != home for j in inputs)
+
+
+@pytest.mark.parametrize("engine", ["order-place", "adjusting-placement"])
+def test_both_run_on_the_graph_of_their_papers_fusion(engine):
+    """Eight operators are one cluster of the fusion, and so on one device; as given, two devices
+    share them."""
+    problem = alike(PAIRS, PAIR_EDGES, 2, weight_bytes=dict.fromkeys(PAIRS, 10), memory=320)
+    placement = place(problem, engine, SETTINGS)
+    assert placement.reduction == "celeritas: 8 -> 1 operators, 0 groups"
+    assert len(placement.devices_used) == 1
+    if engine == "adjusting-placement":
+        assert len(place(problem, engine, SETTINGS, "none").devices_used) == 2
+
+
+class StepByStep(Placer):
+    """Notes of every operator that leaves the device of the one before: when its successors there
+    could start, and when they could had it stayed."""
+
+    def __init__(self, problem, capacities):
+        super().__init__(problem, capacities)
+        self.left: list[tuple[float, float]] = []
+
+    def _choose(self, i, before):
+        chosen = super()._choose(i, before)
+        if chosen != before and self.capacities.takes(i, before):
+            stays, leaves = copy.deepcopy(self), copy.deepcopy(self)
+            stays._place(i, before)
+            leaves._place(i, chosen)
+            sizes = self.graph.tensor_bytes[self.graph.output_tensors(i)]
+            back = float(sizes.max(initial=0)) / SECOND
+            self.left.append((leaves.finish[i] + back, stays.finish[i]))
+        return chosen
+
+
+def adjusted(problem):
+    placer = StepByStep(problem, DeviceCapacities(problem))
+    placer.run(cpd_topo(problem), Deadline("adjusting-placement", math.inf))
+    return placer
+
+
+@FEW
+@given(st.integers(0, 10**6))
+def test_no_step_starts_successors_later_than_order_place_would(seed):
+    """The proof of section 5.2, on equal devices: an operator that leaves is done, and its output
+    back, before it would have been done on the device of the one before."""
+    generator = np.random.default_rng(seed)
+    names = [f"o{k}" for k in range(8)]
+    edges = {
+        (a, b): float(generator.integers(1, 7))
+        for a, b in itertools.combinations(names, 2)
+        if generator.random() < 0.4
+    }
+    times = {name: float(generator.integers(1, 9)) for name in names}
+    for there, stayed in adjusted(alike(times, edges, 3)).left:
+        assert there < stayed
+
+
+def test_some_operators_leave():
+    """So that the property above is about something."""
+    assert adjusted(alike(DIAMOND, DIAMOND_EDGES, 2)).left == [(8.0, 10.0)]
+
+
+def test_a_whole_placement_can_be_longer_than_order_places():
+    """A and B send to C, and C to D; the order is A B C D. Order-Place has all on one device:
+    8 + 2 + 2 + 3 = 15. Here A is on 0, 0 to 8. B: 8 on 0, 0 on 1, more than the 1 of its message
+    back: 1, 0 to 2. C: on 0 it would start at 8; on 1, the device before, A's message is there at
+    14; 14 - 8 is not more than 6, C's own message: stays on 1, 14 to 16. D stays, 16 to 19."""
+    problem = alike(
+        {"A": 8.0, "B": 2.0, "C": 2.0, "D": 3.0},
+        {("A", "C"): 6.0, ("B", "C"): 1.0, ("C", "D"): 6.0},
+        2,
+    )
+    assert set(order_place.solve(problem, SETTINGS).device.tolist()) == {0}
+    found = adjusted(problem)
+    assert found.capacities.device == [0, 1, 1, 1]
+    assert found.finish == [8.0, 2.0, 16.0, 19.0]
+    assert found.left == [(3.0, 10.0)]
 
 
 @FEW

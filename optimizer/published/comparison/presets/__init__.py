@@ -23,6 +23,7 @@ PRESETS: Mapping[str, str] = {
     "hsdag-table-2": "hsdag:table_2", "hsdag-table-3": "hsdag:table_3",
     "celeritas-table-2": "celeritas:table_2", "celeritas-table-3": "celeritas:table_3",
     "celeritas-table-4": "celeritas:table_4", "celeritas-table-5": "celeritas:table_5",
+    "celeritas-figure-5": "celeritas:figure_5", "celeritas-figure-6": "celeritas:figure_6",
 }  # fmt: skip
 
 

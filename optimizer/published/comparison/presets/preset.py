@@ -14,7 +14,7 @@ NOT_IN_TEXT = "-"
 _SETUP_SECONDS = 50e-6
 
 
-SolvedFigure = Literal["step", "own", "search", "solver", "speedup"]
+SolvedFigure = Literal["step", "own", "search", "solver", "speedup", "evaluation"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class Solved:
     """A figure of one solve. on: a cluster of the preset. figure: step is under contended, strict;
     own is the step under the method's own model; search is in seconds; solver, too: until a
     program's solver was within the method's gap of its own bound; speedup is one device's step
-    over its own. paper_seconds: what the paper says that this solve took; 0 where it does not."""
+    over its own; evaluation is in seconds: the search, and as many steps as Standard Evaluation
+    runs. paper_seconds: what the paper says that this solve took; 0 where it does not."""
 
     on: str
     method: Method
@@ -42,11 +43,25 @@ class Solved:
 
 
 @dataclass(frozen=True)
+class Seeds:
+    """The mean of the steps of a solve under several seeds, and their standard deviation."""
+
+    solved: Solved
+    seeds: tuple[int, ...]
+
+    @property
+    def each(self) -> tuple[Solved, ...]:
+        one = self.solved
+        return tuple(replace(one, method=replace(one.method, seed=seed)) for seed in self.seeds)
+
+
+@dataclass(frozen=True)
 class Saved:
-    """By how many per cent the step of `fast` is shorter than that of `slow`."""
+    """By how many per cent the step of `fast` is shorter than that of `slow`; of several seeds, the
+    mean and the standard deviation."""
 
     slow: Solved
-    fast: Solved
+    fast: Solved | Seeds
 
 
 @dataclass(frozen=True)
@@ -58,6 +73,18 @@ class Reduced:
     on: str
     reduction: str
     figure: Literal["operators", "groups", "seconds", "ccr", "path"]
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """How well lines over small batches estimate the operators at the model's own batch, as
+    Standard Evaluation does. divisors: the small batches are the model's own over these. of: what
+    an operator holds, or its time. within: the part of the operators whose estimate is off by at
+    most this part of the modelled value, of those for which it is more than 0."""
+
+    divisors: tuple[int, ...]
+    of: Literal["memory", "time"]
+    within: float
 
 
 @dataclass(frozen=True)
@@ -76,7 +103,7 @@ class FusedAt:
     times_alpha: float
 
 
-Asked = Solved | Saved | Reduced | Delays | FusedAt
+Asked = Solved | Seeds | Saved | Reduced | Estimated | Delays | FusedAt
 # Of a table: what a column shows, and our figure, or why there is none.
 Column = tuple[str, Asked | str]
 
@@ -114,10 +141,15 @@ def shortened(preset: Preset, seconds: float) -> Preset:
         limit = min(solved.method.time_limit_seconds, seconds)
         return replace(solved, method=replace(solved.method, time_limit_seconds=limit))
 
+    def several(solved: Solved | Seeds) -> Solved | Seeds:
+        if isinstance(solved, Seeds):
+            return replace(solved, solved=sooner(solved.solved))
+        return sooner(solved)
+
     def shorter(asked: Asked | None) -> Asked | None:
         if isinstance(asked, Saved):
-            return Saved(sooner(asked.slow), sooner(asked.fast))
-        return sooner(asked) if isinstance(asked, Solved) else asked
+            return Saved(sooner(asked.slow), several(asked.fast))
+        return several(asked) if isinstance(asked, Solved | Seeds) else asked
 
     figures = [replace(one, asked=shorter(one.asked)) for one in preset.figures]
     if figures == list(preset.figures):
