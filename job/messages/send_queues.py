@@ -15,14 +15,16 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Protocol
 
 from placewire.job.messages.cutting import Part
 from placewire.job.messages.rank_messages import RankMessage
-from placewire.optimizer.chunks import WINDOW_CHUNKS, chunk_bytes
+from placewire.optimizer.chunks import WINDOW_CHUNKS, chunk_bytes, window_bytes
+from placewire.optimizer.cluster import Cluster, Nic
 from placewire.optimizer.device_names import server_of
 from placewire.optimizer.network.nics import usable_rates
 from placewire.optimizer.network.sharings import SHARINGS
@@ -94,6 +96,7 @@ class InOrder:
 
 class UrgentFirst:
     """bytes_per_second: payload that this NIC carries. chunk_bytes: the largest part there is.
+    windows: by receiver, the most bytes under way to it, where that is less than two chunks.
 
     A receiver's most urgent part leaves while its window has room, and one of these holds:
     - Less than a window is under way of parts that are more urgent or go to the same receiver: the
@@ -107,9 +110,15 @@ class UrgentFirst:
     both receivers would have a window in one queue, and equal shares of the NIC.
     """
 
-    def __init__(self, bytes_per_second: float, chunk_bytes: int) -> None:
+    def __init__(
+        self,
+        bytes_per_second: float,
+        chunk_bytes: int,
+        windows: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         self._rate = bytes_per_second
         self._window = WINDOW_CHUNKS * chunk_bytes
+        self._windows = windows
         self._most_tokens = float(chunk_bytes)
         self._tokens, self._counted = 0.0, 0.0
         self._waiting: dict[str, list[Waiting]] = {}
@@ -158,7 +167,8 @@ class UrgentFirst:
         """Yields the first part of each receiver whose window has room, most urgent first."""
         for first in sorted(queue[0] for queue in self._waiting.values()):
             there = self._bytes_under_way[first.receiver]
-            if not there or there + first.part.bytes <= self._window:
+            window = self._windows.get(first.receiver, self._window)
+            if not there or there + first.part.bytes <= window:
                 yield first
 
     def _ahead(self, first: Waiting) -> int:
@@ -222,5 +232,19 @@ def queues_for(
             if nic.rail in queues:
                 counted_on = float(usable[server, placement.cluster.rails.index(nic.rail)])
                 chunk = chunk_bytes(nic.rate_bits_per_second)
-                queues[nic.rail] = UrgentFirst(counted_on / 8, chunk)
+                windows = _windows(cluster, nic)
+                queues[nic.rail] = UrgentFirst(counted_on / 8, chunk, windows)
     return queues
+
+
+def _windows(cluster: Cluster, nic: Nic) -> dict[str, int]:
+    """By receiver with a NIC on this rail: the window of the slower one of the two NICs."""
+    theirs = {
+        server.name: other.rate_bits_per_second
+        for server in cluster.servers
+        for other in server.nics
+        if other.rail == nic.rail
+    }
+    return {
+        name: window_bytes(min(rate, nic.rate_bits_per_second)) for name, rate in theirs.items()
+    }

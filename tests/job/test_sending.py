@@ -14,7 +14,7 @@ import pytest
 from placewire.job.messages.cutting import Part
 from placewire.job.messages.rank_messages import RankMessage
 from placewire.job.messages.send_queues import InOrder, RailQueue, UrgentFirst, Waiting, queues_for
-from placewire.optimizer.chunks import CHUNK_SECONDS, chunk_bytes
+from placewire.optimizer.chunks import CHUNK_SECONDS, chunk_bytes, window_bytes
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
 from tests.placements import cluster_of, placement_of
 
@@ -174,3 +174,34 @@ def test_only_job_sharing_has_an_order_of_its_own() -> None:
     ]
     assert kinds[0] == kinds[2] == {"": InOrder, "a": InOrder, "b": InOrder}
     assert kinds[1] == {"": InOrder, "a": UrgentFirst, "b": UrgentFirst}
+
+
+def test_to_a_slower_receiver_less_is_handed_over_as_the_model_counts() -> None:
+    rows = [OperatorRow(id=i, type="x", seconds={"cpu": 0.01}) for i in "pq"]
+    graph = build_graph(rows, [TensorRow("p", ("q",), 1000)])
+    on = cluster_of(2, ("a",))
+    rates = (1e9, 1e8)
+    servers = tuple(
+        server.model_copy(
+            update={
+                "nics": (
+                    server.nics[0].model_copy(
+                        update={"rate_bits_per_second": rate, "window_bytes": window_bytes(rate)}
+                    ),
+                )
+            }
+        )
+        for server, rate in zip(on.servers, rates, strict=True)
+    )
+    on = on.model_copy(update={"servers": servers})
+    placement = placement_of(graph, on, {"p": "s1/0", "q": "s2/0"})
+    job = placement.model_copy(update={"sharing": "job"})
+    queue = queues_for(job, "s1/0", ("a",), True)["a"]
+    size = chunk_bytes(min(rates))
+    parts = tuple(Part(0, n, n * size, (n + 1) * size) for n in range(9))
+    whole = RankMessage(0, "p", 0, 9 * size, 1, "s2/0", True, parts, ("a",) * 9, 0)
+    queue.add([Waiting(whole, part) for part in parts])
+    taken = 0
+    while (part := queue.take(0.0)) is not None:
+        taken += part.part.bytes
+    assert taken == min(server.nics[0].window_bytes for server in servers) == 2 * size

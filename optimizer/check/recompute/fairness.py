@@ -6,6 +6,7 @@ Flows of different rails never share anything.
 from __future__ import annotations
 
 import heapq
+import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
@@ -25,7 +26,8 @@ Limit = tuple[str, str]
 @dataclass(eq=False)
 class Flow:
     """The part of a message that travels over one rail. rate: bits per second from the time `since`
-    on; version: counts the changes of rate, so that an outdated end is recognised."""
+    on; began: since when it has had one; version: counts the changes of rate, so that an outdated
+    end is recognised."""
 
     tensor: int
     channel: tuple[str, str, str]
@@ -34,6 +36,7 @@ class Flow:
     bits_left: float
     rate: float = 0.0
     since: float = 0.0
+    began: float = math.inf
     version: int = 0
     over: bool = False
 
@@ -59,7 +62,7 @@ class Shares(ABC):
     def join(self, flow: Flow, now: float) -> None:
         self._under_way[self.group(flow)][flow] = None
 
-    def leave(self, flow: Flow, now: float) -> None:
+    def leave(self, flow: Flow) -> None:
         del self._under_way[self.group(flow)][flow]
 
     def _passed(self, flow: Flow) -> tuple[network.Crossing, ...]:
@@ -145,10 +148,10 @@ class MostUrgentFirst(Shares):
         ends = (self._windows.get((server, rail), 0.0) for server in (source, target))
         self._lanes[rail][source][target].add(flow, now, min(ends))
 
-    def leave(self, flow: Flow, now: float) -> None:
+    def leave(self, flow: Flow) -> None:
         source, target, rail = flow.pair
         flow.over = True
-        self._lanes[rail][source][target].next_one(now)
+        self._lanes[rail][source][target].next_one()
 
     def rates(self, group: Hashable) -> dict[Flow, float]:
         rail = str(group)
@@ -180,12 +183,12 @@ class MostUrgentFirst(Shares):
 
 
 class _Lane:
-    """The flows from one server to another on one rail, and the one of them that transmits, from
-    `since` on. ahead: what of its bits belongs to flows that it overtook then."""
+    """The flows from one server to another on one rail, and the one of them whose turn it is.
+    ahead: what of its bits belongs to flows that it overtook."""
 
     def __init__(self) -> None:
         self.flow: Flow | None = None
-        self._since, self._ahead = 0.0, 0.0
+        self._ahead = 0.0
         # A flow that is over stays here until it is the most urgent one.
         self._heap: list[tuple[int, int, Flow]] = []
 
@@ -197,25 +200,28 @@ class _Lane:
         heapq.heappush(self._heap, (flow.send_order, flow.tensor, flow))
         sends = self.flow
         if sends is None:
-            self._transmit(flow, now, 0.0)
+            self._turn_of(flow, 0.0)
         elif (flow.send_order, flow.tensor) < (sends.send_order, sends.tensor):
-            left, began_now = sends.left_at(now), now - self._since <= _INSTANT_SECONDS
-            if not began_now and window > 0.0 and left <= window:
+            left, sent_nothing = sends.left_at(now), now - sends.began <= _INSTANT_SECONDS
+            almost = window + sends.rate * _INSTANT_SECONDS
+            if not sent_nothing and window > 0.0 and left <= almost:
                 return
-            ahead = self._ahead if began_now else window
+            ahead = self._ahead if sent_nothing else window
             sends.bits_left, sends.since = max(left - ahead, 0.0), now
             flow.bits_left += ahead
-            self._transmit(flow, now, ahead)
+            self._turn_of(flow, ahead)
 
-    def next_one(self, now: float) -> None:
+    def next_one(self) -> None:
         """To be called when a flow is over."""
         while self._heap and self._heap[0][2].over:
             heapq.heappop(self._heap)
         if self.flow is None or self.flow.over:
-            self._transmit(self._heap[0][2] if self._heap else None, now, 0.0)
+            self._turn_of(self._heap[0][2] if self._heap else None, 0.0)
 
-    def _transmit(self, flow: Flow | None, now: float, ahead: float) -> None:
-        self.flow, self._since, self._ahead = flow, now, ahead
+    def _turn_of(self, flow: Flow | None, ahead: float) -> None:
+        self.flow, self._ahead = flow, ahead
+        if flow is not None:
+            flow.began = math.inf
 
 
 def progressive_filling(

@@ -142,7 +142,7 @@ class _FluidRun:
         key = (flow.tensor, flow.channel[1])
         if self.facts.on_nics(self.facts.message[key]):
             group = self.sharing.group(flow)
-            self.sharing.leave(flow, self.now)
+            self.sharing.leave(flow)
             del self._transmitting[group][flow]
             self._changed[group] = None
         queue = self._channels.get(flow.channel)
@@ -164,6 +164,8 @@ class _FluidRun:
             del transmitting[flow]
         for flow, rate in rates.items():
             transmitting[flow] = None
+            if rate > 0:
+                flow.began = min(flow.began, self.now)
             if rate != flow.rate:
                 self._set_rate(flow, rate)
 

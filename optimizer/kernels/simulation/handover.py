@@ -62,9 +62,9 @@ def serve_most_urgent(
 ) -> None:
     """Makes the most urgent pending part the one that the lane sends, unless that is less urgent.
 
-    window_bits of the part that it overtakes are handed over already: the other waits for them. A
-    part of which no more is left is not overtaken, but becomes as urgent as what waits for it.
-    part_bits keeps what is left of a part beside that.
+    window_bits of the part that it overtakes are handed over already, if that has had a rate: the
+    other waits for them. A part of which no more is left is not overtaken, but becomes as urgent as
+    what waits for it. part_bits keeps what is left of a part beside that.
     """
     rails, first, handed_over = part_bits.shape[1], base[lane], 0.0
     key, item = pending_key[first], pending_item[first]
@@ -76,7 +76,7 @@ def serve_most_urgent(
         handed_over = window_bits
         if now - state[lane, BEGAN_AT] <= AT_ONCE_SECONDS:
             handed_over = state[lane, WAITED_FOR_BITS]  # of itself nothing was
-        elif window_bits > 0.0 and left <= window_bits:
+        elif window_bits > 0.0 and left <= window_bits + state[lane, RATE] * AT_ONCE_SECONDS:
             state[lane, URGENCY], state[lane, NUMBER] = -key, item
             return
         part_bits[head[lane] // rails, rail] = max(left - handed_over, 0.0)
@@ -84,6 +84,6 @@ def serve_most_urgent(
     pending[lane] = pop(pending_key, pending_item, first, pending[lane])
     head[lane] = message_of[item] * rails + rail
     state[lane, REMAINING_BITS] = part_bits[message_of[item], rail] + handed_over
-    state[lane, BEGAN_AT], state[lane, WAITED_FOR_BITS] = now, handed_over
+    state[lane, BEGAN_AT], state[lane, WAITED_FOR_BITS] = np.inf, handed_over
     state[lane, URGENCY], state[lane, NUMBER] = -key, item
     state[lane, RATE], state[lane, SINCE], state[lane, EVENT_AT] = 0.0, now, np.inf

@@ -16,8 +16,8 @@ from placewire.optimizer.kernels.tables import LENDING, MAX_MIN
 from placewire.optimizer.network.nics import NEIGHBOUR_FLOWS
 
 # Columns of a lane's state. The part of largest URGENCY is the most urgent; ties go by the smaller
-# NUMBER. It is the one that is sent since BEGAN_AT; WAITED_FOR_BITS of what it had left then were
-# those of parts that it overtook.
+# NUMBER. It has had a rate since BEGAN_AT, which is infinite before; WAITED_FOR_BITS of what it had
+# left when its turn came were those of parts that it overtook.
 EVENT_AT, REMAINING_BITS, RATE, SINCE, URGENCY, NUMBER, BEGAN_AT, WAITED_FOR_BITS = range(8)
 COLUMNS = 8
 # Rows of the working space of the groups while a rail is filled.
@@ -66,6 +66,8 @@ def share_rail(
         if sending[c]:
             left, rate = max(state[c, REMAINING_BITS], 0.0), state[c, RATE]
             state[c, EVENT_AT] = now + left / rate if rate > 0.0 else np.inf
+            if rate > 0.0:
+                state[c, BEGAN_AT] = min(state[c, BEGAN_AT], now)
 
 
 @compiled

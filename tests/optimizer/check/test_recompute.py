@@ -116,6 +116,22 @@ def test_job_urgency_interrupts_what_is_under_way_and_set_ups_overlap():
     assert found == pytest.approx({"A": 1.75, "B": 3.25})
 
 
+def test_what_is_overtaken_does_not_end_before_what_waits_for_its_window():
+    """The more urgent A comes half a nanosecond before all that is left of B is handed over."""
+    on = servers(2, devices=2)
+    nics = [server.nics[0].model_copy(update={"window_bytes": 300_000}) for server in on.servers]
+    changed = [
+        server.model_copy(update={"nics": (nic,)})
+        for server, nic in zip(on.servers, nics, strict=True)
+    ]
+    on = on.model_copy(update={"servers": tuple(changed)})
+    sends = [("A", "s0/0", "s1/0", 1 * MEGA), ("B", "s0/1", "s1/0", 2 * MEGA)]
+    for before, expected in ((5e-10, 2.0), (0.0, 2.0), (0.1, 3.0)):
+        found = arrivals(on, sends, "job", producers={"A": 1.7 - before})
+        first = 3.0 if expected == 2.0 else 2.9
+        assert found == pytest.approx({"A": first, "B": expected})
+
+
 def test_job_receivers_share_between_senders_and_what_is_left_goes_to_the_next_receiver():
     # s0 and s1 both send to s2 (half each); s0 gives its other half to C, its next for elsewhere.
     sends = [

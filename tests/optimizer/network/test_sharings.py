@@ -85,6 +85,14 @@ class TestJob:
         on = with_windows(cluster(3, devices=3), 0.3, 0.3, 0.3)
         assert arrivals(Problem(made, on, "job"), device) == pytest.approx([2.0, 4.0, 3.0])
 
+    def test_of_a_message_that_has_sent_nothing_nothing_was_handed_over(self):
+        # The 4 MB for s2 fill the NIC: the first message for s3 waits whole when another comes.
+        made, device = sends(
+            (0, 0.0, 3, 4 * MEGA, 20.0), (1, 0.1, 6, MEGA // 5, 0.0), (2, 1.0, 6, MEGA, 9.0)
+        )
+        on = with_windows(cluster(3, devices=3), 0.3, 0.3, 0.3)
+        assert arrivals(Problem(made, on, "job"), device) == pytest.approx([4.0, 5.2, 5.0])
+
     def test_of_two_that_overtake_at_once_one_waits_for_what_was_handed_over(self):
         made, device = sends(
             (0, 0.0, 3, 2 * MEGA, 0.0), (1, 1.0, 3, MEGA, 5.0), (2, 1.0, 3, MEGA, 9.0)
