@@ -2,7 +2,7 @@
 
 Every collective is a ring, as NCCL and gloo make it for many bytes. Parts that went straight to
 each device instead would take some per cent less where flows that meet share NICs exactly; over
-TCP they took 7 to 13 % longer than the ring (five models, `benchmarks.job --items 11`).
+TCP they took 6 to 13 % longer than the ring (five models, `benchmarks.job --items 11`).
 """
 
 from __future__ import annotations
