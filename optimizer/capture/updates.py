@@ -17,9 +17,7 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from placewire.optimizer.capture.foreign_optimizer import ForeignOptimizer, stepped, tried
-from placewire.optimizer.capture.optimizer_options import (
-    is_class_path,
-)
+from placewire.optimizer.capture.optimizer_options import is_class_path
 from placewire.optimizer.capture.optimizer_settings import OptimizerSettings
 from placewire.optimizer.capture.stepped import Stepped
 
