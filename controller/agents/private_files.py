@@ -36,8 +36,11 @@ def read_private(file: Path) -> bytes:
             raise UsageError(
                 f"the private key has mode {mode:04o}, so that others can read or replace it",
                 where=str(file),
-                remedy=f"`chmod 600 {shlex.quote(str(file))}`; where others may have read it, move "
-                f"{file.parent} away, so that a new authority is made, and enrol all servers again",
+                remedy=f"`chmod 600 {shlex.quote(str(file))}`; where the file system keeps no such "
+                "mode (CIFS, Windows' drives under WSL, a volume of Kubernetes), copy the "
+                "controller's folder to one that does, and give it as --state-dir; where others "
+                f"may have read the key, move {file.parent} away, so that a new authority is made, "
+                "and enrol all servers again",
             )
         return stream.read()
 

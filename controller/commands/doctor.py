@@ -13,6 +13,7 @@ from placewire.controller.commands.arguments import add_plan
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import print_json
 from placewire.controller.errors import AgentProblem, PlacewireError
+from placewire.controller.few_names import few_names
 from placewire.controller.own_lab import own_lab
 
 if TYPE_CHECKING:
@@ -83,12 +84,11 @@ def _beyond(seconds: float, uncertain: float) -> float:
 
 async def _here(plan: Plan, tools: Tools) -> Sequence[Finding]:
     from placewire.agent.contract.diagnosis import Finding
-    from placewire.controller.verify.checkpoint_folder import require_usable_checkpoints
 
     found = []
     try:
         await abandonable(tools.launcher.require_ready)
-        await require_usable_checkpoints(plan, tools.launcher)
+        found += await _of_checkpoints(plan, tools)
     except PlacewireError as problem:
         found.append(Finding(
             severity="warning", what=problem.what, where=problem.where or "launch",
@@ -100,3 +100,22 @@ async def _here(plan: Plan, tools: Tools) -> Sequence[Finding]:
             why="only one change can be made at a time", remedy="",
         ))  # fmt: skip
     return found
+
+
+async def _of_checkpoints(plan: Plan, tools: Tools) -> Sequence[Finding]:
+    """One for all servers that say the same. Which of them get ranks, only the decision tells."""
+    from placewire.agent.contract.diagnosis import Finding
+    from placewire.controller.verify.checkpoint_folder import checkpoint_problems
+
+    servers = [server.name for server in plan.cluster.servers]
+    problems = await checkpoint_problems(plan, tools.launcher, servers)
+    alike: dict[tuple[str, str], list[str]] = {}
+    for server, problem in problems.items():
+        alike.setdefault((problem.what, problem.remedy), []).append(server)
+    return [
+        Finding(
+            severity="warning", what=what, where=few_names(some), remedy=remedy,
+            why="a job that has a rank there cannot begin; `apply --network-only` works",
+        )
+        for (what, remedy), some in alike.items()
+    ]  # fmt: skip

@@ -173,9 +173,10 @@ class PlacedJob(Frozen):
     )
     profile: PathText | None = Field(
         None,
-        description="a graph file that `controller evaluate` made of this step, looked for in the "
-        "working directory, then beside the plan; the step is then not measured, and `accumulate`, "
-        "`shards` and `recompute` are as it was made; none: the step is measured",
+        description="a graph file that `controller evaluate` made of this step, with this "
+        "optimizer and number of threads, looked for in the working directory, then beside the "
+        "plan; the step is then not measured, and `accumulate`, `shards` and `recompute` are as it "
+        "was made; none: the step is measured",
     )
     backend: CudaBackend = "auto"
     threads: RankThreads = 1

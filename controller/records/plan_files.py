@@ -10,10 +10,13 @@ import os
 import stat
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _KEPT = 20
+# What the name of a file begins and ends with before it has its own.
+_UNNAMED, _NEW = ".unnamed-", ".new"
 
 
 def new_file(folder: Path, plan_name: str, suffix: str) -> tuple[Path, int]:
@@ -22,7 +25,8 @@ def new_file(folder: Path, plan_name: str, suffix: str) -> tuple[Path, int]:
     OSError."""
     own = folder / plan_name
     own.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path, descriptor = _made(own, suffix)
+    with _alone_in(own):
+        path, descriptor = _made(own, suffix)
     with suppress(OSError):  # An old file that stays harms nothing.
         for former in files_of(folder, plan_name, suffix)[:-_KEPT]:
             if not is_written(former):
@@ -30,11 +34,26 @@ def new_file(folder: Path, plan_name: str, suffix: str) -> tuple[Path, int]:
     return path, descriptor
 
 
+@contextmanager
+def _alone_in(own: Path) -> Iterator[None]:
+    """Commands of one plan make their files one after another. Removes what one left that was
+    killed meanwhile; a file system without locks has no such order, and keeps that. Raises
+    OSError."""
+    folder = os.open(own, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            for left in own.glob(f"{_UNNAMED}*{_NEW}"):
+                left.unlink()
+        yield
+    finally:
+        os.close(folder)
+
+
 def _made(own: Path, suffix: str) -> tuple[Path, int]:
-    """The file has its lock before it has its name: whoever finds it finds it written. Commands of
-    a plan make their files one after another: they hold the lock of changes, or that of --detach.
-    """
-    descriptor, unnamed = tempfile.mkstemp(dir=own, prefix=".", suffix=".new")
+    """The file has its lock before it has its name: whoever finds it finds it written. To be called
+    in _alone_in: a name that is free stays so."""
+    descriptor, unnamed = tempfile.mkstemp(dir=own, prefix=_UNNAMED, suffix=_NEW)
     try:
         with suppress(OSError):  # Without it nobody can follow the file.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

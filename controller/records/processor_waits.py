@@ -38,5 +38,5 @@ def about_waits(waits: Mapping[str, float], prediction_error: float | None) -> t
     return (
         f"the step took {prediction_error:.0%} longer than predicted, and ranks of "
         f"{few_names(worst)} waited {waited} of the time for a processor: more ran there at once "
-        "than it has processors, other programs or other ranks",
+        "than it has processors: other programs, other ranks, or the threads of one (job.threads)",
     )

@@ -8,13 +8,15 @@ from placewire.controller.compile import deliverable
 from placewire.controller.compile.network import compile_network, larger_frames
 from placewire.controller.decide.decide import PlacementDecision, decide
 from placewire.controller.decide.traffic import TrafficDecision, decide_traffic
-from placewire.controller.errors import AgentRefused, JobFailed, PlanError
+from placewire.controller.errors import AgentRefused, PlanError, UsageError
 from placewire.controller.plan.job import TorchrunJob
 from placewire.controller.plan.plan import Plan
 from placewire.controller.story.dropped_servers import dropped_servers
 from placewire.controller.story.proposal import Proposal
 from placewire.controller.story.tools import ApplyRequest, Tools
-from placewire.controller.verify.checkpoint_folder import require_usable_checkpoints
+from placewire.controller.verify.checkpoint_folder import checkpoint_problems
+from placewire.optimizer.device_names import server_of
+from placewire.optimizer.placement import Placement
 
 
 async def propose(request: ApplyRequest, tools: Tools) -> Proposal:
@@ -23,13 +25,13 @@ async def propose(request: ApplyRequest, tools: Tools) -> Proposal:
     servers = [server.name for server in plan.cluster.servers]
     with tools.stage("agents"):
         await tools.agents.wait_for(servers, timeout_seconds=10)
-    if not request.network_only:
-        await _require_usable_checkpoints(plan, tools)
     with tools.stage("decide"):
         decision = await _decision(request, tools)
         if mistakes := deliverable.rate_mistakes(plan, decision.allocation):
             raise PlanError(str(request.plan_file), mistakes)
     show.decision(decision)
+    if isinstance(decision, PlacementDecision) and not request.network_only:
+        await _require_usable_checkpoints(plan, decision.placement, tools)
     with tools.stage("preview"):
         hello = {server: tools.agents.hello[server] for server in servers}
         able = {server: h.capabilities for server, h in hello.items()}
@@ -48,10 +50,14 @@ async def propose(request: ApplyRequest, tools: Tools) -> Proposal:
     return Proposal(decision, desired, previewed)
 
 
-async def _require_usable_checkpoints(plan: Plan, tools: Tools) -> None:
-    try:
-        await require_usable_checkpoints(plan, tools.launcher)
-    except JobFailed as problem:  # A preview is of use where no rank can be started yet.
+async def _require_usable_checkpoints(plan: Plan, placement: Placement, tools: Tools) -> None:
+    """On the servers that get ranks: on others the folder may be missing. Raises UsageError."""
+    servers = [*dict.fromkeys(map(server_of, placement.devices_used))]
+    problems = await checkpoint_problems(plan, tools.launcher, servers)
+    for problem in problems.values():
+        if isinstance(problem, UsageError):
+            raise problem
+    for problem in problems.values():  # A preview is of use where no rank can be started yet.
         tools.show.say(f"{problem.where}: {problem.what}; ranks look at it when they begin")
 
 

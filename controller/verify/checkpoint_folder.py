@@ -1,12 +1,13 @@
-"""Asks on a plan's servers, before anything changes, whether ranks would refuse checkpoints."""
+"""Asks on servers, before anything changes, whether ranks would refuse a folder of checkpoints."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 
 from pydantic import ValidationError
 
-from placewire.controller.errors import LaunchFailed, UsageError
+from placewire.controller.errors import JobFailed, LaunchFailed, UsageError
 from placewire.controller.launch.launcher import Launcher
 from placewire.controller.plan.job import PlacedJob
 from placewire.controller.plan.plan import Plan
@@ -16,32 +17,38 @@ _PROGRAM = ("-m", "placewire.job.contract.checkpoint_look")
 _MOST_AT_ONCE = 16
 
 
-async def require_usable_checkpoints(plan: Plan, launcher: Launcher) -> None:
-    """Raises UsageError, which names the server, where ranks would refuse the folder; LaunchFailed
-    where no program can look at it."""
+async def checkpoint_problems(
+    plan: Plan, launcher: Launcher, servers: Sequence[str]
+) -> Mapping[str, UsageError | JobFailed]:
+    """By server, in this order, UsageError where ranks would refuse the folder, and JobFailed where
+    no program can look at it. All servers are heard. Empty where the job saves nothing, and where
+    programs do not run on the servers: a folder of theirs is not here."""
     if not isinstance(plan.job, PlacedJob) or plan.job.checkpoint is None:
-        return
-    if not launcher.on_servers:  # The folder here is not the servers'.
-        return
+        return {}
+    if not launcher.on_servers:
+        return {}
     job, checkpoint = plan.job, plan.job.checkpoint
     asked = CheckpointQuestion(
         folder=checkpoint.folder,
         resume=checkpoint.resume,
         steps=job.steps,
+        model=job.model,
         batch=job.batch,
         seed=job.seed,
+        optimizer=job.optimizer.name,
     )
     turn = asyncio.Semaphore(_MOST_AT_ONCE)
 
-    async def problem(server: str) -> CheckpointProblem | None:
+    async def problem(server: str) -> UsageError | JobFailed | None:
         async with turn:
-            return await _problem_on(server, asked, launcher)
+            try:
+                found = await _problem_on(server, asked, launcher)
+            except JobFailed as failed:
+                return failed
+        return found and UsageError(found.what, where=server, remedy=found.remedy)
 
-    servers = [server.name for server in plan.cluster.servers]
-    found = await asyncio.gather(*map(problem, servers))
-    for server, one in zip(servers, found, strict=True):
-        if one is not None:
-            raise UsageError(one.what, where=server, remedy=one.remedy)
+    answers = await asyncio.gather(*map(problem, servers))
+    return {s: one for s, one in zip(servers, answers, strict=True) if one is not None}
 
 
 async def _problem_on(
@@ -61,5 +68,6 @@ async def _problem_on(
     raise LaunchFailed(
         f"job.checkpoint.folder cannot be looked at: {told}",
         where=server,
-        remedy="look at job.python and job.workdir on that server",
+        remedy="look at job.python and job.workdir on that server, and at what the folder is "
+        "mounted from",
     )

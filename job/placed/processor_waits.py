@@ -37,9 +37,14 @@ class ProcessorWaits:
         return min(1.0, max(0, longest) / 1e9 / seconds) if seconds > 0 else 0.0
 
     def _waited(self) -> dict[str, int]:
-        """Returns by thread the nanoseconds that it has waited since it began."""
+        """Returns by thread the nanoseconds that it has waited since it began; empty where there is
+        no /proc, as in some containers: what is only reported ends no job."""
         found = {}
-        for folder in self._threads.iterdir():
+        try:
+            folders = [*self._threads.iterdir()]
+        except OSError:
+            return {}
+        for folder in folders:
             try:
                 found[folder.name] = int((folder / "schedstat").read_text().split()[1])
             except (OSError, IndexError, ValueError):  # it has ended, or the kernel does not count

@@ -10,24 +10,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
-from placewire.optimizer.capture.errors import CaptureError
 from placewire.optimizer.capture.foreign_optimizer import ForeignOptimizer, stepped, tried
-from placewire.optimizer.capture.gradient_scaler import GradientScaler
-from placewire.optimizer.capture.learning_rate_schedule import LearningRateSchedule
-from placewire.optimizer.capture.optimizer_options import (
-    DEFAULTS,
-    Option,
-    is_class_path,
-    options_of,
-)
-from placewire.optimizer.capture.parameter_groups import ParameterGroup
+from placewire.optimizer.capture.optimizer_options import is_class_path
+from placewire.optimizer.capture.optimizer_settings import OptimizerSettings
 from placewire.optimizer.capture.stepped import Stepped
 
 # The shape of a parameter that every class takes, and what JSON can hold of its options.
@@ -35,50 +26,12 @@ _PROBE, _WRITABLE = (2, 2), (bool, int, float, str, tuple, type(None))
 
 
 @dataclass(frozen=True)
-class OptimizerChoice:
-    """name: one of DEFAULTS, with its options there, or `module:Class`, with the class's own beside
-    lr. Raises CaptureError for any other.
-
-    clip_norm: the gradients of all parameters are scaled by one coefficient, so that their norm
-    together is at most this, as in torch.nn.utils.clip_grad_norm_. scaler: scales the loss, and
-    updates nothing where a gradient is not finite, as torch.amp.GradScaler does. groups: a
-    parameter belongs to the first that has it, if any.
-    """
-
-    name: str = "adamw"
-    lr: float = 1e-3
-    options: Mapping[str, Option] = field(default_factory=dict)
-    clip_norm: float | None = None
-    scaler: GradientScaler | None = None
-    schedule: LearningRateSchedule = field(default_factory=LearningRateSchedule)
-    groups: tuple[ParameterGroup, ...] = ()
-
-    @staticmethod
-    def of(document: Mapping[str, Any]) -> OptimizerChoice:
-        """document: the fields, and in `schedule`, `scaler` and `groups` their fields. Raises
-        CaptureError, and TypeError for an unknown field."""
-        name = str(document.get("name", OptimizerChoice.name))
-        schedule = LearningRateSchedule(**document.get("schedule") or {})
-        scaler = document.get("scaler")
-        groups = (ParameterGroup.of(one) for one in document.get("groups") or ())
-        return OptimizerChoice(
-            **{
-                **document,
-                "options": options_of(name, document.get("options") or {}),
-                "schedule": schedule,
-                "scaler": None if scaler is None else GradientScaler(**scaler),
-                "groups": tuple(
-                    replace(group, options=options_of(name, group.options)) for group in groups
-                ),
-            }
-        )
+class OptimizerChoice(OptimizerSettings):
+    """The settings, and what torch makes of them. Raises CaptureError where it cannot use them."""
 
     def __post_init__(self) -> None:
-        for options in (self.options, *(group.options for group in self.groups)):
-            options_of(self.name, options)
+        super().__post_init__()
         _ = self._each_foreign  # Raises where the class cannot be used.
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise CaptureError(f"clip_norm {self.clip_norm:g} must be more than 0")
 
     def lr_at(self, step: int) -> float:
         """step: the step's number, from 0."""
@@ -124,10 +77,6 @@ class OptimizerChoice:
             return []
         return [tried(self.name, tuple(sorted(one.items()))) for one in options]
 
-    @property
-    def all_options(self) -> Mapping[str, Any]:
-        return {**DEFAULTS.get(self.name, {}), **self.options}
-
     def state_bytes(self, parameter: torch.Tensor) -> int:
         """Returns how much the optimizer keeps for a parameter of that shape and type."""
         if (foreign := self.foreign) is not None:
@@ -147,15 +96,6 @@ class OptimizerChoice:
             betas = (options.pop("beta1"), options.pop("beta2"))
             return {"lr": self.lr, "betas": betas, **options, "amsgrad": False}
         return {"lr": self.lr, **options, "nesterov": bool(options["nesterov"])}
-
-    @property
-    def signature(self) -> str:
-        options = ",".join(f"{k}={v!r}" for k, v in sorted(self.all_options.items()))
-        clip = "" if self.clip_norm is None else f"clip_norm={self.clip_norm!r}"
-        groups = ",".join(group.signature for group in self.groups)
-        scaler = "" if self.scaler is None else self.scaler.signature
-        parts = (f"lr={self.lr!r}", options, clip, scaler, self.schedule.signature, groups)
-        return f"{self.name}({','.join(part for part in parts if part)})"
 
 
 class Update(Stepped, ABC):

@@ -46,6 +46,12 @@ def test_a_kernel_that_does_not_count_tells_nothing(tmp_path: Path) -> None:
     assert waits.share is None
 
 
+def test_a_machine_without_proc_tells_nothing(tmp_path: Path) -> None:
+    waits = ProcessorWaits(tmp_path / "none")
+    waits.after_first_step()
+    assert waits.share is None
+
+
 def test_a_thread_beside_another_on_one_processor_waits() -> None:
     processor = min(os.sched_getaffinity(0))
     pinned = ["taskset", "--cpu-list", str(processor), sys.executable, "-c"]

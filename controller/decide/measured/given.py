@@ -8,11 +8,14 @@ from pathlib import Path
 from placewire.controller.decide.measured.answers import refused
 from placewire.controller.errors import PlanError
 from placewire.controller.plan.job import PlacedJob
+from placewire.optimizer.capture.optimizer_settings import OptimizerSettings
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.graph.operator_graph import GraphError, OperatorGraph
 
-# What a capture notes of the step, which the job says under the same names.
-_STEP = ("model", "batch", "accumulate", "shards", "recompute", "autocast")
+# What a profile notes of the step and of how it was measured, which the job says under these names.
+_STEP = ("model", "batch", "accumulate", "shards", "recompute", "autocast", "threads")
+# What makes a graph for research, which no job trains.
+_RESEARCH = ("inference", "decompose")
 
 
 def given_profile(
@@ -38,9 +41,13 @@ def given_profile(
 def _mismatches(
     job: PlacedJob, graph: OperatorGraph, types: Sequence[str], bucket: str | None
 ) -> Iterator[str]:
-    for key in _STEP:
-        if graph.notes.get(key) != getattr(job, key):
-            yield f"its {key} is {graph.notes.get(key)!r}, and job.{key} is {getattr(job, key)!r}"
+    optimizer = OptimizerSettings.of(job.optimizer_document).signature
+    for key, own in {**{key: getattr(job, key) for key in _STEP}, "optimizer": optimizer}.items():
+        if graph.notes.get(key) != own:
+            yield f"its {key} is {graph.notes.get(key)!r}, and job.{key} is {own!r}"
+    for key in _RESEARCH:
+        if graph.notes.get(key):
+            yield f"it was made with --{key}, which no job trains"
     if bucket is not None or "bucket" in graph.notes:
         yield "the model's batches have several shapes (buckets), and a profile is of one of them"
     if lacking := [name for name in types if name not in graph.device_types]:
@@ -48,5 +55,8 @@ def _mismatches(
 
 
 def not_of_job(plan_file: Path, what: str) -> PlanError:
-    more = "; make it anew by `controller evaluate`, or leave it out, so that the step is measured"
+    more = (
+        "; make it anew by `controller evaluate` on a server of the plan that has the device type, "
+        "or leave it out, so that the step is measured"
+    )
     return refused(plan_file, "job.profile", what + more)

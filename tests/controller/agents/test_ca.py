@@ -211,6 +211,7 @@ def test_a_key_that_others_can_read_or_replace_is_refused(tmp_path: Path, mode: 
     with pytest.raises(UsageError, match=f"has mode {mode:04o}") as raised:
         Authority.load(tmp_path / "ca")
     assert raised.value.where == str(key) and f"`chmod 600 {key}`" in raised.value.remedy
+    assert "keeps no such mode" in raised.value.remedy and "--state-dir" in raised.value.remedy
     subprocess.run(["chmod", "600", str(key)], check=True)
     Authority.load(tmp_path / "ca")
 

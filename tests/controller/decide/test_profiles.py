@@ -20,6 +20,7 @@ from placewire.controller.launch.programs import Ended
 from placewire.controller.plan.job import PlacedJob
 from placewire.controller.plan.plan import Plan
 from placewire.job.contract.specification import RankSpec
+from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.graph.graph_file import graph_to_json, load_graph, save_graph
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
 from tests.controller.plans import plan, plan_document
@@ -409,7 +410,8 @@ def with_profile(folder: Path, *types: str, **notes: Any) -> Asking:
     profile says instead."""
     document = plan_document(2)
     of_the_step = {"accumulate": 1, "shards": 1, "recompute": "none", "autocast": None}
-    says = {"model": document["job"]["model"], "batch": 16, **of_the_step, **notes}
+    measured = {"optimizer": OptimizerChoice().signature, "threads": 1}
+    says = {"model": document["job"]["model"], "batch": 16, **of_the_step, **measured, **notes}
     seconds = dict.fromkeys(types or ("cpu",), 0.5)
     rows = [OperatorRow(id=i, type="any", seconds=seconds, signature="f4") for i in "pq"]
     file = folder / "given.json.gz"
@@ -433,6 +435,11 @@ async def test_a_profile_that_the_plan_gives_is_taken(tmp_path: Path) -> None:
         ({"accumulate": 4}, "its accumulate is 4, and job.accumulate is 1"),
         ({"recompute": "all"}, "its recompute is 'all', and job.recompute is 'none'"),
         ({"bucket": "12"}, "several shapes (buckets)"),
+        ({"optimizer": OptimizerChoice("sgd").signature}, "its optimizer is 'sgd(lr=0.001,"),
+        ({"optimizer": OptimizerChoice(lr=0.1).signature}, "job.optimizer is 'adamw(lr=0.001,"),
+        ({"threads": 4}, "its threads is 4, and job.threads is 1"),
+        ({"decompose": True}, "made with --decompose, which no job trains"),
+        ({"inference": True, "optimizer": None}, "made with --inference"),
     ],
 )
 async def test_a_profile_of_another_step_is_refused(
@@ -441,7 +448,26 @@ async def test_a_profile_of_another_step_is_refused(
     with pytest.raises(PlanError) as refused:
         await with_profile(tmp_path, **notes)()
     ((path, said),) = refused.value.mistakes
-    assert path == "job.profile" and what in said and "controller evaluate" in said
+    assert path == "job.profile" and what in said
+    assert "`controller evaluate` on a server of the plan that has the device type" in said
+
+
+async def test_a_profile_with_the_job_s_own_optimizer_is_taken(tmp_path: Path) -> None:
+    """The text of the optimizer is the same, whether a plan gives it or `--optimizer`."""
+    given: dict[str, Any] = {
+        "name": "adam", "lr": 0.01, "options": {"betas": [0.8, 0.9]}, "clip_norm": 1.0,
+        "scaler": {}, "schedule": {"name": "cosine", "total_steps": 3},
+        "groups": [{"match": ["bias"], "options": {"weight_decay": 0.0}}],
+    }  # fmt: skip
+    chosen = OptimizerChoice.of(given)
+    asking = with_profile(tmp_path, optimizer=chosen.signature)
+    document = plan_document(2)
+    own = {**given, "schedule": {"name": "cosine"}}
+    own["groups"] = [{"match": ["bias"], "weight_decay": 0}]
+    document["job"] |= {"optimizer": own, "profile": str(tmp_path / "given.json.gz")}
+    assert await Asking(plan(document), tmp_path)() == tmp_path / "given.json.gz"
+    with pytest.raises(PlanError, match="its optimizer is"):
+        await asking()
 
 
 async def test_a_profile_of_another_device_or_of_changed_sources_is_refused(tmp_path: Path) -> None:

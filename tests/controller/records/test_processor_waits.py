@@ -27,6 +27,7 @@ def test_waits_are_told_of_where_the_step_took_longer_than_predicted() -> None:
     assert " to 31% of the time for a processor" in told
     (one,) = about_waits({"s2/0": 0.31}, 0.4)
     assert "ranks of s2 waited 31% of the time" in one
+    assert "other programs, other ranks, or the threads of one (job.threads)" in one
     assert about_waits(waits, 0.02) == about_waits(waits, None) == ()
     assert about_waits({"s1/0": 0.02}, 0.4) == ()
 
