@@ -24,7 +24,7 @@ from placewire.optimizer.published.comparison.presets.preset import Captured
 
 _OPTIMIZER = Path(__file__).resolve().parents[2]
 # The folders that decide what is in a graph, and its modelled times.
-_DECIDING = ("capture", "graph", "profile")
+DECIDING = ("capture", "graph", "profile")
 
 
 class NotCapturedError(ValueError):
@@ -54,7 +54,7 @@ def captured_graph(
 def graph_sources_digest(models: Path) -> str:
     """models: the folder of a model's module, and of those that it imports."""
     digest = hashlib.sha256()
-    for folder in (models, *(_OPTIMIZER / name for name in _DECIDING)):
+    for folder in (models, *(_OPTIMIZER / name for name in DECIDING)):
         for file in sorted(folder.rglob("*.py")):
             digest.update(file.relative_to(folder).as_posix().encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()

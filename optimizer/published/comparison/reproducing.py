@@ -24,8 +24,8 @@ from placewire.optimizer.published.comparison.cases import (
 )
 from placewire.optimizer.published.comparison.estimation import part_within
 from placewire.optimizer.published.comparison.presets.preset import (
-    Asked,
     EVALUATION_STEPS,
+    Asked,
     Delays,
     Estimated,
     Figure,
@@ -49,7 +49,6 @@ from placewire.optimizer.published.comparison.reduction_report import (
 )
 from placewire.optimizer.published.comparison.rows import Row, RowsFile
 from placewire.optimizer.published.comparison.running import Say, compare
-from placewire.optimizer.published.comparison.warm_up import warm_up_reduction
 from placewire.optimizer.published.reductions.thresholds import thesis_thresholds
 from placewire.optimizer.reductions.fusion import fuse
 from placewire.optimizer.reductions.merging import operator_delay
@@ -201,7 +200,6 @@ class _Finder:
 
     def _report(self, model: str, on: str, reduction: Any) -> ReductionReport:
         problem = self._problem(model, on)
-        warm_up_reduction(problem, reduction)
         self.say(f"reducing {model} by {reduction}")
         return reduction_report(problem, reduction)
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.engines.place import place
+from placewire.optimizer.engines.warm_up import look_at_one_case
 from placewire.optimizer.graph.operator_graph import (
     OperatorGraph,
     OperatorRow,
@@ -23,8 +24,6 @@ from placewire.optimizer.reductions.chain import reduce_by_name
 
 # Moves end a search, however long it takes to compile; time alone would end it too early.
 _MOVES, _COMPILING_SECONDS = 8, 300.0
-# A search of moves proves no bound, so that a short one follows that has only a time limit.
-_THEN_SECONDS = 1.0
 _BRANCHES, _BYTES = 3, 4_000
 
 
@@ -32,14 +31,15 @@ def warm_up(problem: Problem, engine: str, settings: SolveSettings, reduction: s
     """Does with a tiny graph what `place` is to do with the problem's; what is refused here is
     refused there, too."""
     tiny = replace(problem, graph=_tiny(problem.cluster))
-    moved = replace(settings, moves=_MOVES, time_limit_seconds=_COMPILING_SECONDS)
-    timed = replace(settings, moves=None, time_limit_seconds=_THEN_SECONDS)
-    for asked in (moved, timed):
-        with suppress(ValueError):
-            place(tiny, engine, asked, reduction)
+    few = replace(settings, moves=_MOVES, time_limit_seconds=_COMPILING_SECONDS)
+    with suppress(ValueError):
+        place(tiny, engine, few, reduction)
+        if engine == "auto":
+            look_at_one_case(tiny)
 
 
 def warm_up_reduction(problem: Problem, reduction: str) -> None:
+    """Does with a tiny graph what `reduce_by_name` is to do with the problem's."""
     with suppress(ValueError):
         reduce_by_name(replace(problem, graph=_tiny(problem.cluster)), reduction)
 
