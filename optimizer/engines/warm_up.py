@@ -49,7 +49,7 @@ def main(engines: Sequence[str]) -> None:
                 problem = Problem(_graph(), _cluster(), sharing, model)
                 place(problem, engine, SolveSettings(gap=0.0, moves=480))
             place(Problem(_graph(2), _cluster()), engine, SolveSettings(gap=0.0, moves=480))
-            _look_at_one_case(Problem(_graph(), _cluster()))
+            look_at_one_case(Problem(_graph(), _cluster()))
         else:  # such an engine has compiled functions of its own
             with contextlib.suppress(InfeasibleError):
                 place(Problem(_graph(), _cluster()), engine, SolveSettings(moves=1))
@@ -57,7 +57,7 @@ def main(engines: Sequence[str]) -> None:
     print(f"compiled in {took:.0f} s: {', '.join(engines)}", file=sys.stderr)
 
 
-def _look_at_one_case(problem: Problem) -> None:
+def look_at_one_case(problem: Problem) -> None:
     """A search with a budget of moves seeks no stronger bound, so no proof by cases either."""
     relaxation = relax(problem)
     # So long a step contradicts nothing, and without time no case follows the first.

@@ -21,7 +21,6 @@ from placewire.optimizer.trace.document import COMPUTE, WORKSPACE, Span, Trace
 # The steps of the wanted batch that Standard Evaluation runs: to warm up, one to measure what
 # operators hold, and those that are timed, unless another number is asked for.
 WARM_UP_STEPS, TIMED_STEPS = 5, 9
-EVALUATION_STEPS = WARM_UP_STEPS + 1 + TIMED_STEPS
 # Operators for values that exist before a step begins: they take no time, though a rank reads them.
 _RESIDENT = ("parameter", "buffer", "input")
 

@@ -1,5 +1,8 @@
 """Captures example models for presets, models their times, and keeps the graphs.
 
+A graph is kept under all sources that decide it: those of the models, of the capture and of the
+modelled devices.
+
 A process of its own captures a model, and only this process loads torch. An error names a model
 that is missing or cannot be captured; figures that need its graph are then refused, and the rest
 goes on.
@@ -19,6 +22,10 @@ from placewire.optimizer.profile.modelled import with_modelled_seconds
 from placewire.optimizer.published.comparison.cases import ComparedGraph, read_graph
 from placewire.optimizer.published.comparison.presets.preset import Captured
 
+_OPTIMIZER = Path(__file__).resolve().parents[2]
+# The folders that decide what is in a graph, and its modelled times.
+DECIDING = ("capture", "graph", "profile")
+
 
 class NotCapturedError(ValueError):
     """Says why there is no graph of a model."""
@@ -30,8 +37,9 @@ def captured_graph(
     """Reads the graph from the folder, where it is made first if it is missing. Raises
     NotCapturedError, OSError."""
     source = _source(model.function)
-    digest = hashlib.sha256(f"{model} {','.join(devices)}".encode() + source.read_bytes())
-    kept = f"{name.replace(' ', '-').lower()}.{digest.hexdigest()[:12]}.json.gz"
+    decided = f"{model} {','.join(devices)} {graph_sources_digest(source.parent)}"
+    digest = hashlib.sha256(decided.encode()).hexdigest()[:12]
+    kept = f"{name.replace(' ', '-').lower()}.{digest}.json.gz"
     file = folder / kept
     if not file.exists():
         say(f"capturing {model.function}, batch {model.batch}")
@@ -41,6 +49,15 @@ def captured_graph(
         save_graph(with_modelled_seconds(load_graph(bare), devices), file)
         bare.unlink()
     return read_graph(file, name)
+
+
+def graph_sources_digest(models: Path) -> str:
+    """models: the folder of a model's module, and of those that it imports."""
+    digest = hashlib.sha256()
+    for folder in (models, *(_OPTIMIZER / name for name in DECIDING)):
+        for file in sorted(folder.rglob("*.py")):
+            digest.update(file.relative_to(folder).as_posix().encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
 
 
 def _source(function: str) -> Path:

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 from placewire.optimizer.problem import Problem
+from placewire.optimizer.published.comparison.warm_up import warm_up_reduction
 from placewire.optimizer.published.reductions.shared.transfers import communication_to_computing
 from placewire.optimizer.published.reductions.thresholds import thesis_thresholds
 from placewire.optimizer.reductions.chain import reduce_by_name
@@ -36,6 +37,7 @@ class ReductionReport:
 
 def reduction_report(problem: Problem, name: str) -> ReductionReport:
     """Raises as chain.reduce_by_name does."""
+    warm_up_reduction(problem, name)
     start = time.perf_counter()
     small, _, _ = reduce_by_name(problem, name)
     wall = time.perf_counter() - start

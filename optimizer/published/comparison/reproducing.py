@@ -15,7 +15,6 @@ from placewire.optimizer.engines.engine import ENGINES
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.graph.operator_graph import GraphError
 from placewire.optimizer.problem import Problem
-from placewire.optimizer.profile.recorded import EVALUATION_STEPS
 from placewire.optimizer.published.comparison.captures import NotCapturedError, captured_graph
 from placewire.optimizer.published.comparison.cases import (
     Case,
@@ -25,6 +24,7 @@ from placewire.optimizer.published.comparison.cases import (
 )
 from placewire.optimizer.published.comparison.estimation import part_within
 from placewire.optimizer.published.comparison.presets.preset import (
+    EVALUATION_STEPS,
     Asked,
     Delays,
     Estimated,

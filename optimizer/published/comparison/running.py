@@ -17,8 +17,9 @@ from placewire.optimizer.published.comparison.cases import Case
 from placewire.optimizer.published.comparison.rows import Row, RowsFile
 from placewire.optimizer.quantities import format_step
 
-# A process is ended after this many times its limit, plus what reading and judging may take.
-_PATIENCE, _JUDGING_SECONDS = 1.5, 60.0
+# A process is ended after this many times its limit, plus what compiling before, and reading and
+# judging may take.
+_PATIENCE, _COMPILING_SECONDS, _JUDGING_SECONDS = 1.5, 300.0, 60.0
 
 Say = Callable[[str], None]
 
@@ -56,9 +57,10 @@ def solve_case(case: Case, placements: Path) -> Row:
     }
     method = dict(vars(case.method))
     limit = method.pop("time_limit_seconds")
+    patience = _PATIENCE * limit + _COMPILING_SECONDS + _JUDGING_SECONDS
     return Row(
         key=case.key, graph=case.graph.name, operators=case.graph.operators, cluster=case.on.name,
-        limit_seconds=limit, **method, **_answer(request, _PATIENCE * limit + _JUDGING_SECONDS),
+        limit_seconds=limit, **method, **_answer(request, patience),
     )  # fmt: skip
 
 

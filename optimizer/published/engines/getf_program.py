@@ -37,18 +37,22 @@ from placewire.optimizer.published.formulations.starts import starting_devices
 
 
 def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
-    """progress hears the solver's incumbent and bound by the program itself. Raises InfeasibleError
+    """progress hears the solver's incumbent and bound by the program itself. So does a function in
+    settings.options["own_progress"], as of formulations.engine. Raises InfeasibleError
     where the memories admit no placement, and OutOfTimeError."""
     until = deadline("getf-program", settings)
     unit = max(float(mean_seconds(problem).sum()), 1e-300)
     instance = Instance(problem)
     program, x = program_of(instance, unit)
 
+    reports: list[Report | None] = [progress, settings.options.get("own_progress")]
+
     def heard(answer: Answer, words: str = "") -> None:
-        if progress is not None:
-            step, bound = answer.objective * unit, max(answer.bound, 0.0) * unit
-            seconds = settings.time_limit_seconds - until.left_seconds
-            progress(Progress(seconds, step, bound, answer.rounds, words))
+        step, bound = answer.objective * unit, max(answer.bound, 0.0) * unit
+        seconds = settings.time_limit_seconds - until.left_seconds
+        for report in reports:
+            if report is not None:
+                report(Progress(seconds, step, bound, answer.rounds, words))
 
     until.require("building its program")
     answer = child_process.solve(program, until.left_seconds, settings.gap, heard)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -35,6 +38,7 @@ from placewire.optimizer.published.comparison.tables import csv_text, table_line
 from placewire.optimizer.published.comparison.worker import settings_of
 from tests.optimizer.cases import cluster, graph, layered
 from tests.optimizer.published.comparison_rows import ROW, row
+from tests.paths import ROOT
 
 _TWO = ComparedCluster("two", cluster())
 
@@ -131,6 +135,7 @@ def test_what_a_policy_leaves_out_is_another_case_and_reaches_the_engine(files):
 
 def test_a_method_that_does_not_come_back_is_ended_and_is_a_row(files, monkeypatch):
     monkeypatch.setattr(running, "_PATIENCE", 0.0)
+    monkeypatch.setattr(running, "_COMPILING_SECONDS", 0.0)
     monkeypatch.setattr(running, "_JUDGING_SECONDS", 0.05)
     case = Case(read_graph(files[0]), _TWO, Method("auto"))
     found = running.solve_case(case, files[2])
@@ -281,3 +286,17 @@ def test_twins_and_missing_files_are_bad_input(files, capsys, tmp_path):
     assert main(["compare", str(tmp_path / "none.json"), *common]) == 3
     assert "none.json: No such file" in capsys.readouterr().err
     assert not out.exists()
+
+
+@pytest.mark.parametrize("asked", [("mcmc", "thesis"), ("heft", "contended"), ("thesis",)])
+def test_nothing_is_compiled_while_the_clock_runs(asked):
+    """Else the first method of a run, or the first reduction, would pay for those after it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.optimizer.published.compiled_in_time", *asked],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == []

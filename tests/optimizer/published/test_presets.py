@@ -9,16 +9,21 @@ from dataclasses import replace
 import pytest
 
 from placewire.optimizer.cli import main
-from placewire.optimizer.graph.graph_file import load_graph
+from placewire.optimizer.graph.graph_file import load_graph, save_graph
 from placewire.optimizer.graph.operator_graph import OperatorRow, build_graph
 from placewire.optimizer.profile.devices import DEVICES
-from placewire.optimizer.published.comparison import presets, running
+from placewire.optimizer.published.comparison import captures, presets, running
 from placewire.optimizer.published.comparison.beside_text import beside_csv, beside_lines
-from placewire.optimizer.published.comparison.captures import NotCapturedError, captured_graph
+from placewire.optimizer.published.comparison.captures import (
+    DECIDING,
+    NotCapturedError,
+    captured_graph,
+)
 from placewire.optimizer.published.comparison.cases import Method
 from placewire.optimizer.published.comparison.estimation import part_within
 from placewire.optimizer.published.comparison.presets import PRESETS, load_preset
 from placewire.optimizer.published.comparison.presets.preset import (
+    STARTS,
     Captured,
     Delays,
     Estimated,
@@ -36,6 +41,7 @@ from placewire.optimizer.published.comparison.presets.preset import (
 from placewire.optimizer.published.comparison.reasons import Reasons
 from placewire.optimizer.published.comparison.reproducing import reproduce
 from placewire.optimizer.published.comparison.rows import Row
+from tests.paths import ROOT
 
 
 def solves_of(asked):
@@ -170,11 +176,11 @@ def test_seeds_are_a_mean_and_a_standard_deviation(tmp_path, monkeypatch):
     preset = Preset("A paper", models, ("rtx4080s",), {"two": servers}, figures, ())
     found, rows = reproduce(preset, tmp_path, lambda line: None)
     assert len(rows) == 4
-    assert [one.ours for one in found] == ["20 ms ± 10 ms", "50.0% ± 25.0%", "0.0267 min"]
+    assert [one.ours for one in found] == ["20 ms ± 10 ms", "50.0% ± 25.0%", "0.0533 min"]
     assert [one.ended for one in found] == ["clock", "clock", "itself"]
     assert (found[0].known[0].low, found[0].known[0].high) == pytest.approx((0.01, 0.02))
-    # 1 s of search and 15 steps of 40 ms.
-    assert found[2].known[0].low == pytest.approx(1.6)
+    # 1 s of search and 5 + 50 steps of 40 ms, as section 6.3 of Celeritas has them.
+    assert found[2].known[0].low == pytest.approx(3.2)
 
 
 def test_estimates_from_small_batches_are_held_against_the_batch():
@@ -252,6 +258,54 @@ def test_a_solve_may_have_the_papers_own_time():
     assert at_papers_times(unsaid) is unsaid
 
 
+@pytest.mark.parametrize("change", ["examples/blocks.py", *(f"{one}/x.py" for one in DECIDING)])
+def test_a_graph_is_captured_again_once_any_source_of_it_changed(tmp_path, monkeypatch, change):
+    """The module of a model imports others of its folder, as AlphaFold2's does its layers."""
+    for folder in ("examples", *DECIDING):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.py").write_text("peak = 1\n")
+    (tmp_path / "examples" / "blocks.py").write_text("layers = 1\n")
+    (tmp_path / "examples" / "own_model.py").write_text("def training_step(): ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "examples"))
+    monkeypatch.setattr(captures, "_OPTIMIZER", tmp_path)
+    made = build_graph([OperatorRow("a", "op", {"cpu": 1.0}, flops=8)], [])
+    monkeypatch.setattr(captures, "_capture", lambda model, file: save_graph(made, file))
+    said: list[str] = []
+
+    def kept():
+        model = Captured("own_model:training_step", 4)
+        return captured_graph("m", model, ("v100",), tmp_path / "graphs", said.append).file
+
+    first = kept()
+    assert kept() == first and len(said) == 1
+    with (tmp_path / change).open("a") as source:
+        source.write("peak = 2\n")
+    assert kept() != first and len(said) == 2
+
+
+@pytest.mark.parametrize("paper", ["hsdag", "moirai"])
+def test_papers_of_inferences_have_no_training_steps(paper):
+    names = [name for name, place in PRESETS.items() if place.startswith(f"{paper}:")]
+    models = [model for name in names for model in load_preset(name).models.values()]
+    assert models and all(model.inference for model in models)
+
+
+def test_the_guide_says_how_long_the_papers_own_times_take():
+    """Of all solves of Moirai's two presets, each once."""
+
+    def hours(times):
+        found = {}
+        for name in ("moirai-table-v", "moirai-figure-10"):
+            for figure in times(load_preset(name)).figures:
+                for one in solves_of(figure.asked):
+                    found[figure.model, one.on, one.method] = one.method.time_limit_seconds
+        return round(sum(found.values()) / 3600)
+
+    less, more = hours(lambda preset: preset), hours(at_papers_times)
+    guide = " ".join((ROOT / "docs" / "how-to" / "compare-methods.md").read_text().split())
+    assert f"may take {less} hours in all, and {more} hours with it" in guide
+
+
 def test_the_paper_of_an_inference_gets_its_forward_pass_in_half_precision(tmp_path):
     model = Captured("placewire.examples.models.mlp:training_step", 4, inference=True, half=True)
     found = captured_graph("mlp", model, ("p4",), tmp_path, lambda line: None)
@@ -271,6 +325,21 @@ def test_what_cannot_be_had_is_refused_in_words(tmp_path, capsys):
         main(["compare", "--preset", "icc-table-1", "--out", out, "--engines", "heft"])
     assert ended.value.code == 2
     assert "leave --engines out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["icc-figure-5", "icc-figure-6", "thesis-figure-5.3"])
+def test_methods_are_judged_under_the_model_that_they_place_under(name):
+    asked = [figure.asked for figure in load_preset(name).figures]
+    assert {one.method.model for one in asked} == {"thesis"}
+    assert {one.figure for one in asked} <= {"own", "search"}
+
+
+def test_presets_with_programs_say_with_what_these_begin():
+    for name in (one for one in PRESETS if one.startswith(("thesis-", "icc-"))):
+        preset = load_preset(name)
+        solved = [figure.asked for figure in preset.figures if isinstance(figure.asked, Solved)]
+        programs = [one for one in solved if one.method.engine.startswith(("thesis-p", "icc-p"))]
+        assert bool(programs) == (STARTS in preset.differs), name
 
 
 def test_tables_of_the_thesis_say_that_their_sort_is_not_its_own():

@@ -300,6 +300,16 @@ def test_getfs_program_is_solved_as_enumeration_solves_it(problem):
     assert heard[-1].incumbent_seconds == pytest.approx(best, rel=1e-5)
 
 
+def test_getfs_program_tells_its_own_objective_and_bound():
+    """The fast device runs a and then b: 3 s."""
+    chain = printed({"a": [1.0, 4.0], "b": [2.0, 4.0]}, {("a", "b"): 1.0})
+    own: list[Progress] = []
+    asked = replace(SETTINGS, options={"own_progress": own.append})
+    getf_program.solve(chain, asked)
+    assert own[-1].incumbent_seconds == pytest.approx(3.0)
+    assert own[-1].bound_seconds == pytest.approx(3.0)
+
+
 def test_getfs_program_counts_memory_and_says_where_there_is_none():
     """Three operators of 100 bytes on devices of 200: the fast one cannot hold all of a chain."""
     chain = {f"o{k}": [1.0, 4.0] for k in range(3)}

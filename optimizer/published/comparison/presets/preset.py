@@ -11,8 +11,14 @@ from placewire.optimizer.published.comparison.cases import Method
 
 # The paper's side of a figure that its text does not state.
 NOT_IN_TEXT = "-"
+# Of the thesis' and QuickP's programs (formulations/known_start.py), in `differs`.
+STARTS = (
+    "our solvers begin with the better of one device and HEFT, and look for nothing longer: that "
+    "takes them less time, and what a program has when its time is over may be such a start"
+)
+# The steps of Celeritas' Standard Evaluation: 5 to warm up, and 50 that are timed (6.3).
+EVALUATION_STEPS = 5 + 50
 _SETUP_SECONDS = 50e-6
-
 
 SolvedFigure = Literal["step", "own", "search", "solver", "speedup", "evaluation"]
 
@@ -33,8 +39,8 @@ class Solved:
     """A figure of one solve. on: a cluster of the preset. figure: step is under contended, strict;
     own is the step under the method's own model; search is in seconds; solver, too: until a
     program's solver was within the method's gap of its own bound; speedup is one device's step
-    over its own; evaluation is in seconds: the search, and as many steps as Standard Evaluation
-    runs. paper_seconds: what the paper says that this solve took; 0 where it does not."""
+    over its own; evaluation is in seconds: the search, and EVALUATION_STEPS. paper_seconds: what
+    the paper says that this solve took; 0 where it does not."""
 
     on: str
     method: Method

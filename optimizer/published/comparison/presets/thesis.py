@@ -9,6 +9,7 @@ from functools import partial
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.published.comparison.cases import Method
 from placewire.optimizer.published.comparison.presets.preset import (
+    STARTS,
     Captured,
     Column,
     Delays,
@@ -45,9 +46,13 @@ _DIFFERS = (
     f"{LIMIT_SECONDS:g} s a solve",
     "their programs run operators in the sort of a depth-first search; ours run under the thesis' "
     "model here, which runs every placement in the graph's recorded sort, by Kahn's algorithm",
+    STARTS,
     f"link rates are not stated: here {NICS} NICs of {GIGABITS:g} Gbit/s and 50 us a message",
 )
-
+_MEMORY = (
+    "memory is our count, by which each placement of BERT that MCMC tries may exceed a GPU: it has "
+    "none then, where theirs ran on a GPU of the same memory"
+)
 
 _servers = partial(
     equal_servers, device=DEVICE, memory_gib=MEMORY_GIB, nics=NICS, gigabits=GIGABITS
@@ -94,13 +99,17 @@ def table_5_1() -> Preset:
         ("Metis, s", Solved("4 servers", _METIS, "search")),
     ]
     title = "Thesis, table 5.1: placement search latency on four servers"
-    more = f"MCMC ends here after {MCMC_LIMIT_SECONDS:g} s, even where steps are left"
+    more = (
+        f"MCMC ends here after {MCMC_LIMIT_SECONDS:g} s, even where steps are left",
+        "of each program, their one solver's time stands beside those of our two",
+        _MEMORY,
+    )
     # Their one solver stands beside both of ours.
     rows = {
         model: (*row[:4], row[3], row[4], row[4], *row[5:]) for model, row in _TABLE_5_1.items()
     }
     figures = table(rows, columns)
-    return _preset(title, clusters=_FOUR, figures=figures, differs=(*_DIFFERS, more))
+    return _preset(title, clusters=_FOUR, figures=figures, differs=(*_DIFFERS, *more))
 
 
 _SCHEMES = ("thesis", "Placeto", "Spotlight", "ColocRL")
@@ -192,6 +201,7 @@ def figure_5_3() -> Preset:
         methods,
         "the drawing's figures are not in the text, which says up to 22 % less than the best other "
         f"method; auto ends after {AUTO_LIMIT_SECONDS:g} s",
+        _MEMORY,
     )
 
 
@@ -206,7 +216,7 @@ def figure_5_4() -> Preset:
 
 
 def _steps(
-    title: str, clusters: Mapping[str, Cluster], methods: Mapping[str, Method], more: str
+    title: str, clusters: Mapping[str, Cluster], methods: Mapping[str, Method], *more: str
 ) -> Preset:
     columns = [
         (f"{name}, {on}, ms", Solved(on, asked, "own"))
@@ -214,4 +224,4 @@ def _steps(
         for name, asked in methods.items()
     ]
     figures = drawing(MODELS, columns)
-    return _preset(title, clusters=clusters, figures=figures, differs=(*_DIFFERS, more))
+    return _preset(title, clusters=clusters, figures=figures, differs=(*_DIFFERS, *more))
