@@ -13,7 +13,6 @@ from placewire.controller.errors import JournalFailed, UsageError
 
 if TYPE_CHECKING:
     from placewire.controller.plan.plan import Plan
-    from placewire.controller.records.journal import Decision
     from placewire.controller.story.recovery import Recovered
     from placewire.controller.story.tools import Tools
 
@@ -35,12 +34,12 @@ def run(arguments: argparse.Namespace) -> int:
     async def work(plan: Plan, tools: Tools) -> int:
         with tools.journal.change_lock.exclusive():
             try:
-                found = _left_open(plan, tools)
+                _require_journal(plan, tools)
             except JournalFailed as error:
                 why = f"the journal cannot be read: {error.what}"
                 document = await _by_leases(plan, tools, why, yes=arguments.yes)
             else:
-                document = await _by_journal(plan, tools, found, yes=arguments.yes)
+                document = await _by_journal(plan, tools, yes=arguments.yes)
         if arguments.json:
             print_json(document)
         else:
@@ -50,28 +49,26 @@ def run(arguments: argparse.Namespace) -> int:
     return in_session(arguments, work, needs_journal=False)
 
 
-def _left_open(plan: Plan, tools: Tools) -> Decision | None:
-    """Raises JournalFailed where that cannot be known."""
+def _require_journal(plan: Plan, tools: Tools) -> None:
+    """Raises JournalFailed where what was left open cannot be known."""
     from placewire.controller.story.open_decision import left_open
 
     journal = tools.journal
     if journal.lost is not None and not journal.decisions():
         raise JournalFailed(journal.lost)
-    return left_open(journal, plan.name)
+    left_open(journal, plan.name)
 
 
-async def _by_journal(
-    plan: Plan, tools: Tools, found: Decision | None, *, yes: bool
-) -> Mapping[str, object]:
+async def _by_journal(plan: Plan, tools: Tools, *, yes: bool) -> Mapping[str, object]:
     """Ends all that was left open, the latest first, and says so. Returns the document of `--json`:
     of the latest, with those of the others."""
     from placewire.controller.story.held import about_carried
-    from placewire.controller.story.open_decision import left_open, way_of
+    from placewire.controller.story.open_decision import about_recovery, left_open
     from placewire.controller.story.recovery import examine, recover
 
     # No rank is ended, and nobody asked to confirm, before the servers have said what they hold.
-    await examine(plan, tools.agents, tools.journal)
-    if found is None:
+    examined = await examine(plan, tools.agents, tools.journal)
+    if examined is None:
         tools.show.say("no change was left unfinished")
         return {"decision": None, "way": None, "by_lease": [], "earlier": []}
 
@@ -81,13 +78,9 @@ async def _by_journal(
             tools.show.say(about_carried(done.others, plan.name))
 
     documents: dict[tuple[int, int], dict[str, object]] = {}
-    # One that comes again as it was is ended, but the journal could not take that. A destroy of
-    # some servers leaves the phase before it, which may be open, too.
-    while found is not None and (found.id, len(found.phases)) not in documents:
-        tools.show.say(
-            f"decision {found.id} was left at {found.last_phase!r}; recovery will "
-            f"{way_of(found)} it"
-        )
+    while examined is not None:
+        found = examined.decision
+        tools.show.say(about_recovery(found, over=examined.over))
         await _confirm_and_end_ranks(plan, tools, yes=yes)
         done = await recover(plan, tools.agents, tools.journal, tell)
         assert done is not None, "it was left open, and the lock lets nobody else end it"
@@ -96,7 +89,11 @@ async def _by_journal(
             "way": done.way,
             "by_lease": [*done.by_lease],
         }
-        found = left_open(tools.journal, plan.name)
+        left = left_open(tools.journal, plan.name)
+        # One that comes again as it was is ended, but the journal could not take that. A destroy of
+        # some servers leaves the phase before it, which may be open, too.
+        ended = left is None or (left.id, len(left.phases)) in documents
+        examined = None if ended else await examine(plan, tools.agents, tools.journal)
     latest, *earlier = documents.values()
     return {**latest, "earlier": earlier}
 

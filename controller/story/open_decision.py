@@ -10,6 +10,7 @@ from placewire.controller.story.what_is_known import Way
 
 # The last phases of decisions that leave nothing to do.
 _SETTLED = ("kept", "restored", "destroyed", "finished")
+_ONLY_RECORDS = "only records that it is over, and ends ranks of the plan that still run"
 _WAYS: Mapping[str, Way] = {"keep decided": "finish", "destroy decided": "destroy"}
 
 
@@ -53,13 +54,27 @@ def about_open(decision: Decision, leases: Mapping[str, LeaseState], plan_file: 
     """What was left open, and what recovery would do. leases: as in is_over."""
     recovery = f"`controller recover {plan_file}`"
     if is_over(decision, leases):
-        return (
-            f"decision {decision.id} is at {decision.last_phase!r} in the journal, and no server "
-            f"holds anything of it any more: {recovery} only records that it is over"
-        )
+        return f"{_nothing_left(decision)}: {recovery} {_ONLY_RECORDS}"
     return (
         f"decision {decision.id} was left at {decision.last_phase!r} by a controller that is gone: "
         f"{recovery} would {way_of(decision)} it"
+    )
+
+
+def about_recovery(decision: Decision, *, over: bool) -> str:
+    """The same, as recovery itself says it before it begins. over: of is_over."""
+    if over:
+        return f"{_nothing_left(decision)}; recovery {_ONLY_RECORDS}"
+    return (
+        f"decision {decision.id} was left at {decision.last_phase!r}; recovery will "
+        f"{way_of(decision)} it"
+    )
+
+
+def _nothing_left(decision: Decision) -> str:
+    return (
+        f"decision {decision.id} is at {decision.last_phase!r} in the journal, and no server holds "
+        "anything of it any more"
     )
 
 

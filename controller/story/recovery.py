@@ -33,7 +33,7 @@ from placewire.controller.story.held import (
     carried_by_others,
     leases_on,
 )
-from placewire.controller.story.open_decision import left_open, way_of
+from placewire.controller.story.open_decision import is_over, left_open, way_of
 from placewire.controller.story.rollback import recorded_states, states_of
 from placewire.controller.story.what_is_known import Way, known_by, require_known
 from placewire.controller.uninterruptible import told_uninterruptible
@@ -48,13 +48,15 @@ _ON_ITS_WAY = (
 
 class Examined(NamedTuple):
     """What is to be done about a decision that was left open, as its servers hold it. missing: of
-    its servers, those that were not reached. others: those that carry another plan, by its name."""
+    its servers, those that were not reached. others: those that carry another plan, by its name.
+    over: whether none of them holds anything of it any more, so that it is only to be recorded."""
 
     decision: Decision
     way: Way
     servers: tuple[str, ...]
     missing: tuple[str, ...]
     others: Mapping[str, str]
+    over: bool
 
 
 class Recovered(NamedTuple):
@@ -91,7 +93,7 @@ async def examine(plan: Plan, agents: Agents, journal: Journal) -> Examined | No
         raise _not_ended(missing, others, plan, decision.id)
     if way == "finish":
         states_of(journal, decision, plan)
-    return Examined(decision, way, servers, missing, others)
+    return Examined(decision, way, servers, missing, others, is_over(decision, leases))
 
 
 def _ends_by_lease(decision: Decision, way: Way) -> bool:
@@ -130,7 +132,7 @@ async def recover(
 
 
 async def _ended(examined: Examined, plan: Plan, agents: Agents, journal: Journal) -> Recovered:
-    decision, way, servers, missing, others = examined
+    decision, way, servers, missing, others, _ = examined
     # What is to be kept cannot come to a server that carries another plan.
     away = (*missing, *others) if way == "finish" else missing
     present = [server for server in servers if server not in away and server not in others]

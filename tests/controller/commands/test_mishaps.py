@@ -226,6 +226,13 @@ def test_a_recovery_that_the_journal_does_not_take_is_made_once(cluster: MemoryC
         other.execute("BEGIN IMMEDIATE")
         done = cluster.run("recover", plan, "--yes", patches=IMPATIENT)
     assert done.code == 0 and done.output.count("the change is undone") == 1, done.output
+    assert "recovery will undo it" in done.output
+    # Nothing is left to undo, and both say so.
+    assert "no server holds anything of it any more" in cluster.run("status", plan).output
+    again = cluster.run("recover", plan, "--yes")
+    assert again.code == 0 and "recovery only records that it is over" in again.output, again.output
+    assert "will undo" not in again.output
+    assert "no change was left" in cluster.run("recover", plan, "--yes").output
 
 
 def test_a_server_that_was_taken_out_of_the_plan_is_named(cluster: MemoryCluster) -> None:

@@ -43,6 +43,7 @@ def test_what_no_server_holds_any_more_is_not_to_be_undone(
     said = about_open(found, {"s1": IDLE, "s2": lease}, "plan.yaml")
     assert "no server holds anything of it any more" in said and "would" not in said
     assert "`controller recover plan.yaml` only records" in said
+    assert "ends ranks of the plan that still run" in said
 
 
 @pytest.mark.parametrize(
