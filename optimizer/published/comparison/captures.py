@@ -19,8 +19,6 @@ from placewire.optimizer.profile.modelled import with_modelled_seconds
 from placewire.optimizer.published.comparison.cases import ComparedGraph, read_graph
 from placewire.optimizer.published.comparison.presets.preset import Captured
 
-_OPTIMIZER = Path(__file__).parents[2]
-
 
 class NotCapturedError(ValueError):
     """Says why there is no graph of a model."""
@@ -32,7 +30,7 @@ def captured_graph(
     """Reads the graph from the folder, where it is made first if it is missing. Raises
     NotCapturedError, OSError."""
     source = _source(model.function)
-    digest = hashlib.sha256(f"{model} {','.join(devices)}".encode() + _makers(source))
+    digest = hashlib.sha256(f"{model} {','.join(devices)}".encode() + source.read_bytes())
     kept = f"{name.replace(' ', '-').lower()}.{digest.hexdigest()[:12]}.json.gz"
     file = folder / kept
     if not file.exists():
@@ -43,15 +41,6 @@ def captured_graph(
         save_graph(with_modelled_seconds(load_graph(bare), devices), file)
         bare.unlink()
     return read_graph(file, name)
-
-
-def _makers(source: Path) -> bytes:
-    """All sources that decide a graph and its modelled times: a model is built of its neighbours'
-    parts, too."""
-    folders = [source.parent, *(_OPTIMIZER / name for name in ("capture", "profile"))]
-    return b"".join(
-        file.read_bytes() for folder in folders for file in sorted(folder.rglob("*.py"))
-    )
 
 
 def _source(function: str) -> Path:
