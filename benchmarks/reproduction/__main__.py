@@ -4,11 +4,12 @@
     python -m benchmarks.reproduction --no-runs
 
 NAME is a preset, or a table or figure as in `thesis-figure-3.2`. Without --time-limit each solve
-has the paper's limit or that of its preset, up to ten minutes: all of them take a day. With it the
-page says so. --disturbed says that other programs run meanwhile: times are upper limits then, and
-decide only what more quiet could not change. What was solved is kept in $PLACEWIRE_BENCH_CACHE, or
-in ~/.cache/placewire/bench, so that a run that was cut off goes on where it ended. --no-runs only
-writes the page again.
+has the limit of its preset, or as long as the paper's own took, up to 39 minutes, if that is
+longer: all of them take two days. With it the page says so. --disturbed says that other programs
+run meanwhile: times are upper limits then, and decide only what more quiet could not change. What
+was solved is kept in $PLACEWIRE_BENCH_CACHE, or in ~/.cache/placewire/bench, so that a run that was
+cut off goes on where it ended. --no-runs only writes the page again, which marks what was found by
+older sources.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sys
 from benchmarks.report import ROOT
 from benchmarks.reproduction.document import document
 from benchmarks.reproduction.entries import ENTRIES, ILLUSTRATIONS
-from benchmarks.reproduction.findings import FILE, load, save
+from benchmarks.reproduction.findings import FILE, Runs, load, replace_text, save
 from benchmarks.reproduction.running import Terms, runs_of, solved
 
 PAGE = ROOT / "docs" / "reproduction.md"
@@ -45,8 +46,12 @@ def main(arguments: list[str]) -> None:
         for run in runs_of(chosen, kept, terms, solved):
             kept[run.source, run.model] = run
             save(kept, FILE)
-            PAGE.write_text(document(ENTRIES, ILLUSTRATIONS, kept))
-    PAGE.write_text(document(ENTRIES, ILLUSTRATIONS, kept))
+            _write(kept)
+    _write(kept)
+
+
+def _write(kept: Runs) -> None:
+    replace_text(PAGE, document(ENTRIES, ILLUSTRATIONS, kept))
 
 
 if __name__ == "__main__":

@@ -14,14 +14,16 @@ _MOST_NAMED = 6
 
 def beside_auto(preset: Preset, found: ByModel) -> str:
     """A sentence or two; "" where the preset has no step of `auto`. A rival that the clock ended
-    counts neither for nor against: those are named apart."""
-    won, lost, late = 0, [], []
+    counts neither for nor against: those are named apart, as are those without a placement."""
+    won, lost, late, unplaced = 0, [], [], []
     for model, figures in found.items():
         for own, rival in _pairs(preset, model, figures):
             name = f"{rival.what.rpartition(',')[0]} on {model}"
             if rival.ended == "clock":
                 late.append(name)
-            elif rival.ended == "itself" and rival.text != "none":
+            elif rival.ended == "unplaced":
+                unplaced.append(name)
+            elif rival.ended == "itself":
                 ours, theirs = own.number().high, rival.number().high
                 if ours <= (1 + TIE) * theirs:
                     won += 1
@@ -30,11 +32,14 @@ def beside_auto(preset: Preset, found: ByModel) -> str:
     told = []
     if won or lost:
         told.append(
-            f"Of {won + len(lost)} steps of methods that ended by themselves, `auto` is as short "
-            f"as {won}, or shorter" + (f"; it is longer than {_named(lost)}." if lost else ".")
+            f"Of {won + len(lost)} steps of methods that ended by themselves, `auto` is as short, "
+            f"within {TIE:.0%}, as {won}, or shorter"
+            + (f"; it is longer than {_named(lost)}." if lost else ".")
         )
     if late:
         told.append(f"The clock ended these, which do not count: {_named(late)}.")
+    if unplaced:
+        told.append(f"These have no placement, and do not count: {_named(unplaced)}.")
     return " ".join(told)
 
 

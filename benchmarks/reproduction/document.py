@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from math import inf
 
 from benchmarks.reproduction.beside_auto import beside_auto
 from benchmarks.reproduction.entry import (
@@ -18,13 +19,22 @@ from benchmarks.reproduction.entry import (
     Never,
 )
 from benchmarks.reproduction.findings import Finding, Run, Runs, by_model
-from benchmarks.reproduction.running import preset_of
+from benchmarks.reproduction.keys import key_of, preset_of
 from benchmarks.reproduction.verdicts import KINDS, NEVER, ByModel, Verdict, verdict_of
-from placewire.optimizer.published.comparison.presets.preset import Preset, Reduced, Solved
+from placewire.optimizer.published.comparison.our_figures import NO_FIGURE
+from placewire.optimizer.published.comparison.presets import load_preset
+from placewire.optimizer.published.comparison.presets.preset import (
+    Preset,
+    Reduced,
+    Saved,
+    Seeds,
+    Solved,
+)
 from placewire.optimizer.published.comparison.reasons import Reasons
-from placewire.optimizer.published.comparison.reproducing import NO_FIGURE
 
 COLUMNS = 100
+_OLDER = "older"
+_TIMES = ("search", "solver", "evaluation")
 _QUANTIFIERS = {
     "always": "in every case", "once": "in one case at least", "on average": "on average",
 }  # fmt: skip
@@ -41,15 +51,24 @@ A verdict is computed from the numbers, over models and settings (the cases):
 | verdict | meaning |
 | --- | --- |
 | holds | the rule holds, as often as the paper claims it |
+| holds so far | claimed of every case, it holds in those that are decided; others are not yet |
 | does not hold | it does not, in our setting, and more time cannot change that |
 | out of time | a time limit ended a search; more time could decide it, so nothing failed |
 | not run yet | the command that stands with it has not been run |
 | cannot be asked here | a reason is given |
 
+A figure that is called shorter, longer, more or less than another differs by more than 1 %, below
+which two are alike. A rival without a placement within the memories here is beaten only if the
+paper has none of it either (`OOM`); it is left out otherwise, which is said.
+
+What is marked `older` was found by older sources than these, or for other settings: the commit
+stands below it, and has its settings. Those that are told here are of the next run.
+
 `>= 10 s` and `<= 5 ms` are of searches that their time limit ended. Steps of programs are their own
 (`own`), those of other methods are simulated. A step of `auto` counts against a rival only if that
 ended by itself. Times that were measured beside other programs are upper limits: a claim about
-them is decided only if quiet could not change it, and is `not run undisturbed` otherwise.
+them is decided only if quiet could not change it, and is `not run undisturbed` otherwise. So is one
+that sets two searches of the same time against each other.
 """
 
 
@@ -66,10 +85,19 @@ class _Page:
 
     def __init__(self, entry: Entry, runs: Runs) -> None:
         self.entry = entry
-        self.preset = preset_of(entry)
-        self.runs = [run for run in runs.values() if run.source == entry.name]
-        models = () if self.preset is None else tuple(self.preset.models)
-        found = by_model(runs, entry.name, models, _times(self.preset))
+        self.preset = preset = preset_of(entry)
+        models = () if preset is None else tuple(preset.models)
+        self.runs = [
+            run
+            for run in runs.values()
+            if run.source == entry.name and (preset is None) == (run.model not in models)
+        ]
+        self.older = {
+            run.model: run for run in self.runs if run.key != key_of(entry, run.model, preset)
+        }
+        found = by_model(
+            self.runs, models, times=_times(preset), pairs=_pairs(preset), older=self.older
+        )
         # Without a run there is one case that waits for it, if no model is known.
         self.found: ByModel = found or {"-": {}}
         self.verdicts = [(claim, verdict_of(claim, self.found)) for claim in entry.claims]
@@ -87,18 +115,24 @@ class _Page:
             lines += self._cells()
         if self.reasons.lines:
             lines += ["Why some figures are missing (like reasons are told once):", ""]
-            lines += [line for one in self.reasons.lines for line in _wrapped(f"- {one}", 2)]
-            lines.append("")
-        differs = [*self.entry.differs, *(self.preset.differs if self.preset else ())]
-        if limits := {run.limit_seconds for run in self.runs} - {None}:
-            most = max(limit for limit in limits if limit is not None)
-            told = f"a solve had at most {most:g} s here, even where more is named below"
-            differs.insert(0, told)
-        if differs:
-            lines += ["How the settings differ:", ""]
-            lines += [line for one in differs for line in _wrapped(f"- {one}", 2)]
-            lines.append("")
+            lines += [*_listed(self.reasons.lines), ""]
+        if differs := self._differs():
+            of = "How the settings differ"
+            of += ", of the next run:" if self.older else ":"
+            lines += [of, "", *_listed(map(_sentence, differs)), ""]
         return [*lines, *self._made()]
+
+    def _differs(self) -> list[str]:
+        current = [run for run in self.runs if run.model not in self.older]
+        limited: dict[float, list[str]] = {}
+        for run in current:
+            if run.limit_seconds is not None and _solves(self.preset):
+                limited.setdefault(run.limit_seconds, []).append(run.model)
+        told = []
+        for limit, models in limited.items():
+            of = "" if len(models) == len(current) else f" of {', '.join(models)}"
+            told.append(f"a solve{of} had at most {limit:g} s here, even where more is named below")
+        return [*told, *self.entry.differs, *(self.preset.differs if self.preset else ())]
 
     def _claims(self) -> list[str]:
         lines = []
@@ -109,28 +143,43 @@ class _Page:
             (str(number), claim.paper, verdict.ours, self._told(verdict))
             for number, (claim, verdict) in enumerate(self.verdicts, 1)
         ]
-        return [*lines, "", *table(("claim", "paper", "ours", "verdict"), rows), ""]
+        lines += ["", *table(("claim", "paper", "ours", "verdict"), rows), ""]
+        for number, (_, verdict) in enumerate(self.verdicts, 1):
+            if verdict.without:
+                named = ", ".join(verdict.without)
+                lines += [*_wrapped(f"Claim {number} is decided without {named}."), ""]
+        return lines
 
     def _told(self, verdict: Verdict) -> str:
-        if verdict.kind != NEVER or not verdict.why:
-            return verdict.told
-        return f"{verdict.told}: ({self.reasons.number(verdict.why)})"
+        told = verdict.told
+        if verdict.kind == NEVER and verdict.why:
+            told = f"{told}: ({self.reasons.number(verdict.why)})"
+        return f"{told}, older" if verdict.older else told
 
     def _figures(self, preset: Preset) -> list[str]:
-        """Models of which nothing was run have one line each."""
+        """Models of which nothing was run have one line each. Those of an older run have its
+        figures, not the preset's."""
         rows, waiting = [], []
         for model, found in self.found.items():
             if not found:
                 waiting.append(model)
-                continue
-            for one in preset.figures:
-                if one.model == model:
-                    ours = self._cell(found[one.what]) if one.what in found else "not run yet"
-                    rows.append((model, one.what, one.paper, ours))
+            elif model in self.older:
+                rows += [
+                    (f"{model} (older)", one.what, one.paper, self._cell(one))
+                    for one in found.values()
+                ]
+            else:
+                rows += [
+                    (model, one.what, one.paper, self._cell(found[one.what]))
+                    for one in preset.figures
+                    if one.model == model
+                ]
         lines = [*table(("model", "figure", "paper", "ours"), rows), ""] if rows else []
         if waiting:
             lines += [*_wrapped(f"Not run yet: {', '.join(waiting)}."), ""]
-        if told := beside_auto(preset, self.found):
+        # What was asked of an older run is not known here: who is compared with whom neither.
+        current = {model: found for model, found in self.found.items() if model not in self.older}
+        if told := beside_auto(preset, current):
             lines += [*_wrapped(told), ""]
         return lines
 
@@ -152,41 +201,69 @@ class _Page:
         return [*table(("setting", "figure", "ours"), rows), ""]
 
     def _cell(self, one: Finding) -> str:
-        if one.ended == "clock":
-            high = one.number().high
-            if one.text == NO_FIGURE:
-                return f"out of time ({self.reasons.number(one.why)})"
-            return f"{'<=' if high < float('inf') else '>='} {one.text} (out of time)"
         if one.text == NO_FIGURE:
-            return f"none ({self.reasons.number(one.why)})"
-        return one.text
+            reason = self.reasons.number(one.why)
+            return f"out of time ({reason})" if one.ended == "clock" else f"none ({reason})"
+        return f"{_sign(one)}{one.text} (out of time)" if one.ended == "clock" else one.text
 
     def _made(self) -> list[str]:
-        told = [
-            f"Measured {where}{f' ({some})' if (some := ', '.join(filter(None, models))) else ''}."
-            for where, models in _together(self.runs)
-        ]
-        lines = [*_wrapped(" ".join(told)), ""] if told else []
-        return ["It is made by", "", *_as_code(command_of(self.entry, self.runs)), "", *lines]
+        lines = []
+        for where, runs in _together(self.runs, limits=_solves(self.preset)):
+            named = ", ".join(run.model for run in runs if run.model)
+            older = [run for run in runs if run.model in self.older]
+            told = f"Measured {where}{f' ({named})' if named else ''}."
+            if older:
+                of = ", ".join(run.model for run in older if run.model)
+                state = "The sources or the settings have changed since"
+                told += f" {state}{f' (older: {of})' if of and len(older) < len(runs) else ''}."
+            lines += [*_wrapped(told), ""]
+        current = [run for run in self.runs if run.model not in self.older]
+        made = "It is made anew by" if self.older else "It is made by"
+        return [made, "", *_as_code(command_of(self.entry, self.preset, current)), "", *lines]
+
+
+def _sign(one: Finding) -> str:
+    """Of a figure of a search that the clock ended: from which side the shown number is known."""
+    number = one.number()
+    if number.high < inf:
+        return "<= "
+    return ">= " if number.low not in (0.0, -inf) else ""
 
 
 def _times(preset: Preset | None) -> set[str]:
-    """The figures that are times of a search or of a reduction."""
+    """The figures that are times of a search or of a reduction, or have one in them."""
     return {
         one.what
         for one in (preset.figures if preset else ())
-        if (isinstance(one.asked, Solved) and one.asked.figure in ("search", "solver"))
+        if (isinstance(one.asked, Solved) and one.asked.figure in _TIMES)
         or (isinstance(one.asked, Reduced) and one.asked.figure == "seconds")
     }
 
 
-def command_of(entry: Entry, runs: Sequence[Run] = ()) -> str:
+def _pairs(preset: Preset | None) -> set[str]:
+    """The figures that set two searches of one method and the same time against each other."""
+    return {
+        one.what
+        for one in (preset.figures if preset else ())
+        if isinstance(one.asked, Saved) and one.asked.on_equal_terms
+    }
+
+
+def _solves(preset: Preset | None) -> bool:
+    return preset is not None and any(
+        isinstance(one.asked, Solved | Seeds | Saved) for one in preset.figures
+    )
+
+
+def command_of(entry: Entry, preset: Preset | None = None, runs: Sequence[Run] = ()) -> str:
     """A command that gives the figures of ours; with a limit that all runs had."""
     source = entry.source
     limits = {run.limit_seconds for run in runs}
     limit = next(iter(limits)) if len(limits) == 1 else None
-    limited = "" if limit is None else f" --time-limit {limit:g}"
+    limited = "" if limit is None or not _solves(preset) else f" --time-limit {limit:g}"
     if isinstance(source, FromPreset):
+        if preset is not None and preset != load_preset(source.name):
+            limited = f" --paper-times{limited}"
         return f"optimizer compare --preset {source.name}{limited} --out compared"
     if isinstance(source, FromTests):
         return f"pytest {' '.join(source.files)} -k '{source.chosen}'"
@@ -196,14 +273,16 @@ def command_of(entry: Entry, runs: Sequence[Run] = ()) -> str:
     return f"python -m benchmarks.reproduction --only {entry.name}{limited}"
 
 
-def _together(runs: Sequence[Run]) -> Iterable[tuple[str, list[str]]]:
+def _together(runs: Sequence[Run], *, limits: bool) -> Iterable[tuple[str, list[Run]]]:
     """Where and with which limit the models were run, those of the same first run together."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, list[Run]] = {}
     for run in runs:
-        limit = "" if run.limit_seconds is None else f", at most {run.limit_seconds:g} s a solve"
+        limit = ""
+        if limits and run.limit_seconds is not None:
+            limit = f", at most {run.limit_seconds:g} s a solve"
         beside = ", beside other programs" if run.disturbed else ""
         where = f"at commit {run.commit} on {run.date}, {run.machine}{limit}{beside}"
-        found.setdefault(where, []).append(run.model)
+        found.setdefault(where, []).append(run)
     return found.items()
 
 
@@ -217,12 +296,14 @@ def _summary(pages: Sequence[_Page]) -> list[str]:
     rows, total = [], Counter[str]()
     for page in pages:
         never = isinstance(page.entry.source, Never)
-        count = Counter([NEVER] if never else [verdict.kind for _, verdict in page.verdicts])
+        count = Counter[str]([NEVER] if never else [one.kind for _, one in page.verdicts])
+        count[_OLDER] = sum(verdict.older for _, verdict in page.verdicts)
         total += count
-        cells = (str(count[kind]) if count[kind] else "" for kind in KINDS)
+        cells = (str(count[kind]) if count[kind] else "" for kind in (*KINDS, _OLDER))
         rows.append((f"[{page.entry.heading}](#{page.entry.anchor})", *cells))
-    rows.append(("all", *(str(total[kind]) for kind in KINDS)))
-    head = ("claims of", "hold", "do not", "out of time", "not run", "cannot be asked")
+    rows.append(("all", *(str(total[kind]) for kind in (*KINDS, _OLDER))))
+    head = ("claims of", "hold", "so far", "do not", "out of time", "not run", "cannot be asked",
+            "of these, older")  # fmt: skip
     return ["## All claims", "", *table(head, rows), ""]
 
 
@@ -244,6 +325,14 @@ def _wrapped(text: str, indent: int = 0) -> list[str]:
         text, COLUMNS, subsequent_indent=" " * indent, break_on_hyphens=False,
         break_long_words=False,
     )  # fmt: skip
+
+
+def _listed(points: Iterable[str]) -> list[str]:
+    return [line for one in points for line in _wrapped(f"- {one}", 2)]
+
+
+def _sentence(text: str) -> str:
+    return f"{_capital(text)}."
 
 
 def _as_code(command: str) -> list[str]:

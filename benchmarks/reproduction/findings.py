@@ -7,12 +7,15 @@ without another run.
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Mapping
+import os
+from collections.abc import Collection, Container, Iterable, Mapping
 from math import inf
 from pathlib import Path
+from typing import Any
 
 from placewire.frozen import Frozen
-from placewire.optimizer.published.comparison.reproducing import Beside, Between, Ended
+from placewire.optimizer.published.comparison.our_figures import Between, Ended
+from placewire.optimizer.published.comparison.reproducing import Beside
 
 FILE = Path(__file__).with_name("found.json")
 
@@ -20,7 +23,8 @@ FILE = Path(__file__).with_name("found.json")
 class Finding(Frozen):
     """A figure; text: as it is shown. known: (at least, at most) of each of its numbers, None where
     nothing is known. model: a row of the paper's table, or of ours. disturbed: it is a time, and
-    other programs ran meanwhile, so that it is no more than an upper limit."""
+    other programs ran meanwhile, so that it is no more than an upper limit. older: what decides it
+    has changed since."""
 
     model: str
     what: str
@@ -30,6 +34,7 @@ class Finding(Frozen):
     ended: Ended = "itself"
     known: tuple[tuple[float | None, float | None], ...] = ()
     disturbed: bool = False
+    older: bool = False
 
     @classmethod
     def of(cls, figure: Beside) -> Finding:
@@ -89,8 +94,16 @@ def load(file: Path) -> dict[tuple[str, str], Run]:
 def save(runs: Runs, file: Path) -> None:
     """One finding a line, so that changes can be read. The file is whole at any time."""
     text = "[\n" + ",\n".join(_lines(run) for _, run in sorted(runs.items())) + "\n]\n"
+    replace_text(file, text)
+
+
+def replace_text(file: Path, text: str) -> None:
+    """The file has the old text or the new one, even if the machine is switched off meanwhile."""
     new = file.with_suffix(".new")
-    new.write_text(text)
+    with new.open("w") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
     new.replace(file)
 
 
@@ -101,15 +114,26 @@ def _lines(run: Run) -> str:
 
 
 def by_model(
-    runs: Runs, source: str, models: Iterable[str], times: Container[str]
+    runs: Iterable[Run],
+    models: Collection[str],
+    *,
+    times: Container[str] = (),
+    pairs: Container[str] = (),
+    older: Container[str] = (),
 ) -> dict[str, dict[str, Finding]]:
-    """The findings of a source by model and figure; a model that was not run has none. times: the
-    figures that are times."""
+    """The findings of a source's runs by model and figure; a model that was not run has none.
+    models: which there are; all of the runs, where none is named. times: the figures that are
+    times. pairs: those that set two searches of the same time against each other, of which nothing
+    is known if one was disturbed. older: the models of older runs."""
     found: dict[str, dict[str, Finding]] = {model: {} for model in models}
-    for run in runs.values():
-        if run.source == source:
-            for one in run.findings:
-                disturbed = run.disturbed and one.what in times
-                known = one.model_copy(update={"disturbed": disturbed})
-                found.setdefault(one.model, {})[one.what] = known
+    for run in runs:
+        for one in run.findings:
+            if models and one.model not in models:
+                continue
+            changed: dict[str, Any] = {"older": run.model in older}
+            if run.disturbed and one.what in times:
+                changed["disturbed"] = True
+            elif run.disturbed and one.what in pairs:
+                changed |= {"disturbed": True, "known": ()}
+            found.setdefault(one.model, {})[one.what] = one.model_copy(update=changed)
     return found

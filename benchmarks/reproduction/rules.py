@@ -13,10 +13,18 @@ from math import inf
 from typing import Literal, Protocol
 
 from benchmarks.reproduction.findings import Finding
-from placewire.optimizer.published.comparison.reproducing import Between
+from placewire.optimizer.published.comparison.our_figures import Between
+from placewire.optimizer.published.comparison.ranking import TIE
 
 # Why a rule cannot decide, though there are figures, or may be some.
 OUT_OF_TIME, NOT_RUN, DISTURBED = "out of time", "not run yet", "not run undisturbed"
+# Instead of a ratio, where a case is decided because one method has no placement.
+UNPLACED = "no placement"
+# What a paper prints of a method without a placement.
+OUT_OF_MEMORY = "OOM"
+# Figures within a hundredth are alike, as in `optimizer compare`: what is shorter, less or grows is
+# so by more.
+LESS = 1 / (1 + TIE)
 # Figures are compared as they are printed by computers, not as real numbers.
 _ROUNDING = 1e-9
 Figures = Mapping[str, Finding]
@@ -25,11 +33,12 @@ Figures = Mapping[str, Finding]
 @dataclass(frozen=True)
 class Judged:
     """holds: None where the figures cannot tell, for the reason `why`. measured: what the rule
-    compares with its limit."""
+    compares with its limit. without: the rivals that count neither for nor against."""
 
     holds: bool | None
     measured: Between | None = None
     why: str = ""
+    without: tuple[str, ...] = ()
 
 
 class Rule(Protocol):
@@ -52,7 +61,9 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class AtMost:
-    """A figure is at most `factor` times the least of others."""
+    """A figure is at most `factor` times the least of others; with a factor below 1 it is less in
+    any case, whatever the signs. A rival without a placement counts as one that takes for ever only
+    where the paper says so of it, too: otherwise it is the memories that differ."""
 
     left: str
     right: tuple[str, ...]
@@ -72,20 +83,26 @@ class AtMost:
     def judged(self, found: Figures) -> Judged:
         if why := _missing(self.figures, found):
             return Judged(None, why=why)
-        rivals = [found[name] for name in self.right if found[name].ended != "none"]
-        if found[self.left].ended == "none" or not rivals:
+        counting = tuple(name for name in self.right if _counts(found[name]))
+        without = tuple(name for name in self.right if name not in counting)
+        if found[self.left].ended == "none" or not counting:
             return Judged(None, why=_reason(self.figures, found))
-        left, right = found[self.left].number(), least(rivals)
+        left, right = found[self.left].number(), least([found[name] for name in counting])
         if left.low == inf and right.low == inf:
             return Judged(None, why="no method has a placement")
-        limit = Between(self.factor * right.low, self.factor * right.high)
-        holds: bool | None = None
-        if left.high < inf and left.high <= limit.low + _slack(limit.low):
-            holds = True
-        elif left.low > limit.high + _slack(limit.high):
-            holds = False
+        holds = self._holds(left, right)
         why = "" if holds is not None else _undecided(self.figures, found)
-        return Judged(holds, _ratio(left, right), why)
+        if holds is not None and inf in (left.low, right.low):
+            why = UNPLACED
+        return Judged(holds, _ratio(left, right), why, without)
+
+    def _holds(self, left: Between, right: Between) -> bool | None:
+        limit = Between(self.factor * right.low, self.factor * right.high)
+        strict = self.factor < 1
+        if left.low > limit.high + _slack(limit.high) or (strict and left.low >= right.high):
+            return False
+        below = left.high < inf and left.high <= limit.low + _slack(limit.low)
+        return True if below and (not strict or left.high < right.low) else None
 
     def decided(self, measured: Between) -> bool | None:
         return _below(measured, self.factor)
@@ -136,7 +153,8 @@ class Within:
     def shown(self, number: float) -> str:
         if self.unit == "%":
             return f"{100 * number:.3g} %"
-        return f"{number:.3g} {self.unit}".rstrip()
+        digits = f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
+        return f"{digits} {self.unit}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -242,8 +260,17 @@ def _undecided(names: Sequence[str], found: Figures) -> str:
     return DISTURBED if any(found[name].disturbed for name in names) else OUT_OF_TIME
 
 
+def _counts(rival: Finding) -> bool:
+    """Whether a method can be compared with this one."""
+    return rival.ended != "none" and (rival.ended != "unplaced" or rival.paper == OUT_OF_MEMORY)
+
+
 def _reason(names: Sequence[str], found: Figures) -> str:
-    return next((found[name].why for name in names if found[name].why), "there is no figure")
+    for one in (found[name] for name in names):
+        if one.ended == "none":
+            return one.why or "there is no figure"
+    one = found[names[-1]]
+    return f"{one.why}; the paper does not say that it had none: the memories differ"
 
 
 def _ratio(left: Between, right: Between) -> Between | None:

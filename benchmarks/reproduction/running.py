@@ -6,32 +6,23 @@ are; what the runs found is kept beside the list, under a digest of what decides
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import inf
-from pathlib import Path
 
-from benchmarks.engine.measured import CACHE, sources_digest
+from benchmarks.engine.measured import CACHE
 from benchmarks.report import ROOT, commit, machine
-from benchmarks.reproduction.entry import Entry, FromOwn, FromPreset, FromReport, FromTests
+from benchmarks.reproduction.entry import Entry, FromReport, FromTests
 from benchmarks.reproduction.findings import Finding, Run, Runs
+from benchmarks.reproduction.keys import key_of, preset_of
 from benchmarks.reproduction.sources import reported, worked
-from placewire.optimizer.published.comparison.presets import load_preset
 from placewire.optimizer.published.comparison.presets.preset import Preset, shortened
 from placewire.optimizer.published.comparison.reproducing import reproduce
 
 FOLDER = CACHE / "reproduction"
 Reproduce = Callable[[Preset], tuple[Finding, ...]]
-
-
-def preset_of(entry: Entry) -> Preset | None:
-    """The figures that the entry asks for; None where they do not come from solves."""
-    if isinstance(entry.source, FromPreset):
-        return load_preset(entry.source.name)
-    return entry.source.make() if isinstance(entry.source, FromOwn) else None
 
 
 @dataclass(frozen=True)
@@ -52,7 +43,7 @@ def runs_of(entries: Iterable[Entry], kept: Runs, terms: Terms, find: Reproduce)
             yield from _unsolved(entry, kept)
             continue
         for model in preset.models:
-            key = _key(entry.name, model)
+            key = key_of(entry, model, preset)
             before = kept.get((entry.name, model))
             figures = [one for one in preset.figures if one.model == model]
             if not figures or (before is not None and _stands(before, key, terms)):
@@ -71,26 +62,37 @@ def solved(preset: Preset) -> tuple[Finding, ...]:
 
 
 def _stands(before: Run, key: str, terms: Terms) -> bool:
-    """Whether a run is of these sources, and was made on terms as good as these, or better."""
+    """Whether a run is of these sources, and these terms are not better, all in all. One that had
+    more time, but was disturbed, stands against less time in quiet."""
+    if before.key != key:
+        return False
     had, asked = (
         inf if limit is None else limit for limit in (before.limit_seconds, terms.limit_seconds)
     )
-    return before.key == key and had >= asked and before.disturbed <= terms.disturbed
+    better = asked > had or terms.disturbed < before.disturbed
+    worse = asked < had or terms.disturbed > before.disturbed
+    if better and worse:
+        _say(
+            f"{before.source}: {before.model} is kept: these terms are better in one way and worse "
+            "in the other"
+        )
+    return worse or not better
 
 
 def _unsolved(entry: Entry, kept: Runs) -> Iterator[Run]:
     source, before = entry.source, kept.get((entry.name, ""))
+    if not isinstance(source, FromTests | FromReport):
+        return
+    key = key_of(entry)
+    if before is not None and before.key == key:
+        return
     if isinstance(source, FromTests):
-        key = _key(entry.name, *(_digest(ROOT / file) for file in source.files))
-        if before is None or before.key != key:
-            _say(f"{entry.heading}: tests")
-            yield _run(entry.name, "", key, Terms(), worked(source, ROOT))
-    elif isinstance(source, FromReport):
-        key = _digest(ROOT / source.file)[:20]
-        if before is None or before.key != key:
-            found = reported(source, ROOT)
-            yield Run(source=entry.name, key=key, commit=found.commit, machine=found.machine,
-                      date=found.date, findings=found.findings)  # fmt: skip
+        _say(f"{entry.heading}: tests")
+        yield _run(entry.name, "", key, Terms(), worked(source, ROOT))
+    else:
+        found = reported(source, ROOT)
+        yield Run(source=entry.name, key=key, commit=found.commit, machine=found.machine,
+                  date=found.date, findings=found.findings)  # fmt: skip
 
 
 def _run(source: str, model: str, key: str, terms: Terms, findings: tuple[Finding, ...]) -> Run:
@@ -99,14 +101,6 @@ def _run(source: str, model: str, key: str, terms: Terms, findings: tuple[Findin
         disturbed=terms.disturbed, commit=commit(),
         machine=machine(), date=time.strftime("%Y-%m-%d"), findings=findings,
     )  # fmt: skip
-
-
-def _key(*parts: str) -> str:
-    return hashlib.sha256("\n".join((*parts, sources_digest())).encode()).hexdigest()[:20]
-
-
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _say(line: str) -> None:

@@ -18,6 +18,8 @@ from benchmarks.reproduction.findings import Finding, exact
 _NUMBER = re.compile(r"([+-]?[0-9][0-9,]*(?:\.[0-9]+)?)\s*(%?)")
 _MEASURED = re.compile(r"^Measured at commit (\S+) on ([0-9-]+), ([^\n]*\d)\.", re.M)
 
+_NOT_PASSED = {"failure", "error", "skipped"}
+
 
 class NoReportError(ValueError):
     """Says which table is not where the list has it."""
@@ -41,7 +43,7 @@ def worked(source: FromTests, root: Path) -> tuple[Finding, ...]:
         passed: dict[str, list[bool]] = defaultdict(list)
         for case in cases:
             name = case.attrib["name"].partition("[")[0].removeprefix("test_")
-            passed[name].append(not list(case.iterfind("*")))
+            passed[name].append(not any(one.tag in _NOT_PASSED for one in case))
     return tuple(
         exact("-", name, f"{sum(some)} of {len(some)}", sum(some) / len(some))
         for name, some in passed.items()

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.reproduction import running
+from benchmarks.reproduction import keys, running
 from benchmarks.reproduction.beside_auto import beside_auto
 from benchmarks.reproduction.document import document
 from benchmarks.reproduction.entry import Claim, Entry, FromOwn, FromReport, FromTests
 from benchmarks.reproduction.findings import Finding, Run, by_model, exact, load, save
-from benchmarks.reproduction.rules import AtMost, Cut, Passes, Placed, Within
+from benchmarks.reproduction.rules import LESS, AtMost, Cut, Passes, Placed, Within
 from benchmarks.reproduction.running import Terms
 from benchmarks.reproduction.sources import NoReportError, reported, worked
 from benchmarks.reproduction.verdicts import verdict_of
 from placewire.optimizer.published.comparison.cases import Method
+from placewire.optimizer.published.comparison.our_figures import Between
 from placewire.optimizer.published.comparison.presets.preset import (
     Captured,
     Figure,
@@ -25,7 +26,7 @@ from placewire.optimizer.published.comparison.presets.preset import (
     Solved,
     equal_servers,
 )
-from placewire.optimizer.published.comparison.reproducing import Beside, Between
+from placewire.optimizer.published.comparison.reproducing import Beside
 
 
 def took(what: str, *numbers: float) -> Finding:
@@ -42,10 +43,15 @@ def no_fit(what: str) -> Finding:
     return Finding(model="m", what=what, text="none", ended="unplaced", why="too large")
 
 
+def no_fit_in_the_paper_either(what: str) -> Finding:
+    return no_fit(what).model_copy(update={"paper": "OOM"})
+
+
 def refused(what: str) -> Finding:
     return Finding(model="m", what=what, text="none", ended="none", why=f"{what} is too large")
 
 
+OUT_OF_MEMORY = no_fit_in_the_paper_either("b"), no_fit_in_the_paper_either("c")
 OURS_IS_LESS = Claim("a is less.", "2x", (AtMost("a", ("b", "c"), 0.5),))
 
 
@@ -69,11 +75,14 @@ def judged(claim: Claim, *figures: Finding):
         ((took("a", 1.0), late("b", 2.0, None), took("c", 4.0)), "holds (1 of 1)", "<= 0.5x"),
         ((late("a", 2.0, None), took("b", 2.0), took("c", 4.0)), "does not hold (0 of 1)", ">= 1x"),
         ((late("a", 1.0, None), late("b", 2.0, None), took("c", 9.0)), "out of time", ">= 0.111x"),
-        # A method without a placement is beaten by one that has one; one that refuses is no rival.
-        ((took("a", 9.0), no_fit("b"), no_fit("c")), "holds (1 of 1)", "-"),
-        ((no_fit("a"), took("b", 1.0), took("c", 1.0)), "does not hold (0 of 1)", "-"),
-        ((no_fit("a"), no_fit("b"), no_fit("c")), "cannot be asked here", "-"),
-        ((late("a", None, None), no_fit("b"), no_fit("c")), "out of time", "-"),
+        # A method without a placement, here and in the paper, is beaten by one that has one; one
+        # that has one in the paper, or refuses here, is no rival.
+        ((took("a", 9.0), *OUT_OF_MEMORY), "holds (1 of 1)", "no placement"),
+        ((no_fit("a"), took("b", 1.0), took("c", 1.0)), "does not hold (0 of 1)", "no placement"),
+        ((no_fit("a"), *OUT_OF_MEMORY), "cannot be asked here", "-"),
+        ((late("a", None, None), *OUT_OF_MEMORY), "out of time", "-"),
+        ((took("a", 9.0), no_fit("b"), no_fit("c")), "cannot be asked here", "-"),
+        ((took("a", 1.0), no_fit("b"), took("c", 2.0)), "holds (1 of 1)", "0.5x"),
         ((took("a", 1.0), refused("b"), took("c", 2.0)), "holds (1 of 1)", "0.5x"),
         ((refused("a"), took("b", 1.0), took("c", 2.0)), "cannot be asked here", "-"),
         ((took("a", 1.0), took("b", 2.0)), "not run yet", "-"),
@@ -101,6 +110,7 @@ def test_the_least_of_several_counts():
     assert within.judged({"a": took("a", 9.0), "b": took("b", 2.0)}).holds
     assert within.judged({"a": refused("a"), "b": took("b", 2.0)}).holds
     assert within.words == "`a` or `b` is at most 3 s"
+    assert Within(("a",), at_most=2305.2, unit="s").words == "`a` is at most 2,305 s"
 
 
 @pytest.mark.parametrize(
@@ -117,8 +127,11 @@ def test_a_disturbed_time_is_an_upper_limit(figure, told):
     assert judged(claim, disturbed).told == told
     run = Run(source="s", model="m", key="k", disturbed=True, commit="c", machine="m", date="d",
               findings=(figure, took("b", 1.0)))  # fmt: skip
-    found = by_model({("s", "m"): run}, "s", ["m"], {"a"})["m"]
+    found = by_model([run], ["m"], times={"a"})["m"]
     assert found["a"].disturbed and not found["b"].disturbed
+    # Of two searches against each other not even that is known.
+    assert by_model([run], ["m"], pairs={"a"})["m"]["a"].number() == Between(-inf, inf)
+    assert by_model([run], ["another"]) == {"another": {}}
 
 
 def test_a_reduction_cuts_by_a_factor_unless_nothing_is_left():
@@ -153,15 +166,73 @@ def test_always_once_and_on_average_over_models():
     assert told("always", 0.5, models=("p",)) == "holds (1 of 1)"
     assert told("once", 0.5) == "holds (1 of 2)"
     assert told("once", 0.3) == "does not hold (0 of 2)"
-    assert told("on average", 0.65) == "holds"
-    assert told("on average", 0.64) == "does not hold"
+    assert told("on average", 0.65) == "holds (mean of 2 of 2)"
+    assert told("on average", 0.64) == "does not hold (mean of 2 of 2)"
     found["r"] = {}
-    assert told("always", 0.9) == "holds (2 of 2; 1 not run)"
+    assert told("always", 0.9) == "holds so far (2 of 2; 1 not run)"
+    assert told("once", 0.5) == "holds (1 of 2; 1 not run)"
     assert told("once", 0.3) == "not run yet"
     assert told("on average", 0.65) == "not run yet"
     found["r"] = {"a": late("a", 0.0, 1.5), "b": took("b", 1.0)}
     assert told("once", 0.3) == told("on average", 0.7) == "out of time"
     assert told("always", 0.5) == "does not hold (1 of 2; 1 out of time)"
+    assert told("always", 0.9) == "holds so far (2 of 2; 1 out of time)"
+    found["r"] = {"a": took("a", 1.0), "b": refused("b")}
+    assert told("always", 0.9) == "holds (2 of 2; 1 cannot be asked)"
+
+
+def test_a_rival_that_is_left_out_is_named():
+    found = judged(OURS_IS_LESS, took("a", 1.0), refused("b"), took("c", 2.0))
+    assert found.without == ("`b` on m",)
+    assert judged(OURS_IS_LESS, took("a", 1.0), took("b", 2.0), took("c", 2.0)).without == ()
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "holds"),
+    [
+        (1.0, 1.0, False), (0.995, 1.0, False), (0.98, 1.0, True),
+        # What is saved may be nothing, or less than nothing.
+        (0.0, 0.0, False), (-1.0, -1.0, False), (-2.0, -1.0, True), (0.0, 1.0, True),
+    ],
+)  # fmt: skip
+def test_what_is_less_is_so_by_more_than_a_tie(left, right, holds):
+    rule = AtMost("a", ("b",), LESS)
+    assert rule.judged({"a": took("a", left), "b": took("b", right)}).holds is holds
+
+
+def test_no_ratio_of_another_case_stands_beside_a_case_without_a_placement():
+    claim = Claim("So.", "-", (AtMost("a", ("b",)),))
+    found: dict[str, dict[str, Finding]] = {
+        "p": {"a": took("a", 1.0), "b": no_fit_in_the_paper_either("b")},
+        "q": {"a": late("a", 0.0, 1.2), "b": took("b", 1.0)},
+    }
+    found_by_model = verdict_of(claim, found)
+    assert (found_by_model.told, found_by_model.ours) == (
+        "holds so far (1 of 1; 1 out of time)", "no placement",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (Between(0.0, 2.0), "<= 2 s (out of time)"),
+        (Between(2.0, inf), ">= 2 s (out of time)"),
+        (Between(0.179, inf), ">= 2 s (out of time)"),
+        (Between(-inf, 0.179), "<= 2 s (out of time)"),
+        (Between(-0.1, inf), ">= 2 s (out of time)"),
+        (Between(-inf, inf), "2 s (out of time)"),
+    ],
+)
+def test_the_sign_says_from_which_side_a_number_is_known(number, text):
+    beside = Beside("p", "heft, two, ms", "-", "2 s", "", "clock", (number,))
+    entry = Entry("A paper", "table 1", "steps", FromOwn(lambda: a_preset("heft")))
+    run = Run(source=entry.name, model="p", key="k", commit="c", machine="m", date="d",
+              findings=(Finding.of(beside),))  # fmt: skip
+    page = document([entry], (), {(run.source, run.model): run})
+    assert f"| heft, two, ms | - | {text} |" in page
+    claim = Claim("So.", "-", (Within(("a",), at_least=0.5, unit="%"),))
+    shown = judged(claim, Finding.of(replace(beside, what="a"))).ours
+    assert shown == "-" or shown[:2] == text[:2]
 
 
 def a_preset(*methods: str) -> Preset:
@@ -180,8 +251,9 @@ def test_auto_counts_only_against_rivals_that_ended_by_themselves():
     of_p = (took("auto, two, ms", 1.0), took("heft, two, ms", 1.2), took("peft, two, ms", 0.9),
             late("mcmc, two, ms", 0.0, 5.0), no_fit("metis, two, ms"))  # fmt: skip
     assert beside_auto(preset, {"p": {one.what: one for one in of_p}, "q": {}}) == (
-        "Of 2 steps of methods that ended by themselves, `auto` is as short as 1, or shorter; it "
-        "is longer than peft, two on p. The clock ended these, which do not count: mcmc, two on p."
+        "Of 2 steps of methods that ended by themselves, `auto` is as short, within 1%, as 1, or "
+        "shorter; it is longer than peft, two on p. The clock ended these, which do not count: "
+        "mcmc, two on p. These have no placement, and do not count: metis, two on p."
     )
     late_auto = (late("auto, two, ms", 0.0, 1.0), took("peft, two, ms", 0.9))
     assert beside_auto(preset, {"p": {one.what: one for one in late_auto}}).endswith(
@@ -231,9 +303,71 @@ def test_a_run_that_was_cut_off_goes_on_where_it_ended(tmp_path: Path, monkeypat
     assert run(Finder(), 2.0) == [], "what had more time stands"
     assert run(Finder(), 5.0, disturbed=False) == [("p", 5.0), ("q", 5.0)]
     assert run(Finder()) == [], "what was run in quiet stands"
-    assert run(Finder(), None) == [("p", 30.0), ("q", 30.0)]
-    monkeypatch.setattr(running, "sources_digest", lambda: "other sources")
+    assert run(Finder(), 9.0) == [], "more time, but disturbed: neither is better"
+    assert run(Finder(), None, disturbed=False) == [("p", 30.0), ("q", 30.0)]
+    assert "(older)" not in document([entry], (), load(file))
+    monkeypatch.setattr(keys, "sources_digest", lambda folder: "other sources")
     assert run(Finder(), 2.0) == [("p", 2.0), ("q", 2.0)]
+
+
+CLAIM = Claim("It is so.", "-", (Within(("heft, two, ms",), at_most=2.0, unit="s"),))
+
+
+def a_run_of(entry: Entry, **changed) -> Run:
+    figure = Beside("p", "heft, two, ms", "7 ms", "1 s", "", "itself", (Between(1.0, 1.0),))
+    run = Run(source=entry.name, model="p", key=keys.key_of(entry, "p", keys.preset_of(entry)),
+              limit_seconds=10.0, commit="f00d", machine="m", date="d",
+              findings=(Finding.of(figure),))  # fmt: skip
+    return run.model_copy(update=changed)
+
+
+def test_what_older_sources_or_another_preset_found_is_marked(monkeypatch):
+    preset = replace(a_preset("heft"), differs=("these settings differ",))
+    entry = Entry("A paper", "table 1", "steps", FromOwn(lambda: preset), (CLAIM,))
+    run = a_run_of(entry)
+    kept = {(run.source, run.model): run}
+    page = document([entry], (), kept)
+    assert "| p | heft, two, ms | - | 1 s |" in page
+    assert "holds so far (1 of 1; 1 not run) |" in page
+    assert "How the settings differ:" in page and "The sources or the settings" not in page
+    assert "- A solve had at most 10 s here" in page
+    older = (
+        "| p (older) | heft, two, ms | 7 ms | 1 s |", "holds so far (1 of 1; 1 not run), older |",
+        "How the settings differ, of the next run:", "It is made anew by",
+        "at commit f00d", "The sources or the settings have changed since.",
+    )  # fmt: skip
+    with monkeypatch.context() as patched:
+        patched.setattr(keys, "sources_digest", lambda folder: "other sources")
+        page = document([entry], (), kept)
+        assert [one for one in older if one not in page.replace("\n", " ")] == []
+    # The same sources, but another machine for the figure.
+    preset = replace(
+        preset, clusters={"two": equal_servers(3, "rtx4080s", 16, nics=1, gigabits=1.0)}
+    )
+    page = document([entry], (), kept)
+    assert [one for one in older if one not in page.replace("\n", " ")] == []
+    assert "at most 10 s here" not in page, "the limit of an older run is no setting of this preset"
+
+
+def test_a_claim_about_an_older_run_counts_apart():
+    entry = Entry("A paper", "table 1", "steps", FromOwn(lambda: a_preset("heft")), (CLAIM,))
+    for key, count in (({}, "0"), ({"key": "other"}, "1")):
+        run = a_run_of(entry, **key)
+        page = document([entry], (), {(run.source, run.model): run})
+        assert f"| all | 0 | 1 | 0 | 0 | 0 | 0 | {count} |" in page
+
+
+def test_a_worked_example_is_older_after_a_change_of_what_it_tests(monkeypatch):
+    files = ("tests/controller/compile/test_thesis_figure_3_2.py",)
+    entry = Entry("A paper", "figure 1", "an example", FromTests(files, "figure"))
+    digests = dict.fromkeys(("controller", "examples/models", "optimizer"), "0")
+    monkeypatch.setattr(keys, "sources_digest", digests.__getitem__)
+    before = keys.key_of(entry)
+    for folder in digests:
+        digests[folder] = "1"
+        assert keys.key_of(entry) != before
+        digests[folder] = "0"
+    assert keys.key_of(entry) == before
 
 
 def test_findings_are_the_same_after_they_were_kept(tmp_path: Path):
@@ -295,7 +429,7 @@ def test_figures_of_a_report_are_read_with_their_commit(tmp_path: Path):
 def test_worked_examples_are_run_as_tests(tmp_path: Path):
     (tmp_path / "test_it.py").write_text(
         "import pytest\n"
-        "def test_figure_1(): pass\n"
+        "def test_figure_1(record_property): record_property('it', 'passes')\n"
         "@pytest.mark.parametrize('k', [1, 2])\n"
         "def test_figure_2(k): assert k == 1\n"
         "def test_other(): raise ValueError\n"

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from placewire.optimizer.published.comparison.rows import Row
+from placewire.optimizer.published.formulations.papers import PaperName
 
 # Steps within this fraction of each other are ties: the model is not that exact.
 TIE = 0.01
 # A search that took this part of its time limit was stopped by it: solvers leave some for the rest.
 STOPPED = 0.8
+# Programs: their solvers prove that there is no placement. What searches has only found none.
+_PROVING = frozenset((*get_args(PaperName), "getf-program"))
 
 
 @dataclass(frozen=True)
@@ -81,8 +85,12 @@ def seconds_to_gap(row: Row, gap: float) -> float | None:
 
 def stopped_by_the_clock(row: Row) -> bool:
     """Whether more time might have given it a placement, or a better one."""
-    if row.outcome != "placed":
-        return row.outcome in ("out of time", "overran")
+    if row.outcome in ("out of time", "overran"):
+        return True
+    if row.outcome in ("refused", "broken"):
+        return False
+    if row.outcome == "infeasible" and row.engine in _PROVING:
+        return False
     gap = own_gap(row)
     if gap is not None and gap <= row.gap:
         return False

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
 
 import pytest
 
 from placewire.optimizer.published.comparison.cases import Method
+from placewire.optimizer.published.comparison.our_figures import Between, NoFigureError
 from placewire.optimizer.published.comparison.presets.preset import Solved
 from placewire.optimizer.published.comparison.ranking import stopped_by_the_clock
-from placewire.optimizer.published.comparison.reproducing import (
-    Between,
-    NoFigureError,
-    _saved,
-    _solved,
+from placewire.optimizer.published.comparison.solve_figures import (
+    over_seeds,
+    saved,
+    solved,
+    step_part,
 )
 from tests.optimizer.published.comparison_rows import row
 
@@ -31,7 +33,12 @@ NOTHING = {"contended_seconds": None, "step_seconds": None, "fits": None}
         ({**LATE, "gap": 0.1, "own_found": ((7.0, 2.0, 1.0),)}, True),
         ({"outcome": "out of time", **NOTHING}, True),
         ({"outcome": "overran", **NOTHING}, True),
-        ({"outcome": "infeasible", **LATE, **NOTHING}, False),
+        # What searches has found none so far; a program proves that there is none.
+        ({"outcome": "infeasible", **LATE, **NOTHING, "engine": "mcmc"}, True),
+        ({"outcome": "infeasible", **NOTHING, "engine": "mcmc"}, False),
+        ({"outcome": "infeasible", **LATE, **NOTHING, "engine": "thesis-p3"}, False),
+        ({"outcome": "infeasible", **LATE, **NOTHING, "engine": "getf-program"}, False),
+        ({"outcome": "broken", **LATE, **NOTHING}, False),
         ({"outcome": "refused", **NOTHING}, False),
     ],
 )
@@ -53,7 +60,7 @@ def test_the_clock_stops_what_more_time_could_better(changed, stopped):
     ],
 )
 def test_a_figure_is_known_exactly_or_from_one_side(figure, changed, ended, known):
-    ours = _solved(row(**changed), Solved("c", Method("heft"), figure))
+    ours = solved(row(**changed), Solved("c", Method("heft"), figure))
     assert (ours.ended, ours.known) == (ended, (known,))
 
 
@@ -61,7 +68,9 @@ def test_a_figure_is_known_exactly_or_from_one_side(figure, changed, ended, know
     ("figure", "changed", "ended", "known"),
     [
         ("step", {"outcome": "infeasible", **NOTHING}, "unplaced", (Between(inf, inf),)),
+        ("step", {"outcome": "infeasible", **LATE, **NOTHING, "engine": "hrl"}, "clock", ()),
         ("step", {"fits": False}, "unplaced", (Between(inf, inf),)),
+        ("step", {"fits": False, **LATE}, "clock", ()),
         ("step", {"outcome": "out of time", **LATE, **NOTHING}, "clock", ()),
         ("step", {"outcome": "refused", **NOTHING}, "none", ()),
         ("search", {"outcome": "out of time", **LATE, **NOTHING}, "clock", (Between(8.0, inf),)),
@@ -74,15 +83,37 @@ def test_a_figure_is_known_exactly_or_from_one_side(figure, changed, ended, know
 )  # fmt: skip
 def test_without_a_figure_something_is_known_all_the_same(figure, changed, ended, known):
     with pytest.raises(NoFigureError) as caught:
-        _solved(row(**changed), Solved("c", Method("heft"), figure))
+        solved(row(**changed), Solved("c", Method("heft"), figure))
     assert (caught.value.ended, caught.value.known) == (ended, known)
 
 
 def test_what_is_saved_is_known_on_equal_terms_or_from_one_side():
     slow, fast = row(contended_seconds=2.0), row(contended_seconds=1.5)
     late = row(contended_seconds=1.5, **LATE)
-    assert _saved(slow, fast, on_equal_terms=False).known == (Between(0.25, 0.25),)
-    assert _saved(slow, late, on_equal_terms=False).known == (Between(0.25, 1.0),)
-    assert _saved(late, slow, on_equal_terms=False).known[0].low == -inf
-    same = _saved(slow, late, on_equal_terms=True)
+    assert saved(slow, fast, on_equal_terms=False).known == (Between(0.25, 0.25),)
+    assert saved(slow, late, on_equal_terms=False).known == (Between(0.25, inf),)
+    assert saved(late, slow, on_equal_terms=False).known[0].low == -inf
+    same = saved(slow, late, on_equal_terms=True)
     assert (same.known, same.ended) == ((Between(0.25, 0.25),), "itself")
+
+
+def test_seeds_without_a_step_are_left_out_of_a_mean_that_is_not_known_then():
+    asked = Solved("c", Method("heft"), "step")
+    rows = {
+        "two": row(contended_seconds=2.0), "four": row(contended_seconds=4.0),
+        "none": row(outcome="infeasible", **NOTHING),
+        "late": row(outcome="out of time", **LATE, **NOTHING),
+    }  # fmt: skip
+
+    def of(*names):
+        return over_seeds([partial(step_part, rows[name], asked) for name in names], "{:g}".format)
+
+    both = of("two", "four")
+    assert (both.text, both.known, both.ended) == ("3 ± 1.41421", (Between(3.0, 3.0),), "itself")
+    some = of("two", "four", "none")
+    assert some.text == "3 ± 1.41421, 2 of 3 seeds"
+    assert (some.known, some.ended) == ((Between(-inf, inf),), "clock")
+    assert of("two", "late").text == "2, 1 of 2 seeds"
+    with pytest.raises(NoFigureError) as caught:
+        of("none", "late")
+    assert caught.value.ended == "clock"

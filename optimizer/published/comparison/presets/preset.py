@@ -69,6 +69,12 @@ class Saved:
     slow: Solved
     fast: Solved | Seeds
 
+    @property
+    def on_equal_terms(self) -> bool:
+        """Whether both are the same method's, with the same time, so that the steps stand as they
+        are."""
+        return isinstance(self.fast, Solved) and self.slow.method == self.fast.method
+
 
 @dataclass(frozen=True)
 class Reduced:
