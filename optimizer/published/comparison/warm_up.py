@@ -24,7 +24,8 @@ from placewire.optimizer.reductions.chain import reduce_by_name
 
 # Moves end a search, however long it takes to compile; time alone would end it too early.
 _MOVES, _COMPILING_SECONDS = 8, 300.0
-_BRANCHES, _BYTES = 3, 4_000
+# Branches take so long beside their messages that they are worth several devices.
+_BRANCHES, _SECONDS, _BYTES = 3, 1e-2, 4_000
 
 
 def warm_up(problem: Problem, engine: str, settings: SolveSettings, reduction: str) -> None:
@@ -45,21 +46,22 @@ def warm_up_reduction(problem: Problem, reduction: str) -> None:
 
 
 def _tiny(cluster: Cluster) -> OperatorGraph:
-    """Forward and backward operators of a few layers side by side, with weights and updates."""
+    """Layers side by side, with weights and updates, and one loss of all."""
     types = {device.type for device in cluster.devices}
-    rows, tensors = [], []
+    rows = [OperatorRow("loss", "loss", dict.fromkeys(types, _SECONDS))]
+    tensors = [TensorRow("loss", tuple(f"backward{k}" for k in range(_BRANCHES)), _BYTES)]
     for k in range(_BRANCHES):
         module, group = f"model.layers.{k}.linear", str(k)
         for name in ("weight", "forward", "backward", "update"):
             rows.append(
                 OperatorRow(
-                    f"{name}{k}", name, dict.fromkeys(types, 0.0 if name == "weight" else 1e-3),
+                    f"{name}{k}", name, dict.fromkeys(types, 0.0 if name == "weight" else _SECONDS),
                     module=module, colocation=group if name in ("weight", "update") else None,
                 )
             )  # fmt: skip
         tensors += [
             TensorRow(f"weight{k}", (f"forward{k}", f"update{k}"), _BYTES),
-            TensorRow(f"forward{k}", (f"backward{k}",), _BYTES),
+            TensorRow(f"forward{k}", ("loss", f"backward{k}"), _BYTES),
             TensorRow(f"backward{k}", (f"update{k}",), _BYTES),
         ]
     return build_graph(rows, tensors)

@@ -288,7 +288,9 @@ def test_twins_and_missing_files_are_bad_input(files, capsys, tmp_path):
     assert not out.exists()
 
 
-@pytest.mark.parametrize("asked", [("mcmc", "thesis"), ("heft", "contended"), ("thesis",)])
+@pytest.mark.parametrize(
+    "asked", [("mcmc", "thesis"), ("icc-p2", "thesis"), ("auto", "contended"), ("thesis",)]
+)
 def test_nothing_is_compiled_while_the_clock_runs(asked):
     """Else the first method of a run, or the first reduction, would pay for those after it."""
     done = subprocess.run(
