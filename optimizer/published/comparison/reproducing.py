@@ -30,7 +30,6 @@ from placewire.optimizer.published.comparison.our_figures import (
     exact,
 )
 from placewire.optimizer.published.comparison.presets.preset import (
-    EVALUATION_STEPS,
     Asked,
     Delays,
     Estimated,

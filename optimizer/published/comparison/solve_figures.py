@@ -7,7 +7,6 @@ from math import inf
 
 import numpy as np
 
-from placewire.optimizer.profile.recorded import EVALUATION_STEPS
 from placewire.optimizer.published.comparison.our_figures import (
     Between,
     Ended,
@@ -15,7 +14,7 @@ from placewire.optimizer.published.comparison.our_figures import (
     Ours,
     exact,
 )
-from placewire.optimizer.published.comparison.presets.preset import Solved
+from placewire.optimizer.published.comparison.presets.preset import EVALUATION_STEPS, Solved
 from placewire.optimizer.published.comparison.ranking import (
     own_gap,
     seconds_to_gap,

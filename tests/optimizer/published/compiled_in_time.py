@@ -13,13 +13,18 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import cast
+from unittest.mock import patch
 
 from numba.core.registry import CPUDispatcher
 
+from placewire.optimizer.engines.place import place
 from placewire.optimizer.graph.graph_file import save_graph
+from placewire.optimizer.names import Model
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.comparison import reduction_report, worker
 from placewire.optimizer.published.comparison.cases import Method
+from placewire.optimizer.reductions.chain import reduce_by_name
 from tests.optimizer.cases import cluster, layered
 
 
@@ -43,12 +48,12 @@ def main(asked: list[str]) -> None:
 
     graph, two = layered(3, 4, weight=8000), cluster(2, (8e7, 8e7), latency=1e-5)
     if len(asked) == 1:
-        reduction_report.reduce_by_name = watched(reduction_report.reduce_by_name)
+        patch.object(reduction_report, "reduce_by_name", watched(reduce_by_name)).start()
         reduction_report.reduction_report(Problem(graph, two), asked[0])
     else:
-        worker.place = watched(worker.place)
+        patch.object(worker, "place", watched(place)).start()
         engine, model = asked
-        method = Method(engine, model=model, time_limit_seconds=20.0, moves=100)
+        method = Method(engine, model=cast(Model, model), time_limit_seconds=20.0, moves=100)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "graph.json.gz"
             save_graph(graph, file)
