@@ -85,7 +85,7 @@ def _beyond(seconds: float, uncertain: float) -> float:
 async def _here(plan: Plan, tools: Tools) -> Sequence[Finding]:
     from placewire.agent.contract.diagnosis import Finding
 
-    found = []
+    found: list[Finding] = []
     try:
         await abandonable(tools.launcher.require_ready)
         found += await _of_checkpoints(plan, tools)

@@ -45,7 +45,9 @@ async def checkpoint_problems(
                 found = await _problem_on(server, asked, launcher)
             except JobFailed as failed:
                 return failed
-        return found and UsageError(found.what, where=server, remedy=found.remedy)
+        if found is None:
+            return None
+        return UsageError(found.what, where=server, remedy=found.remedy)
 
     answers = await asyncio.gather(*map(problem, servers))
     return {s: one for s, one in zip(servers, answers, strict=True) if one is not None}
