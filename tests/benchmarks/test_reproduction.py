@@ -288,7 +288,7 @@ def test_a_run_that_was_cut_off_goes_on_where_it_ended(tmp_path: Path, monkeypat
 
     def run(finder: Finder, limit: float | None = 5.0, disturbed: bool = True):
         kept = load(file)
-        for one in running.runs_of([entry], kept, Terms(limit, disturbed), finder):
+        for one in running.runs_of([entry], kept, Terms(limit, disturbed=disturbed), finder):
             kept[one.source, one.model] = one
             save(kept, file)
         return finder.asked
@@ -368,6 +368,23 @@ def test_a_worked_example_is_older_after_a_change_of_what_it_tests(monkeypatch):
         assert keys.key_of(entry) != before
         digests[folder] = "0"
     assert keys.key_of(entry) == before
+
+
+def test_a_solve_may_have_the_papers_time():
+    preset = a_preset("heft")
+    figures = [
+        replace(one, asked=replace(one.asked, paper_seconds=900.0))
+        for one in preset.figures
+        if isinstance(one.asked, Solved)
+    ]
+    entry = Entry("A paper", "table 1", "steps", FromOwn(lambda: replace(preset, figures=figures)))
+    finder = Finder()
+    found = list(running.runs_of([entry], {}, Terms(paper_times=True), finder))
+    assert finder.asked == [("p", 900.0), ("q", 900.0)]
+    page = document([entry], (), {(run.source, run.model): run for run in found})
+    assert "as long as the paper's own took" in page and "--paper-times" in page
+    kept = {(run.source, run.model): run for run in found}
+    assert list(running.runs_of([entry], kept, Terms(), finder)) == [], "what had more time stands"
 
 
 def test_findings_are_the_same_after_they_were_kept(tmp_path: Path):
