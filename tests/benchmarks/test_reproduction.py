@@ -198,6 +198,8 @@ def test_a_rival_that_is_left_out_is_named():
 def test_what_is_less_is_so_by_more_than_a_tie(left, right, holds):
     rule = AtMost("a", ("b",), LESS)
     assert rule.judged({"a": took("a", left), "b": took("b", right)}).holds is holds
+    # A loss of one or more may be as large as a loss of one.
+    assert rule.judged({"a": late("a", None, -1.0), "b": took("b", -1.0)}).holds is None
 
 
 def test_no_ratio_of_another_case_stands_beside_a_case_without_a_placement():
