@@ -20,7 +20,7 @@
 # make bench-methods  every method on the same graphs: docs/benchmarks/methods.md (three hours; a run that
 #              was cut off goes on where it ended; PLACEWIRE_BENCH_PROGRAM_SECONDS=600 gives each of the
 #              papers' programs of item 4 ten minutes)
-# make reproduce     what the five papers claim, beside what we find: docs/reproduction.md (two days; a run that
+# make reproduce     what the five papers claim, beside what we find: docs/reproduction.md (a day; a run that
 #              was cut off goes on; LIMIT=10 gives each solve at most ten seconds, and the page says so)
 # make bench-agent    the agent's figures: docs/benchmarks/agent.md (root: it makes labs; two hours)
 # make bench-job      the placed job's figures: docs/benchmarks/job.md (root: it makes labs)

@@ -1,15 +1,16 @@
 """Asks of the papers' tables and figures what can be asked here, and writes docs/reproduction.md.
 
-    python -m benchmarks.reproduction [--only NAME …] [--time-limit SECONDS] [--disturbed]
+    python -m benchmarks.reproduction [--only NAME …] [--time-limit SECONDS]
+                                      [--paper-times] [--disturbed]
     python -m benchmarks.reproduction --no-runs
 
 NAME is a preset, or a table or figure as in `thesis-figure-3.2`. Without --time-limit each solve
-has the limit of its preset, or as long as the paper's own took, up to 39 minutes, if that is
-longer: all of them take two days. With it the page says so. --disturbed says that other programs
-run meanwhile: times are upper limits then, and decide only what more quiet could not change. What
-was solved is kept in $PLACEWIRE_BENCH_CACHE, or in ~/.cache/placewire/bench, so that a run that was
-cut off goes on where it ended. --no-runs only writes the page again, which marks what was found by
-older sources.
+has the limit of its preset, up to ten minutes: all of them take a day. With it the page says so.
+--paper-times gives each as long as the paper's own took, up to 39 minutes, if that is longer.
+--disturbed says that other programs run meanwhile: times are upper limits then, and decide only
+what more quiet could not change. What was solved is kept in $PLACEWIRE_BENCH_CACHE, or in
+~/.cache/placewire/bench, so that a run that was cut off goes on where it ended. --no-runs only
+writes the page again, which marks what was found by older sources.
 """
 
 from __future__ import annotations
@@ -36,12 +37,15 @@ def main(arguments: list[str]) -> None:
     parser.add_argument(
         "--time-limit", type=float, metavar="SECONDS", help="of each solve, at most"
     )
+    parser.add_argument(
+        "--paper-times", action="store_true", help="give solves as long as the papers' took"
+    )
     parser.add_argument("--disturbed", action="store_true", help="other programs run meanwhile")
     parser.add_argument("--no-runs", action="store_true", help="write the page from what is there")
     asked = parser.parse_args(arguments)
     kept = load(FILE)
     if not asked.no_runs:
-        terms = Terms(asked.time_limit, asked.disturbed)
+        terms = Terms(asked.time_limit, asked.paper_times, asked.disturbed)
         chosen = [entry for entry in ENTRIES if entry.name in asked.only]
         for run in runs_of(chosen, kept, terms, solved):
             kept[run.source, run.model] = run

@@ -22,7 +22,6 @@ from benchmarks.reproduction.findings import Finding, Run, Runs, by_model
 from benchmarks.reproduction.keys import key_of, preset_of
 from benchmarks.reproduction.verdicts import KINDS, NEVER, ByModel, Verdict, verdict_of
 from placewire.optimizer.published.comparison.our_figures import NO_FIGURE
-from placewire.optimizer.published.comparison.presets import load_preset
 from placewire.optimizer.published.comparison.presets.preset import (
     Preset,
     Reduced,
@@ -132,6 +131,8 @@ class _Page:
         for limit, models in limited.items():
             of = "" if len(models) == len(current) else f" of {', '.join(models)}"
             told.append(f"a solve{of} had at most {limit:g} s here, even where more is named below")
+        if any(run.paper_times for run in current) and _solves(self.preset):
+            told.append("a solve had as long as the paper's own took, where less is named below")
         return [*told, *self.entry.differs, *(self.preset.differs if self.preset else ())]
 
     def _claims(self) -> list[str]:
@@ -261,9 +262,9 @@ def command_of(entry: Entry, preset: Preset | None = None, runs: Sequence[Run] =
     limits = {run.limit_seconds for run in runs}
     limit = next(iter(limits)) if len(limits) == 1 else None
     limited = "" if limit is None or not _solves(preset) else f" --time-limit {limit:g}"
+    if runs and all(run.paper_times for run in runs):
+        limited += " --paper-times"
     if isinstance(source, FromPreset):
-        if preset is not None and preset != load_preset(source.name):
-            limited = f" --paper-times{limited}"
         return f"optimizer compare --preset {source.name}{limited} --out compared"
     if isinstance(source, FromTests):
         return f"pytest {' '.join(source.files)} -k '{source.chosen}'"

@@ -68,12 +68,14 @@ def _finite(number: float) -> float | None:
 class Run(Frozen):
     """One model of a preset, or all of another source, which then has model "". key: a digest of
     what decides the figures. limit_seconds: the longest solve that was allowed; None: as the preset
-    has it. disturbed: other programs ran meanwhile."""
+    has it. paper_times: a solve had as long as the paper's own took, if that is longer. disturbed:
+    other programs ran meanwhile."""
 
     source: str
     model: str = ""
     key: str
     limit_seconds: float | None = None
+    paper_times: bool = False
     disturbed: bool = False
     commit: str
     machine: str

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.report import ROOT
 from benchmarks.reproduction.entry import Entry, FromOwn, FromPreset, FromReport, FromTests
 from placewire.optimizer.published.comparison.presets import load_preset
-from placewire.optimizer.published.comparison.presets.preset import Preset, at_papers_times
+from placewire.optimizer.published.comparison.presets.preset import Preset
 
 # What a graph, its modelled times and a solve of it come from.
 SOLVES = ("examples/models", "optimizer")
@@ -19,10 +19,9 @@ _READS = Path(__file__).with_name("sources.py")
 
 
 def preset_of(entry: Entry) -> Preset | None:
-    """The figures that the entry asks for, with at least the papers' own times; None where they do
-    not come from solves."""
+    """The figures that the entry asks for; None where they do not come from solves."""
     if isinstance(entry.source, FromPreset):
-        return at_papers_times(load_preset(entry.source.name))
+        return load_preset(entry.source.name)
     return entry.source.make() if isinstance(entry.source, FromOwn) else None
 
 

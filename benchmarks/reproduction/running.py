@@ -18,7 +18,11 @@ from benchmarks.reproduction.entry import Entry, FromReport, FromTests
 from benchmarks.reproduction.findings import Finding, Run, Runs
 from benchmarks.reproduction.keys import key_of, preset_of
 from benchmarks.reproduction.sources import reported, worked
-from placewire.optimizer.published.comparison.presets.preset import Preset, shortened
+from placewire.optimizer.published.comparison.presets.preset import (
+    Preset,
+    at_papers_times,
+    shortened,
+)
 from placewire.optimizer.published.comparison.reproducing import reproduce
 
 FOLDER = CACHE / "reproduction"
@@ -27,10 +31,11 @@ Reproduce = Callable[[Preset], tuple[Finding, ...]]
 
 @dataclass(frozen=True)
 class Terms:
-    """limit_seconds: of each solve, at most; None: as the presets have it. disturbed: other
-    programs run meanwhile."""
+    """limit_seconds: of each solve, at most; None: as the presets have it. paper_times: a solve has
+    as long as the paper's own took, if that is longer. disturbed: other programs run meanwhile."""
 
     limit_seconds: float | None = None
+    paper_times: bool = False
     disturbed: bool = False
 
 
@@ -50,6 +55,8 @@ def runs_of(entries: Iterable[Entry], kept: Runs, terms: Terms, find: Reproduce)
                 continue
             _say(f"{entry.heading}: {model}")
             asked = replace(preset, figures=figures)
+            if terms.paper_times:
+                asked = at_papers_times(asked)
             if terms.limit_seconds is not None:
                 asked = shortened(asked, terms.limit_seconds)
             yield _run(entry.name, model, key, terms, find(asked))
@@ -67,10 +74,12 @@ def _stands(before: Run, key: str, terms: Terms) -> bool:
     if before.key != key:
         return False
     had, asked = (
-        inf if limit is None else limit for limit in (before.limit_seconds, terms.limit_seconds)
-    )
-    better = asked > had or terms.disturbed < before.disturbed
-    worse = asked < had or terms.disturbed > before.disturbed
+        (inf if one.limit_seconds is None else one.limit_seconds, one.paper_times,
+         not one.disturbed)
+        for one in (before, terms)
+    )  # fmt: skip
+    better = any(new > old for old, new in zip(had, asked, strict=True))
+    worse = any(new < old for old, new in zip(had, asked, strict=True))
     if better and worse:
         _say(
             f"{before.source}: {before.model} is kept: these terms are better in one way and worse "
@@ -98,7 +107,7 @@ def _unsolved(entry: Entry, kept: Runs) -> Iterator[Run]:
 def _run(source: str, model: str, key: str, terms: Terms, findings: tuple[Finding, ...]) -> Run:
     return Run(
         source=source, model=model, key=key, limit_seconds=terms.limit_seconds,
-        disturbed=terms.disturbed, commit=commit(),
+        paper_times=terms.paper_times, disturbed=terms.disturbed, commit=commit(),
         machine=machine(), date=time.strftime("%Y-%m-%d"), findings=findings,
     )  # fmt: skip
 

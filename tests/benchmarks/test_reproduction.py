@@ -198,6 +198,8 @@ def test_a_rival_that_is_left_out_is_named():
 def test_what_is_less_is_so_by_more_than_a_tie(left, right, holds):
     rule = AtMost("a", ("b",), LESS)
     assert rule.judged({"a": took("a", left), "b": took("b", right)}).holds is holds
+    # A loss of one or more may be as large as a loss of one.
+    assert rule.judged({"a": late("a", None, -1.0), "b": took("b", -1.0)}).holds is None
 
 
 def test_no_ratio_of_another_case_stands_beside_a_case_without_a_placement():
@@ -288,7 +290,7 @@ def test_a_run_that_was_cut_off_goes_on_where_it_ended(tmp_path: Path, monkeypat
 
     def run(finder: Finder, limit: float | None = 5.0, disturbed: bool = True):
         kept = load(file)
-        for one in running.runs_of([entry], kept, Terms(limit, disturbed), finder):
+        for one in running.runs_of([entry], kept, Terms(limit, disturbed=disturbed), finder):
             kept[one.source, one.model] = one
             save(kept, file)
         return finder.asked
@@ -368,6 +370,23 @@ def test_a_worked_example_is_older_after_a_change_of_what_it_tests(monkeypatch):
         assert keys.key_of(entry) != before
         digests[folder] = "0"
     assert keys.key_of(entry) == before
+
+
+def test_a_solve_may_have_the_papers_time():
+    preset = a_preset("heft")
+    figures = [
+        replace(one, asked=replace(one.asked, paper_seconds=900.0))
+        for one in preset.figures
+        if isinstance(one.asked, Solved)
+    ]
+    entry = Entry("A paper", "table 1", "steps", FromOwn(lambda: replace(preset, figures=figures)))
+    finder = Finder()
+    found = list(running.runs_of([entry], {}, Terms(paper_times=True), finder))
+    assert finder.asked == [("p", 900.0), ("q", 900.0)]
+    page = document([entry], (), {(run.source, run.model): run for run in found})
+    assert "as long as the paper's own took" in page and "--paper-times" in page
+    kept = {(run.source, run.model): run for run in found}
+    assert list(running.runs_of([entry], kept, Terms(), finder)) == [], "what had more time stands"
 
 
 def test_findings_are_the_same_after_they_were_kept(tmp_path: Path):
