@@ -13,13 +13,16 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from unittest.mock import patch
 
 from numba.core.registry import CPUDispatcher
 
+from placewire.optimizer.engines.place import place
 from placewire.optimizer.graph.graph_file import save_graph
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.comparison import reduction_report, worker
 from placewire.optimizer.published.comparison.cases import Method
+from placewire.optimizer.reductions.chain import reduce_by_name
 from tests.optimizer.cases import cluster, layered
 
 
@@ -28,7 +31,7 @@ def _ready() -> set[str]:
     return {f"{one.py_func.__name__}{types}" for one in functions for types in one.signatures}
 
 
-def main(asked: list[str]) -> None:
+def main(asked):
     found: list[str] = []
 
     def watched(timed):
@@ -43,17 +46,17 @@ def main(asked: list[str]) -> None:
 
     graph, two = layered(3, 4, weight=8000), cluster(2, (8e7, 8e7), latency=1e-5)
     if len(asked) == 1:
-        reduction_report.reduce_by_name = watched(reduction_report.reduce_by_name)
-        reduction_report.reduction_report(Problem(graph, two), asked[0])
+        with patch.object(reduction_report, "reduce_by_name", watched(reduce_by_name)):
+            reduction_report.reduction_report(Problem(graph, two), asked[0])
     else:
-        worker.place = watched(worker.place)
         engine, model = asked
         method = Method(engine, model=model, time_limit_seconds=20.0, moves=100)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "graph.json.gz"
             save_graph(graph, file)
             case = {**vars(method), "graph": str(file), "cluster": two.model_dump(mode="json")}
-            answer = worker._solved({**case, "placement": f"{folder}/placement.json.gz"})
+            with patch.object(worker, "place", watched(place)):
+                answer = worker._solved({**case, "placement": f"{folder}/placement.json.gz"})
         assert answer["outcome"] == "placed", answer
     print(json.dumps(found))
 
