@@ -49,10 +49,6 @@ _DIFFERS = (
     STARTS,
     f"link rates are not stated: here {NICS} NICs of {GIGABITS:g} Gbit/s and 50 us a message",
 )
-_MEMORY = (
-    "memory is our count, by which each placement of BERT that MCMC tries may exceed a GPU: it has "
-    "none then, where theirs ran on a GPU of the same memory"
-)
 
 _servers = partial(
     equal_servers, device=DEVICE, memory_gib=MEMORY_GIB, nics=NICS, gigabits=GIGABITS
@@ -102,7 +98,6 @@ def table_5_1() -> Preset:
     more = (
         f"MCMC ends here after {MCMC_LIMIT_SECONDS:g} s, even where steps are left",
         "of each program, their one solver's time stands beside those of our two",
-        _MEMORY,
     )
     # Their one solver stands beside both of ours.
     rows = {
@@ -201,7 +196,6 @@ def figure_5_3() -> Preset:
         methods,
         "the drawing's figures are not in the text, which says up to 22 % less than the best other "
         f"method; auto ends after {AUTO_LIMIT_SECONDS:g} s",
-        _MEMORY,
     )
 
 
@@ -216,7 +210,7 @@ def figure_5_4() -> Preset:
 
 
 def _steps(
-    title: str, clusters: Mapping[str, Cluster], methods: Mapping[str, Method], *more: str
+    title: str, clusters: Mapping[str, Cluster], methods: Mapping[str, Method], more: str
 ) -> Preset:
     columns = [
         (f"{name}, {on}, ms", Solved(on, asked, "own"))
@@ -224,4 +218,4 @@ def _steps(
         for name, asked in methods.items()
     ]
     figures = drawing(MODELS, columns)
-    return _preset(title, clusters=clusters, figures=figures, differs=(*_DIFFERS, *more))
+    return _preset(title, clusters=clusters, figures=figures, differs=(*_DIFFERS, more))
