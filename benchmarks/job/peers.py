@@ -2,7 +2,7 @@
 
 A peer's graph and order are those that `optimizer advise` simulates. The device that runs its
 collectives is a rank of its own, to and from which a byte is sent wherever it and the operators of
-the device wait for each other.
+the device wait for each other. FSDP's gathers and scatters are rings, as gloo makes them.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.peers.beside_devices import COMMUNICATION
 from placewire.optimizer.peers.compare import peers_of
+from placewire.optimizer.peers.fsdp import fsdp_step
+from placewire.optimizer.peers.step_parts import step_parts
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.simulation.bundles import PlacedStep
 from placewire.optimizer.simulation.simulate import simulate
@@ -103,10 +105,23 @@ def _slower() -> str:
 def peers_in_lab(graphs: Sequence[OperatorGraph], setting: SlowMotion) -> dict[str, Placed]:
     """The best of each peer on fast NICs, as it runs in the lab. graphs: variants of one step."""
     found = {}
-    for step in peers_of(graphs, setting.fast, lambda line: None):
+    steps = {step.name: step for step in peers_of(graphs, setting.fast, lambda line: None)}
+    if "fsdp" in steps:
+        parts = step_parts(_one_for_each(graphs, setting))
+        steps["fsdp"] = fsdp_step(parts, setting.fast, only_rings=True)
+    for name, step in steps.items():
         assert step.simulated is not None
-        found[step.name] = _in_lab(step.name, *step.simulated, setting)
+        found[name] = _in_lab(name, *step.simulated, setting)
     return found
+
+
+def _one_for_each(graphs: Sequence[OperatorGraph], setting: SlowMotion) -> OperatorGraph:
+    """The variant with a micro-batch for each device and no shards."""
+    return next(
+        graph
+        for graph in graphs
+        if int(graph.micro_batch.max()) + 1 == setting.servers and graph.notes.get("shards", 1) == 1
+    )
 
 
 def _in_lab(name: str, problem: Problem, timeline: Timeline, setting: SlowMotion) -> Placed:

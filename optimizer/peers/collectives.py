@@ -1,8 +1,10 @@
 """Collectives over all devices, in steps that PeerGraph.collective adds beside each device.
 
-Every collective is a ring, as NCCL and gloo make it for many bytes. Parts that went straight to
-each device instead would take some per cent less where flows that meet share NICs exactly; over
-TCP they took 6 to 13 % longer than the ring (five models, `benchmarks.job --items 11`).
+A sum is a ring, as NCCL and gloo make it for many bytes. What is gathered or scattered goes
+straight to each device, or round a ring, in which a NIC sends a part once and not once for every
+device behind it. Straight sends pay the set-up latency once, as NCCL's trees for few bytes nearly
+do; over TCP, where flows that meet do not share NICs exactly, they took 6 to 13 % longer than a
+ring (four servers, five models, `benchmarks.job --items 11`).
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ def all_gather(
     parts: Mapping[int, str],
     size: int,
     whole: Mapping[int, str],
+    *,
+    ring: bool,
 ) -> None:
     """parts: by device, the operator that has its part of `size` bytes. whole: by device, the one
     that waits for all parts."""
@@ -42,6 +46,9 @@ def all_gather(
     for first, part in parts.items():
         made.then(part, [whole[first]])
         path = [(first + step) % count for step in range(1, count)]
+        if not ring:
+            made.send(part, [whole[d] for d in path], size // count)
+            continue
         for d, here in zip(path, _along(made, name, part, path, size // count), strict=True):
             made.then(here, [whole[d]])
 
@@ -52,12 +59,18 @@ def reduce_scatter(
     ready: Mapping[int, str],
     size: int,
     own: Mapping[int, str],
+    *,
+    ring: bool,
 ) -> None:
     """Sums `size` bytes over all devices; own: by device, the operator that gets its part of it."""
     count = len(ready)
     for to, last in own.items():
         made.then(ready[to], [last])
         path = [(to + step) % count for step in range(1, count + 1)]
+        if not ring:
+            for d in path[:-1]:
+                made.send(ready[d], [last], size // count)
+            continue
         passed = _along(made, name, ready[path[0]], path[1:], size // count)
         for d, here in zip(path[1:], passed, strict=True):
             made.then(ready[d], [here])

@@ -52,9 +52,17 @@ class _Unit:
     gradients: Sequence[Gradient]
 
 
-def fsdp_step(parts: StepParts, cluster: Cluster) -> PeerStep:
-    """parts: of a step with a micro-batch for each device of the cluster. Raises ValueError where
-    a device cannot run its part."""
+def fsdp_step(parts: StepParts, cluster: Cluster, *, only_rings: bool = False) -> PeerStep:
+    """parts: of a step with a micro-batch for each device of the cluster. Parts go straight to each
+    device, or round a ring where that is shorter, which it can be where servers have several
+    devices; only_rings: in any case. Raises ValueError where a device cannot run its part."""
+    several = any(len(server.devices) > 1 for server in cluster.servers)
+    tried = (True,) if only_rings else (False, True)[: 1 + several]
+    ways = [_step(parts, cluster, ring=ring) for ring in tried]
+    return min(ways, key=lambda step: (not step.fits, step.step_seconds))
+
+
+def _step(parts: StepParts, cluster: Cluster, *, ring: bool) -> PeerStep:
     count = parts.micro_batches
     made = replicas(parts, cluster, held=1.0 / count)
     root, blocks = _units(parts)
@@ -64,14 +72,14 @@ def fsdp_step(parts: StepParts, cluster: Cluster) -> PeerStep:
         made.then(done[d], sorted(readers))
     if root is not None:
         both = [[*root.forward[d], *root.backward[d]] for d in range(count)]
-        _gather(made, parts, root, "gather", both, {})
+        _gather(made, parts, root, "gather", both, {}, ring=ring)
     forth = sorted(blocks, key=lambda unit: _first(parts, unit.forward[0]))
-    _pass(made, parts, forth, forward=True)
+    _pass(made, parts, forth, forward=True, ring=ring)
     back = sorted(blocks, key=lambda unit: _first(parts, unit.backward[0]))
-    _pass(made, parts, back, forward=False)
+    _pass(made, parts, back, forward=False, ring=ring)
     for unit in [*back, *([] if root is None else [root])]:
         if unit.gradients:
-            _scatter(made, parts, unit, done)
+            _scatter(made, parts, unit, done, ring=ring)
     problem, timeline, held = made.simulated(WITHOUT_SHAPING)
     words = f"{count} shards, {len(blocks)} units"
     return peer_step("fsdp", words, problem, timeline, held)
@@ -113,7 +121,9 @@ def _units(parts: StepParts) -> tuple[_Unit | None, list[_Unit]]:
     return units.get(""), [units[name] for name in sorted(units) if name]
 
 
-def _pass(made: PeerGraph, parts: StepParts, units: Sequence[_Unit], *, forward: bool) -> None:
+def _pass(
+    made: PeerGraph, parts: StepParts, units: Sequence[_Unit], *, forward: bool, ring: bool
+) -> None:
     """Gathers the units in this order, each when the one before the last before it has run."""
     half = "forward" if forward else "backward"
     ids = parts.graph.ids
@@ -127,7 +137,7 @@ def _pass(made: PeerGraph, parts: StepParts, units: Sequence[_Unit], *, forward:
                 gates |= {} if ran is None else {d: ids[ran]}
             elif not forward:
                 gates[d] = ids[_last_forward(parts, d)]
-        _gather(made, parts, unit, f"gather for {half}", readers, gates)
+        _gather(made, parts, unit, f"gather for {half}", readers, gates, ring=ring)
 
 
 def _last_before(parts: StepParts, operators: Sequence[int], later: Sequence[int]) -> int | None:
@@ -155,6 +165,8 @@ def _gather(
     what: str,
     readers: Sequence[Sequence[int]],
     gates: Mapping[int, str],
+    *,
+    ring: bool,
 ) -> None:
     """readers: by device, the operators that wait for the whole unit. gates: by device, what must
     have run before it sends its part."""
@@ -172,10 +184,12 @@ def _gather(
             made.call(ids[parts.earliest(readers[d])], moved)
             made.occupy(ids[parts.earliest(readers[d])], float(copied[d]))
         made.hold(d, unit.bytes, sent[d], [whole[d], *waiting])
-    all_gather(made, f"{unit.name} {what}", sent, unit.bytes, whole)
+    all_gather(made, f"{unit.name} {what}", sent, unit.bytes, whole, ring=ring)
 
 
-def _scatter(made: PeerGraph, parts: StepParts, unit: _Unit, done: Mapping[int, str]) -> None:
+def _scatter(
+    made: PeerGraph, parts: StepParts, unit: _Unit, done: Mapping[int, str], *, ring: bool
+) -> None:
     graph, count = parts.graph, len(unit.forward)
     size = sum(gradient.bytes for gradient in unit.gradients)
     moved, sums = 2 * size * (1 - 1 / count), sum_seconds(parts, made.cluster, unit.gradients)
@@ -191,4 +205,4 @@ def _scatter(made: PeerGraph, parts: StepParts, unit: _Unit, done: Mapping[int, 
         made.occupy(graph.ids[parts.latest(leaves)], float(copied[d]))
         made.hold(d, size, graph.ids[parts.earliest(leaves)], own.values())
         made.hold(d, size // count, own[d])
-    reduce_scatter(made, f"{unit.name} gradient", ready, size, own)
+    reduce_scatter(made, f"{unit.name} gradient", ready, size, own, ring=ring)
