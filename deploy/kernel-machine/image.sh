@@ -16,7 +16,7 @@ system_packages=(systemd-sysv udev dbus openssh-server python3 kmod procps)
 kernel_packages=(linux-image-amd64 initramfs-tools zstd)
 agent_packages=(openvswitch-switch iperf3 iproute2 ethtool python3-venv)
 # What the agent needs, and what its tests do. No torch.
-python_packages=('.[agent]' pytest pytest-asyncio hypothesis cryptography numpy)
+python_packages=('.[agent]' pytest pytest-asyncio hypothesis cryptography numpy scipy)
 
 inputs() {
   cat deploy/kernel-machine/{image,build,wheels}.sh
