@@ -55,18 +55,32 @@ async def begin(
     workdir: Path | str | None,
     pass_fds: Sequence[int] = (),
 ) -> asyncio.subprocess.Process:
-    """Starts a program in a session of its own, which it leads. Raises OSError."""
-    return await asyncio.create_subprocess_exec(
-        *argv,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        limit=HELD_BYTES,
-        cwd=workdir,
-        env=dict(environment),
-        pass_fds=pass_fds,
-        start_new_session=True,
+    """Starts a program in a session of its own, which it leads. Raises OSError.
+
+    Where this task is cancelled meanwhile, the program and all that it started are killed. asyncio
+    would kill the program alone, and then wait for whoever holds its pipes.
+    """
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=HELD_BYTES,
+            cwd=workdir,
+            env=dict(environment),
+            pass_fds=pass_fds,
+            start_new_session=True,
+        )
     )
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        process = await starting
+        signal_session(process, signal.SIGKILL)
+        await exited(process)
+        close_pipes(process)
+        raise
 
 
 def signal_session(process: asyncio.subprocess.Process, number: signal.Signals) -> None:

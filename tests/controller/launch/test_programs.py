@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,38 @@ time.sleep(600)
     async with asyncio.timeout(60):
         for pid in map(int, file.read_text().split()):
             while runs(pid):  # It dies when it gets a processor.
+                await asyncio.sleep(0.02)
+
+
+async def test_when_cancelled_while_it_starts_nothing_is_left_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program has a child before whoever started it knows of it: the machine is busy."""
+    file = tmp_path / "pids"
+    source = f"""
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+open({str(file)!r} + ".part", "w").write(f"{{os.getpid()}} {{child.pid}}")
+os.rename({str(file)!r} + ".part", {str(file)!r})
+time.sleep(600)
+"""
+    create = asyncio.create_subprocess_exec
+
+    async def slowly(*words: Any, **options: Any) -> asyncio.subprocess.Process:
+        process = await create(*words, **options)
+        while not file.exists():
+            await asyncio.sleep(0.02)
+        task.cancel()
+        await asyncio.sleep(0)
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", slowly)
+    task = asyncio.create_task(run(source))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    async with asyncio.timeout(60):
+        for pid in map(int, file.read_text().split()):
+            while runs(pid):
                 await asyncio.sleep(0.02)
 
 
