@@ -47,16 +47,20 @@ async def test_a_program_that_is_not_there_is_said() -> None:
         await run_to_end(["/no/such/program"], environment={}, on_line=print)
 
 
-async def test_when_cancelled_nothing_is_left_of_it(tmp_path: Path) -> None:
-    file = tmp_path / "pids"
-    source = f"""
+def with_a_child(file: Path) -> str:
+    """A program that has a child, and then writes both pids into the file."""
+    return f"""
 import os, subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 open({str(file)!r} + ".part", "w").write(f"{{os.getpid()}} {{child.pid}}")
 os.rename({str(file)!r} + ".part", {str(file)!r})
 time.sleep(600)
 """
-    task = asyncio.create_task(run(source))
+
+
+async def test_when_cancelled_nothing_is_left_of_it(tmp_path: Path) -> None:
+    file = tmp_path / "pids"
+    task = asyncio.create_task(run(with_a_child(file)))
     while not file.exists():
         await asyncio.sleep(0.02)
     task.cancel()
@@ -73,13 +77,6 @@ async def test_when_cancelled_while_it_starts_nothing_is_left_of_it(
 ) -> None:
     """The program has a child before whoever started it knows of it: the machine is busy."""
     file = tmp_path / "pids"
-    source = f"""
-import os, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-open({str(file)!r} + ".part", "w").write(f"{{os.getpid()}} {{child.pid}}")
-os.rename({str(file)!r} + ".part", {str(file)!r})
-time.sleep(600)
-"""
     create = asyncio.create_subprocess_exec
 
     async def slowly(*words: Any, **options: Any) -> asyncio.subprocess.Process:
@@ -91,7 +88,7 @@ time.sleep(600)
         return process
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", slowly)
-    task = asyncio.create_task(run(source))
+    task = asyncio.create_task(run(with_a_child(file)))
     with pytest.raises(asyncio.CancelledError):
         await task
     async with asyncio.timeout(60):
