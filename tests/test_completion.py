@@ -51,7 +51,7 @@ def completed(line: str, folder: Path) -> set[str]:
         ("controller apply --n", {"--network-only", "--no-lab", "--no-measurement"}),
         ("agent do", {"doctor"}),
         ("optimizer so", {"solve"}),
-        ("optimizer solve graph.json --engine h", {"heft", "hsdag"}),
+        ("optimizer solve graph.json --engine h", {"heft", "hrl", "hsdag"}),
     ],
 )
 def test_tab_completes(line: str, words: set[str], tmp_path: Path) -> None:
