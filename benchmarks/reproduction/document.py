@@ -178,7 +178,7 @@ class _Page:
         lines = [*table(("model", "figure", "paper", "ours"), rows), ""] if rows else []
         if waiting:
             lines += [*_wrapped(f"Not run yet: {', '.join(waiting)}."), ""]
-        # What was asked of an older run is not known here: who is compared with whom neither.
+        # An older run may have asked something else: who was compared with whom is unknown.
         current = {model: found for model, found in self.found.items() if model not in self.older}
         if told := beside_auto(preset, current):
             lines += [*_wrapped(told), ""]
@@ -224,7 +224,7 @@ class _Page:
 
 
 def _sign(one: Finding) -> str:
-    """Of a figure of a search that the clock ended: from which side the shown number is known."""
+    """Says from which side the number of a search that the clock ended is known."""
     number = one.number()
     if number.high < inf:
         return "<= "

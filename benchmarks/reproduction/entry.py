@@ -92,7 +92,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """What runs are kept under, and `--only` takes."""
+        """The name under which runs are kept, and which `--only` takes."""
         if isinstance(self.source, FromPreset):
             return self.source.name
         return self.heading.lower().replace(",", "").replace(" ", "-")

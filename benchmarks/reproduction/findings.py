@@ -1,4 +1,4 @@
-"""What runs found: figures of ours beside the papers', and the file that keeps them.
+"""Keeps what runs found, our figures beside the papers', in a file.
 
 The file is kept with the sources, so that the document can be written again from its numbers,
 without another run.

@@ -13,7 +13,7 @@ from benchmarks.reproduction.entry import Entry, FromOwn, FromPreset, FromReport
 from placewire.optimizer.published.comparison.presets import load_preset
 from placewire.optimizer.published.comparison.presets.preset import Preset
 
-# What a graph, its modelled times and a solve of it come from.
+# A graph, its modelled times and a solve of it come from these sources.
 SOLVES = ("examples/models", "optimizer")
 _READS = Path(__file__).with_name("sources.py")
 

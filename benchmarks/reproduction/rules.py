@@ -20,7 +20,7 @@ from placewire.optimizer.published.comparison.ranking import TIE
 OUT_OF_TIME, NOT_RUN, DISTURBED = "out of time", "not run yet", "not run undisturbed"
 # Instead of a ratio, where a case is decided because one method has no placement.
 UNPLACED = "no placement"
-# What a paper prints of a method without a placement.
+# A paper prints this where a method has no placement.
 OUT_OF_MEMORY = "OOM"
 # Figures within a hundredth are alike, as in `optimizer compare`: what is shorter, less or grows is
 # so by more.

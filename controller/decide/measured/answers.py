@@ -1,4 +1,4 @@
-"""What a device type's profile is asked of, and how the measuring program's answer is read."""
+"""Asks the measuring program for the profile of a device type, and reads its answer."""
 
 from __future__ import annotations
 
