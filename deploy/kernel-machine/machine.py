@@ -218,6 +218,7 @@ class Machine:
         time.sleep(2)
 
     def _ssh(self, command: str, **options: object) -> int:
+        """Ends at the deadline. A machine whose processors others use may be silent for minutes."""
         left = self._deadline - time.monotonic()
         argv = [
             "ssh", "-F", "none", "-i", str(self.key), "-p", str(self.ssh_port),

@@ -160,7 +160,7 @@ def stepped(
     except Exception as error:
         raise CaptureError(
             f"optimizer {path} cannot take a step with a gradient alone: {one_line(error)} "
-            f"({user_location(error) or path})"
+            f"({user_location(error, path)})"
         ) from error
     finally:
         for parameter in parameters:
@@ -192,7 +192,7 @@ def _class(path: str) -> Callable[..., torch.optim.Optimizer]:
     except Exception as error:
         raise CaptureError(
             f"optimizer {path!r} cannot be imported: {one_line(error)} "
-            f"({user_location(error) or 'looked for in the working directory and on PYTHONPATH'})"
+            f"({user_location(error, 'looked for in the working directory and on PYTHONPATH')})"
         ) from error
     kind = getattr(module, name, None)
     if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):

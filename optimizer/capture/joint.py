@@ -279,7 +279,9 @@ _DATA_DEPENDENT = {
 
 
 def _explained(error: Exception, where: str) -> str:
-    place = user_location_in(str(error)) or user_location(error) or where
+    place = user_location_in(str(error), where)
+    if place == where:
+        place = user_location(error, where)
     kind = _DATA_DEPENDENT.get(type(error).__name__)
     if kind:
         return (

@@ -40,7 +40,7 @@ def _refusing(kind: type[Scaler], where: str) -> Callable[..., Any]:
     def scale(scaler: Scaler, *outputs: Any, **named_outputs: Any) -> Any:
         if not scaler.is_enabled():
             return original(scaler, *outputs, **named_outputs)
-        place = user_location_in("".join(traceback.format_stack())) or where
+        place = user_location_in("".join(traceback.format_stack()), where)
         raise CaptureError(
             f"{place}: a loss that {kind.__module__}.{kind.__qualname__} scales cannot be trained: "
             "nothing would unscale its gradients; take the scaler out of the model, and give its "

@@ -100,7 +100,7 @@ def load_training_step(model_path: str, batch: int, seed: int) -> TrainingStep:
     except Exception as error:
         raise CaptureError(
             f"{model_path}(batch={batch}, seed={seed}) failed at "
-            f"{user_location(error) or model_path}: {one_line(error)}"
+            f"{user_location(error, model_path)}: {one_line(error)}"
         ) from error
     if not isinstance(step, TrainingStep):
         raise CaptureError(
@@ -144,7 +144,7 @@ def _checked_batch(
         batch = batches(number)
     except Exception as error:
         raise CaptureError(
-            f"{where} failed at {user_location(error) or model_path}: {one_line(error)}"
+            f"{where} failed at {user_location(error, model_path)}: {one_line(error)}"
         ) from error
     if isinstance(batch, list):  # A DataLoader gives one.
         batch = tuple(batch)

@@ -33,13 +33,13 @@ def refuse_what_cannot_run(joint: JointGraph, where: str) -> None:
 
 
 def source_of(node: fx.Node, otherwise: str) -> str:
-    """Returns `file:line: source` of the user's line that made the node; else its module behind
-    `otherwise`, or `otherwise` alone."""
-    if location := user_location_in(node.stack_trace or ""):
-        return location
+    """Returns `file:line: source` of the user's line that made the node, else its module behind
+    `otherwise`, or `otherwise` alone; and the line of a package behind it (user_location)."""
     modules = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     names = [f"{kind} {path}".strip() for path, kind in modules.values()]
-    return f"{otherwise}: {names[-1]}" if names else otherwise
+    return user_location_in(
+        node.stack_trace or "", f"{otherwise}: {names[-1]}" if names else otherwise
+    )
 
 
 def _refuse_operator(node: fx.Node, where: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from placewire.optimizer.capture.errors import user_location
+from placewire.optimizer.capture.errors import user_location, user_location_in
 
 
 def function(file: Path, text: str, **known: object) -> Callable[[], Any]:
@@ -30,13 +30,12 @@ def location(failing: Callable[[], Any]) -> str:
 
 def test_the_innermost_lines_of_the_user_and_of_a_package_are_named(tmp_path: Path) -> None:
     mine, packages = tmp_path / "mine.py", tmp_path / "site-packages"
-    text = "def f():\n    return torch.zeros(2) @ torch.zeros(3)\n"
+    text = "def f():\n    return torch.nn.Linear(3, 3)(torch.zeros(2))\n"
     inner = function(packages / "hub" / "inner.py", text, torch=torch)
     hub = function(packages / "hub" / "net.py", "def f():\n    return g()\n", g=inner)
     outer = function(mine, "def f():\n    return 1 + g()\n", g=hub)
-    assert location(outer) == (
-        f"{mine}:2: `return 1 + g()`, in hub/inner.py:2: `return torch.zeros(2) @ torch.zeros(3)`"
-    )
+    place = "hub/inner.py:2: `return torch.nn.Linear(3, 3)(torch.zeros(2))`"
+    assert location(outer) == f"{mine}:2: `return 1 + g()`, in {place}"
 
 
 def test_of_a_package_that_calls_the_user_only_the_user_s_line_is_named(tmp_path: Path) -> None:
@@ -44,3 +43,14 @@ def test_of_a_package_that_calls_the_user_only_the_user_s_line_is_named(tmp_path
     inner = function(mine, "def f():\n    raise RuntimeError\n")
     hub = function(tmp_path / "site-packages" / "hub.py", "def f():\n    g()\n", g=inner)
     assert location(hub) == f"{mine}:2: `raise RuntimeError`"
+
+
+def test_without_a_line_of_the_user_the_package_s_stands_behind_what_is_known() -> None:
+    stack = (
+        '  File "/v/lib/python3.11/site-packages/torchvision/net.py", line 7, in f\n    g(x)\n'
+        '  File "/v/lib/python3.11/site-packages/torch/nn/module.py", line 8, in g\n    h(x)\n'
+        '  File "/v/lib/python3.11/site-packages/sympy/core.py", line 9, in h\n    raise E\n'
+    )
+    assert user_location_in(stack, "mine:step") == "mine:step, in torchvision/net.py:7: `g(x)`"
+    assert user_location_in(stack) == "torchvision/net.py:7: `g(x)`"
+    assert user_location_in("", "mine:step") == "mine:step"
