@@ -103,8 +103,8 @@ def test_what_runs_a_script_is_a_command(given: Any) -> None:
 @pytest.mark.parametrize(
     ("rates", "least_bytes"),
     [
-        ((1e8, 1e8), 65_536), ((1e9, 1e9), 250_000), ((1e10, 1e10), 2_500_000),
-        ((7e9, 3e9), 2_916_667), ((1e9,), 65_536),
+        ((1e8, 1e8), 131_072), ((1e9, 1e9), 250_000), ((1e10, 1e10), 2_500_000),
+        ((7e9, 3e9), 2_916_667), ((1e9,), 131_072),
     ],
 )  # fmt: skip
 def test_a_collective_is_cut_where_that_saves_a_millisecond(
