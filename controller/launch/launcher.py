@@ -140,7 +140,7 @@ class NoLauncher:
     def require_ready(self) -> NoReturn:
         raise UsageError(
             "the plan does not say how to start ranks on these servers",
-            remedy="add `launch: {kind: ssh}` to the plan; or use `controller apply "
+            remedy="add `launch: {kind: ssh, user: NAME}` to the plan; or use `controller apply "
             "--network-only`, which shapes and measures the network alone; or `controller lab up "
             "PLAN`, which makes a cluster on this machine that runs the job too",
         )
