@@ -160,7 +160,11 @@ class NoLauncher:
         )
 
     async def read(self, server: str, source: bytes) -> NoReturn:
-        raise UsageError("the plan does not say how to reach its servers", where=server)
+        raise UsageError(
+            "the plan does not say how to reach its servers",
+            where=server,
+            remedy="add `launch: {kind: ssh, user: NAME}` to the plan",
+        )
 
     def busy(self, server: str) -> tuple[RunningProgram, ...]:
         return ()
