@@ -101,7 +101,9 @@ def add_full(parser: argparse.ArgumentParser) -> None:
 
 def add_no_measurement(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--no-measurement", action="store_true", help="only read back; send no test traffic"
+        "--no-measurement",
+        action="store_true",
+        help="send no test traffic: rates are only read back from the kernel",
     )
 
 
