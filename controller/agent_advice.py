@@ -16,8 +16,8 @@ def find_out_why(servers: Sequence[str]) -> str:
     if (lab := own_lab()) is not None:
         return f"{look_into_logs(servers)}; where the agent has ended, {make_anew(lab.name)}"
     return (
-        f"check that the agent runs there (`systemctl status {AGENT_UNIT}`) and reaches the "
-        "controller"
+        f"check that the agent runs there (`systemctl status {AGENT_UNIT}`; `controller provision` "
+        "installs it) and reaches the controller"
     )
 
 

@@ -91,7 +91,7 @@ def what_is_wrong(words: list[str], *, as_it_stands: bool) -> str | None:
     """Names a subcommand or an option that the command lacks, or says that it is refused."""
     parser, rest = PROGRAMS[words[0]], words[1:]
     while (known := _subcommands(parser)) and rest and not _stands_for_another(rest[0]):
-        if rest[0] == "--help":
+        if rest[0] in ("--help", "--version"):
             return None
         if rest[0] not in known:
             return f"there is no {words[0]} {rest[0]}"

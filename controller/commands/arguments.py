@@ -77,8 +77,14 @@ def require_new(out: Path) -> None:
 
 
 def plan_name(text: str) -> str:
-    """The name that an argument PLAN|NAME means. Raises PlanError where the plan is not valid."""
+    """The name that an argument PLAN|NAME means. Raises PlanError where the plan is not valid, and
+    UsageError where the text is neither a file's nor what a plan can be called."""
     if not Path(text).is_file():
+        if "." in text or "/" in text:
+            raise UsageError(
+                f"{text}: there is no such file, and no plan can be called so",
+                remedy="give a plan.yaml that is there, or a plan's name",
+            )
         return text
     from placewire.controller.plan.plan_file import load_plan
 
@@ -95,7 +101,9 @@ def add_full(parser: argparse.ArgumentParser) -> None:
 
 def add_no_measurement(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--no-measurement", action="store_true", help="only read back; send no test traffic"
+        "--no-measurement",
+        action="store_true",
+        help="send no test traffic: rates are only read back from the kernel",
     )
 
 
@@ -134,7 +142,7 @@ def state_dir_of(arguments: argparse.Namespace, plan: str) -> Path:
     has it, unless the command line names another. arguments: of `add_state_dir`."""
     given: Path = arguments.state_dir
     outside = getattr(arguments, "no_lab", False) or own_lab() is not None
-    if arguments.state_dir_given or outside or plan != Path(plan).name or not _LABS.is_dir():
+    if arguments.state_dir_given or outside or not _LABS.is_dir():
         return given
     from placewire.controller.lab import find_lab
 

@@ -12,7 +12,7 @@ from placewire.controller.commands.arguments import add_state_dir, plan_name, st
 from placewire.controller.errors import PlacewireError, UsageError
 from placewire.visible import visible_lines
 
-PURPOSE = "show what `apply --detach` prints, until it ends; its exit code is this command's"
+PURPOSE = "show what `apply --detach` prints, until that ends, and end with its exit code"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

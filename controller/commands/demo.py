@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-PURPOSE = "show on this machine, in a lab, that training is exact, fast and predicted"
+PURPOSE = "show in a lab on this machine that training is exact, fast and predicted (needs root)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

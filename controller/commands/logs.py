@@ -35,9 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
     from placewire.controller.records.run_log import printed, runs_of
 
     name = plan_name(arguments.plan)
-    # A name with a slash in it would lead to another folder.
     state_dir = state_dir_of(arguments, name)
-    found = runs_of(state_dir / "logs", name) if name == Path(name).name else []
+    found = runs_of(state_dir / "logs", name)
     if len(found) < arguments.back:
         raise UsageError(
             f"{len(found)} runs of plan {name!r} have a log here",

@@ -97,7 +97,7 @@ async def _provision(arguments: argparse.Namespace, plan: Plan, servers: Sequenc
             stack.enter_context(journal.change_lock.exclusive())
         playbooks = Playbooks(inventories, check=arguments.check)
         if arguments.remove:
-            found = await remove(site, playbooks)
+            found = await remove(site, playbooks, check=arguments.check)
         else:
             found = await install(site, playbooks, check=arguments.check)
     if not arguments.json:

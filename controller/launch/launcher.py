@@ -140,7 +140,7 @@ class NoLauncher:
     def require_ready(self) -> NoReturn:
         raise UsageError(
             "the plan does not say how to start ranks on these servers",
-            remedy="add `launch: {kind: ssh}` to the plan; or use `controller apply "
+            remedy="add `launch: {kind: ssh, user: NAME}` to the plan; or use `controller apply "
             "--network-only`, which shapes and measures the network alone; or `controller lab up "
             "PLAN`, which makes a cluster on this machine that runs the job too",
         )
@@ -160,7 +160,11 @@ class NoLauncher:
         )
 
     async def read(self, server: str, source: bytes) -> NoReturn:
-        raise UsageError("the plan does not say how to reach its servers", where=server)
+        raise UsageError(
+            "the plan does not say how to reach its servers",
+            where=server,
+            remedy="add `launch: {kind: ssh, user: NAME}` to the plan",
+        )
 
     def busy(self, server: str) -> tuple[RunningProgram, ...]:
         return ()

@@ -135,7 +135,8 @@ class PlacedJob(Frozen):
         "auto",
         description="the number of equal micro-batches that the batch is cut into; their gradients "
         "are added up before the one update; `auto`: as many as make the step shortest, out of 1, "
-        "the number of devices, 2, 4, 8 and 16, and 1 where more would change what is trained",
+        "the number of devices, and of 2, 4, 8 and 16 those up to four times that; and 1 where "
+        "more would change what is trained",
     )
     shards: CountOrAuto = Field(
         1,

@@ -38,7 +38,8 @@ from placewire.optimizer.names import DEFAULT_FLOOR, Backend, SharingName, is_cp
 
 class SshLaunch(Frozen):
     """How ranks, and the programs that profile the model, are started on the servers, each reached
-    at its management address. Without this section they run in a lab, or not at all."""
+    at its management address. Without this section ranks run in a lab, or not at all, and outside
+    a lab the model is measured on the controller's machine."""
 
     kind: Literal["ssh"] = Field(description="what starts them")
     user: UserName | None = Field(

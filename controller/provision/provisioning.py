@@ -84,7 +84,7 @@ class Site:
 
 async def install(site: Site, playbooks: Playbooks, *, check: bool) -> dict[str, Outcome]:
     """Returns outcomes by server. Raises UsageError where Ansible could not run at all."""
-    site.show.stage("install")
+    site.show.stage("preview" if check else "install")
     pinned = {"placewire_authority_sha256": site.authority.sha256}
     await playbooks.run("agent.yaml", site.servers, pinned, site.tell)
     without = [one.server for one in site.told if isinstance(one, Certificate) and not one.serves]
@@ -100,9 +100,9 @@ async def install(site: Site, playbooks: Playbooks, *, check: bool) -> dict[str,
     return site.outcomes
 
 
-async def remove(site: Site, playbooks: Playbooks) -> dict[str, Outcome]:
+async def remove(site: Site, playbooks: Playbooks, *, check: bool) -> dict[str, Outcome]:
     """Returns outcomes by server. Changes nothing on any server where one's network is shaped."""
-    site.show.stage("remove")
+    site.show.stage("preview" if check else "remove")
     await playbooks.run("remove.yaml", site.servers, {}, site.tell)
     return site.outcomes
 

@@ -16,10 +16,11 @@ ENOUGH_BYTES = 8 << 20
 LEAST = 0.02
 
 REMEDY = (
-    "gloo gives each collective to one rail: a script whose steps have few collectives, of unequal "
-    "size, uses rails unequally (with DDP, a smaller bucket_cap_mb makes more of them); with NCCL "
-    "look at NCCL_DEBUG=INFO; what a script sets itself (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME) "
-    "wins"
+    "gloo gives a collective that is not cut to one rail, and a send to that of its tag: a script "
+    "that mostly sends, or whose steps have few such collectives, of unequal size, uses rails "
+    "unequally (with DDP, a smaller bucket_cap_mb makes more of them); with NCCL look at "
+    "NCCL_DEBUG=INFO; what a script sets itself (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME) wins; "
+    "docs/how-to/run-a-script.md has more causes"
 )
 NEXT_TO_NOTHING = (
     "no server sent more than a few KiB to another one. If the processes were to train together, "

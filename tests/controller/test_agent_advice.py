@@ -28,6 +28,7 @@ def test_a_server_s_agent_is_a_unit_of_systemd(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("PLACEWIRE_LAB", raising=False)
     for advice in _advice():
         assert "systemctl" in advice and "lab" not in advice
+    assert "`controller provision` installs it" in AgentUnreachable(["s2"]).remedy
 
 
 def test_a_lab_s_agent_has_a_log_and_the_lab_s_commands(monkeypatch: pytest.MonkeyPatch) -> None:

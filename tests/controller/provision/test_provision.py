@@ -60,7 +60,7 @@ from placewire.controller.provision.progress import (
     outcomes,
     read_event,
 )
-from placewire.controller.provision.provisioning import Site, install
+from placewire.controller.provision.provisioning import Site, install, remove
 from tests.controller.plans import capabilities, plan, plan_document
 from tests.free_port import free_port
 from tests.paths import ROOT
@@ -715,7 +715,7 @@ class ServersHere(Playbooks):
         for server in servers:
             if playbook == "agent.yaml":
                 on_progress(Certificate(server, server not in self.without))
-            else:
+            elif playbook == "enrol.yaml":
                 await self._enrol(server, variables)
 
     async def _enrol(self, server: str, variables: Mapping[str, Any]) -> None:
@@ -819,8 +819,26 @@ async def test_who_has_a_certificate_gets_no_token(tmp_path: Path) -> None:
     assert servers.ran == [("agent.yaml", ["s1", "s2"])]
 
 
+async def test_a_check_is_told_of_as_a_question(tmp_path: Path) -> None:
+    for check, told in ((True, ["preview", "preview"]), (False, ["remove"])):
+        show = Silent()
+        site = Site(
+            plan(), ["s1"], Authority.load(tmp_path / "ca"), ("127.0.0.1", free_port()),
+            ("127.0.0.1", free_port()), "127.0.0.1", show,
+        )  # fmt: skip
+        servers = ServersHere(tmp_path, without=[])
+        if check:
+            await install(site, servers, check=check)
+        await remove(site, servers, check=check)
+        assert show.stages == told
+
+
 class Silent:
-    def stage(self, name: str) -> None: ...
+    def __init__(self) -> None:
+        self.stages: list[str] = []
+
+    def stage(self, name: str) -> None:
+        self.stages.append(name)
 
     def provisioning(self, told: Progress) -> None: ...
 

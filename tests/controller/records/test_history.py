@@ -91,3 +91,15 @@ def test_one_plan_s_the_last_and_as_json(state: Path, capsys: pytest.CaptureFixt
     assert [one["plan_name"] for one in document["decisions"]] == ["small"]
     assert [json.loads(one["report"])["failure"]["rank"] for one in document["runs"]] == [1]
     assert said(capsys, "unknown", *folder) == "nothing was decided yet for unknown\n"
+
+
+@pytest.mark.parametrize("command", ["history", "logs", "attach", "report"])
+@pytest.mark.parametrize("mistyped", ["no-such.yaml", "plans/small", ".."])
+def test_a_file_that_is_not_there_is_taken_for_no_plan_s_name(
+    command: str, mistyped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`nothing was decided yet` would say that the plan is valid, as the tutorial has it."""
+    with pytest.raises(SystemExit) as ended:
+        main([command, mistyped, "--state-dir", str(tmp_path)])
+    assert ended.value.code == 2
+    assert f"{mistyped}: there is no such file" in capsys.readouterr().err

@@ -56,6 +56,13 @@ def test_enough_bytes_are_judged(script: Plan) -> None:
     assert complaints(rows) == [], "a run too short to tell is no complaint"
 
 
+def test_unequal_use_is_put_down_to_what_is_not_cut(script: Plan) -> None:
+    """gloo's large collectives are cut between all NICs."""
+    event = Carried(rank=0, seconds=1.0, sent_bytes={"a": 2 * ENOUGH_BYTES, "b": 0})
+    told = " ".join(printed(script, [event]).split())
+    assert "a collective that is not cut" in told and "mostly sends" in told
+
+
 def test_a_script_whose_servers_trained_alone_is_told_why_that_may_be(script: Plan) -> None:
     def told(*sent: int) -> bool:
         events = [

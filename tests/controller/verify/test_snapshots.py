@@ -176,6 +176,7 @@ def test_without_a_way_to_the_servers_it_is_refused(
     monkeypatch.setattr(session, "_launcher", lambda plan, file: NoLauncher())
     code, _, error = run("--snapshot", tmp_path / "before.json")
     assert code == 2 and "s1: the plan does not say how to reach its servers" in error
+    assert "add `launch: {kind: ssh, user: NAME}` to the plan; or by hand" in error
     assert "as root on that server: `/opt/placewire/.venv/bin/python -m placewire.oracle" in error
 
 
