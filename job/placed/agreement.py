@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import AllgatherOptions
 
 from placewire.job.errors import JobError
 
 # What is longer is cut: the message of an error from the operating system is much shorter.
 _LONGEST_BYTES = 1024
+# Another rank's part may be much larger, or its disk much slower. One that is lost is noticed by
+# its closed connection, and by the heartbeat.
+_LONGEST = timedelta(days=1)
 
 
 def failures(group: dist.ProcessGroup | None, own: str) -> dict[int, str]:
@@ -21,8 +27,10 @@ def failures(group: dist.ProcessGroup | None, own: str) -> dict[int, str]:
     text = own.encode()[:_LONGEST_BYTES]
     said[: len(text)] = torch.frombuffer(bytearray(text or b"\0"), dtype=torch.uint8)[: len(text)]
     everybody = [torch.empty_like(said) for _ in range(group.size())]
+    options = AllgatherOptions()
+    options.timeout = _LONGEST
     try:
-        group.allgather([everybody], [said]).wait()
+        group.allgather([everybody], [said], options).wait()
     except RuntimeError as error:
         raise JobError(
             f"lost a peer while a checkpoint was saved: {str(error).splitlines()[0]}",

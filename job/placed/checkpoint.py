@@ -43,7 +43,10 @@ from placewire.job.placed.same_job import differences_between, same_computation
 from placewire.job.placed.saved_tensors import saved_tensors
 from placewire.job.placed.state import RankState
 from placewire.job.placed.tensor_file import TensorFileError, require_writable, write_tensors
+from placewire.optimizer.quantities import format_bytes
 
+# Whoever started the ranks takes those for hung that say nothing for some minutes.
+TELL_EVERY_SECONDS = 60.0
 _REMEDY = "check free space and permissions of job.checkpoint.folder on every server"
 
 
@@ -154,12 +157,15 @@ class Checkpoints:
     def is_due(self, steps_done: int, steps: int) -> bool:
         return steps_done % self._asked.every == 0 or steps_done == steps
 
-    def save(self, steps_done: int) -> Saved | None:
-        """To be called by all ranks at once. Returns the event, on the first rank only."""
+    def save(
+        self, steps_done: int, tell: Callable[[str], None] = lambda text: None
+    ) -> Saved | None:
+        """To be called by all ranks at once. Returns the event, on the first rank only. tell: gets
+        a sentence every minute in which this rank has written more."""
         began = time.monotonic()
         staged = checkpoint_path(self.folder, STAGED, steps_done)
         self._together((lambda: None) if self._rank else staged.mkdir, steps_done)
-        self._together(lambda: self._write(staged, steps_done), steps_done)
+        self._together(lambda: self._write(staged, steps_done, tell), steps_done)
         if self._rank:
             return None
         try:
@@ -185,13 +191,23 @@ class Checkpoints:
             told = "; ".join(f"rank {rank}: {why}" for rank, why in failed.items())
             raise _not_saved(steps_done, told)
 
-    def _write(self, staged: Path, steps_done: int) -> None:
+    def _write(self, staged: Path, steps_done: int, tell: Callable[[str], None]) -> None:
+        told = time.monotonic()
+
+        def on_disk(written_bytes: int) -> None:
+            nonlocal told
+            if (now := time.monotonic()) - told >= TELL_EVERY_SECONDS:
+                told = now
+                size = format_bytes(written_bytes)
+                tell(f"of the checkpoint after {steps_done} steps {size} are written so far")
+
         if self._rank:
             # It is there, unless the folder is not shared; then the first rank says what it misses.
             staged.mkdir(exist_ok=True)
         folder = open_folder(staged)
         try:
-            write_tensors(folder, tensor_file(self._rank), self._state.to_save(steps_done))
+            tensors = self._state.to_save(steps_done)
+            write_tensors(folder, tensor_file(self._rank), tensors, on_disk)
         finally:
             os.close(folder)
 

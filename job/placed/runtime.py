@@ -274,6 +274,10 @@ def _run_steps(
     checkpoints, validation = program.checkpoints, program.validation
     meter, reading = MemoryMeter(program.device_type), None
     waits, use_told = ProcessorWaits(), -math.inf
+
+    def tell(note: str) -> None:
+        emit(Noted(rank=spec.rank, notes=(note,)))
+
     with torch.no_grad():
         for step in range(beginning.step, spec.steps):
             data = program.load(step)
@@ -313,7 +317,7 @@ def _run_steps(
                 meter.after_first_step(program.held_bytes())
                 waits.after_first_step()
             if checkpoints is not None and checkpoints.is_due(step + 1, spec.steps):
-                saved = checkpoints.save(step + 1)
+                saved = checkpoints.save(step + 1, tell)
                 if saved is not None:
                     emit(saved)
                 _emit_notes(spec, checkpoints, emit)

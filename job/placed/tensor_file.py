@@ -15,7 +15,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from placewire.job.contract.checkpoint import MOST_VALUES, open_file, values_in
 
 _LENGTH_BYTES = 8
 _ALIGNMENT_BYTES = 8
+# So much is brought to disk at once. What waits in memory until the end takes minutes then.
+_SYNC_BYTES = 256 << 20
 # Also of a tensor without elements, whose strides count what its other extents would hold.
 _MOST_ELEMENTS = 2**63 - 1
 _LARGEST_HEADER_BYTES = 100_000_000
@@ -84,9 +86,15 @@ def require_writable(tensors: Mapping[str, torch.Tensor]) -> None:
             raise TensorFileError(f"{name} is {kind}, {tensor.layout}, which cannot be saved")
 
 
-def write_tensors(folder: int, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Writes a file that does not exist yet, and brings it to disk. folder: its descriptor. Raises
-    OSError, and TensorFileError where a tensor's type cannot be written."""
+def write_tensors(
+    folder: int,
+    name: str,
+    tensors: Mapping[str, torch.Tensor],
+    on_disk: Callable[[int], None] = lambda written_bytes: None,
+) -> None:
+    """Writes a file that does not exist yet, and brings it to disk. folder: its descriptor.
+    on_disk: is told again and again how many bytes of tensors are there. Raises OSError, and
+    TensorFileError where a tensor's type cannot be written."""
     require_writable(tensors)
     entries, place = {}, 0
     for key, tensor in tensors.items():
@@ -103,8 +111,16 @@ def write_tensors(folder: int, name: str, tensors: Mapping[str, torch.Tensor]) -
     with os.fdopen(os.open(name, flags, 0o644, dir_fd=folder), "wb") as stream:
         stream.write(len(header).to_bytes(_LENGTH_BYTES, "little"))
         stream.write(header)
+        written = synced = 0
         for tensor in tensors.values():
-            stream.write(_bytes_of(tensor))
+            data = memoryview(_bytes_of(tensor))
+            for start in range(0, len(data), _SYNC_BYTES):
+                written += stream.write(data[start : start + _SYNC_BYTES])
+                if written - synced >= _SYNC_BYTES:
+                    stream.flush()
+                    os.fdatasync(stream.fileno())
+                    synced = written
+                    on_disk(synced)
         stream.flush()
         os.fsync(stream.fileno())
 

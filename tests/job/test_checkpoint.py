@@ -7,6 +7,7 @@ import pickle
 import shutil
 import signal
 import stat
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,6 +24,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimi
 
 import placewire.job.placed.checkpoint as checkpoint_module
 import placewire.job.placed.resume as resume_module
+import placewire.job.placed.tensor_file as tensor_file_module
 from placewire.job.contract.checkpoint import (
     LOCK,
     CheckpointError,
@@ -503,6 +505,19 @@ def made_by_another_job(checkpoint: Path, place: Path) -> Path:
     return place
 
 
+def test_a_long_save_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that say nothing for five minutes are ended."""
+    monkeypatch.setattr(tensor_file_module, "_SYNC_BYTES", 256)
+    first = job(tmp_path)
+    first.begin()
+    told: list[str] = []
+    assert first.checkpoints[0].save(1, told.append) is not None and told == []
+    monkeypatch.setattr(checkpoint_module, "TELL_EVERY_SECONDS", 0.0)
+    assert first.checkpoints[0].save(2, told.append) is not None
+    assert len(told) > 1 and told[0].startswith("of the checkpoint after 2 steps ")
+    assert all(one.endswith(" are written so far") for one in told)
+
+
 def test_only_old_whole_checkpoints_of_this_job_are_removed(tmp_path: Path) -> None:
     first = job(tmp_path)
     first.begin()
@@ -622,11 +637,13 @@ def test_what_others_put_in_the_way_of_a_save_is_not_overwritten(tmp_path: Path)
     staged.mkdir()
     (staged / "rank0.safetensors").symlink_to(precious)
     with pytest.raises(JobError, match="cannot be saved"):
-        holder.checkpoints[0]._together(lambda: holder.checkpoints[0]._write(staged, 3), 3)
+        holder.checkpoints[0]._together(
+            lambda: holder.checkpoints[0]._write(staged, 3, lambda text: None), 3
+        )
     assert precious.read_text() == "mine" and not any(elsewhere.iterdir())
 
 
-def together(*acts: Callable[[Any], object]) -> list[Any]:
+def together(*acts: Callable[[Any], object], timeout_seconds: float = 600.0) -> list[Any]:
     """Lets ranks, threads of this process, act at once, each with its group. Returns what each
     returned or raised."""
     store, results = HashStore(), dict[int, Any]()
@@ -635,7 +652,7 @@ def together(*acts: Callable[[Any], object]) -> list[Any]:
         gloo: Any = ProcessGroupGloo
         options = gloo._Options()
         options._devices = [gloo.create_device(hostname="127.0.0.1")]
-        options._timeout = timedelta(seconds=600)
+        options._timeout = timedelta(seconds=timeout_seconds)
         try:
             results[number] = act(gloo(store, number, len(acts), options))
         except JobError as error:
@@ -703,6 +720,16 @@ def test_every_rank_learns_which_rank_failed_and_why() -> None:
     assert said[0] == said[1] and list(said[0]) == [1]
     assert said[0][1].startswith("no room \u00e4") and len(said[0][1]) < 600
     assert failures(None, "") == {} and failures(None, "x") == {0: "x"}
+
+
+def test_a_rank_that_takes_long_is_waited_for() -> None:
+    """Its part of a checkpoint may be large, and its disk slow."""
+
+    def late(group: Any) -> object:
+        time.sleep(1.5)
+        return failures(group, "")
+
+    assert together(lambda group: failures(group, ""), late, timeout_seconds=0.5) == [{}, {}]
 
 
 def test_a_folder_that_is_not_shared_is_refused(

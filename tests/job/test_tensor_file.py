@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from placewire.job.contract.checkpoint import open_folder
+from placewire.job.placed import tensor_file
 from placewire.job.placed.tensor_file import DTYPES, TensorFile, TensorFileError, write_tensors
 
 
@@ -122,3 +123,19 @@ def test_what_is_no_ordinary_file_is_not_opened(tmp_path: Path) -> None:
 def test_a_type_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(TensorFileError, match=r"odd is .*sparse_coo"):
         written(tmp_path, {"odd": torch.eye(2).to_sparse()})
+
+
+def test_who_writes_is_told_what_is_on_disk_also_within_a_tensor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(tensor_file, "_SYNC_BYTES", 100)
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    tensors = {"a": torch.arange(60.0), "none": torch.zeros(0), "b": torch.arange(20.0)}
+    told: list[int] = []
+    folder = open_folder(tmp_path)
+    write_tensors(folder, "rank0.safetensors", tensors, told.append)
+    os.close(folder)
+    assert told == [100, 200, 320] and len(synced) == 3
+    with TensorFile(tmp_path / "rank0.safetensors") as file:
+        assert all(torch.equal(file.read(name), value) for name, value in tensors.items())
