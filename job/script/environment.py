@@ -43,7 +43,7 @@ def script_environment(spec: ScriptSpec, local: int, given: dict[str, str]) -> d
     if len(spec.rail_parts) > 1:
         parts = zip(names, spec.rail_parts, strict=True)
         # A user who chooses gloo's interfaces wants no others; the other ranks must learn of it.
-        cut = "GLOO_SOCKET_IFNAME" not in given
+        cut = "GLOO_SOCKET_IFNAME" not in given and not has_gpus()
         text = ",".join(f"{name}:{part!r}" for name, part in parts)
         chosen["PLACEWIRE_NICS"] = text if cut else "no"
         chosen["PLACEWIRE_CUT_FROM_BYTES"] = str(spec.cut_from_bytes)
@@ -68,6 +68,12 @@ def script_environment(spec: ScriptSpec, local: int, given: dict[str, str]) -> d
         "PYTHONUNBUFFERED": "1",
     }
     return {**chosen, **given, **rdma_choices(given), **rendezvous}
+
+
+def has_gpus() -> bool:
+    """Whether gloo may only serve the processors beside NCCL, whose handles are not to be changed:
+    then no collective is cut."""
+    return any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def _own_imports(given: dict[str, str], spec: ScriptSpec) -> dict[str, str]:

@@ -38,6 +38,7 @@ from placewire.job.script.descendants import adopt_orphans, kill_descendants
 from placewire.job.script.environment import (
     ON_PATH,
     cuts_collectives,
+    has_gpus,
     passed_on,
     script_environment,
     script_rank,
@@ -59,17 +60,15 @@ _LONGEST_LINE_BYTES = 65_536
 _INTERRUPTIONS = (signal.SIGTERM, signal.SIGINT)
 
 
-def run_script(spec: ScriptSpec, events: Events) -> int:
-    """Returns when every process has ended: 0 where all ended with 0, else 1, and then a Failed
-    event was emitted. Raises JobError where a process could not be started."""
-    rails = _Rails(spec)
-    adopt_orphans()
-    began = time.monotonic()
+def _notes(spec: ScriptSpec) -> tuple[str, ...]:
+    """Sentences on how the script will use its NICs."""
     taken = " ".join(spec.rail_interfaces[rail].rail for rail in spec.rail_pattern)
     several = f"{spec.processes} processes" if spec.processes > 1 else "1 process"
     notes = [f"{several}; gloo's collectives take rails {taken} in turn"]
     if len(spec.rail_parts) > 1 and "GLOO_SOCKET_IFNAME" not in os.environ:
-        if cuts_collectives(spec):
+        if has_gpus():
+            notes.append("none is cut: this server has GPUs, and NCCL uses all NICs by itself")
+        elif cuts_collectives(spec):
             rails_parts = zip(spec.rail_interfaces, spec.rail_parts, strict=True)
             parts = ", ".join(f"{one.rail} {part:.0%}" for one, part in rails_parts)
             least = f"{spec.cut_from_bytes / 1024:.0f} KiB"
@@ -84,7 +83,16 @@ def run_script(spec: ScriptSpec, events: Events) -> int:
         "every queue"
         for name, instead in rdma_choices(os.environ).items()
     ]
-    events.emit(Started(rank=spec.rank, pid=os.getpid(), structure_hash="", notes=tuple(notes)))
+    return tuple(notes)
+
+
+def run_script(spec: ScriptSpec, events: Events) -> int:
+    """Returns when every process has ended: 0 where all ended with 0, else 1, and then a Failed
+    event was emitted. Raises JobError where a process could not be started."""
+    rails = _Rails(spec)
+    adopt_orphans()
+    began = time.monotonic()
+    events.emit(Started(rank=spec.rank, pid=os.getpid(), structure_hash="", notes=_notes(spec)))
     started: list[subprocess.Popen[bytes]] = []
     events.at_end = lambda: _end(started)
     readers: list[threading.Thread] = []

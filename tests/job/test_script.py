@@ -24,6 +24,7 @@ from placewire.job.contract.specification import (
     Started,
     parse_rank_event,
 )
+from placewire.job.script import environment, script
 from placewire.job.script.environment import ON_PATH, script_environment
 from tests.free_port import free_port
 from tests.paths import ROOT
@@ -105,7 +106,19 @@ def test_what_the_plan_says_of_sockets_and_threads_wins() -> None:
     assert given.items() <= found.items()
 
 
-def test_a_script_finds_on_its_path_what_cuts_collectives() -> None:
+def test_on_a_server_with_gpus_the_start_says_that_none_is_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of = spec(Path("x.py"), rail_parts=(0.75, 0.25))
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.setattr(script, "has_gpus", lambda: True)
+    assert script._notes(of)[-1].startswith("none is cut: this server has GPUs")
+    monkeypatch.setattr(script, "has_gpus", lambda: False)
+    assert script._notes(of)[-1].endswith("are cut: a 75%, b 25%")
+
+
+def test_a_script_finds_on_its_path_what_cuts_collectives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "has_gpus", lambda: False)
     parts = spec(Path("x.py"), rail_parts=(0.75, 0.25))
     found = script_environment(parts, 0, {"PYTHONPATH": "/mine"})
     assert found["PYTHONPATH"].split(os.pathsep) == [str(ON_PATH), "/mine"]
@@ -114,6 +127,8 @@ def test_a_script_finds_on_its_path_what_cuts_collectives() -> None:
     assert script_environment(parts, 0, {})["PYTHONPATH"] == str(ON_PATH)
     # A user who chooses gloo's interfaces wants no others; the other ranks must learn of it.
     assert script_environment(parts, 0, {"GLOO_SOCKET_IFNAME": "eth7"})["PLACEWIRE_NICS"] == "no"
+    monkeypatch.setattr(environment, "has_gpus", lambda: True)
+    assert script_environment(parts, 0, {})["PLACEWIRE_NICS"] == "no"
     for of in (spec(Path("x.py")), spec(Path("x.py"), rail_parts=(1.0,))):
         found = script_environment(of, 0, {})
         assert "PLACEWIRE_NICS" not in found and "PYTHONPATH" not in found

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import os
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -65,8 +64,7 @@ def _text() -> str:
     if text != NOT_CUT and version < _LEAST_TORCH:
         say(f"torch {torch.__version__} gives each collective to one NIC; 2.13 can cut them")
         return NOT_CUT
-    # Handles of NCCL's, beside which gloo may serve the processors, are not to be changed.
-    return NOT_CUT if any(Path("/dev").glob("nvidia[0-9]*")) else text
+    return text
 
 
 def _join_new_groups(nics: Nics) -> None:
