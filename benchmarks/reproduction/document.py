@@ -63,11 +63,11 @@ paper has none of it either (`OOM`); it is left out otherwise, which is said.
 What is marked `older` was found by older sources than these, or for other settings: the commit
 stands below it, and has its settings. Those that are told here are of the next run.
 
-`>= 10 s` and `<= 5 ms` are of searches that their time limit ended. Steps of programs are their own
-(`own`), those of other methods are simulated. A step of `auto` counts against a rival only if that
-ended by itself. Times that were measured beside other programs are upper limits: a claim about
-them is decided only if quiet could not change it, and is `not run undisturbed` otherwise. So is one
-that sets two searches of the same time against each other.
+`>= 10 s` and `<= 5 ms` are of searches that their time limit ended. The step of a paper's program
+is its own objective, of the graph that its reduction left, as the papers report it; those of other
+methods are simulated. A step of `auto` counts against a rival only if that ended by itself. Times
+that were measured beside other programs are upper limits: a claim about them is decided only if
+quiet could not change it, and is `not run undisturbed` otherwise.
 """
 
 
@@ -94,9 +94,7 @@ class _Page:
         self.older = {
             run.model: run for run in self.runs if run.key != key_of(entry, run.model, preset)
         }
-        found = by_model(
-            self.runs, models, times=_times(preset), pairs=_pairs(preset), older=self.older
-        )
+        found = by_model(self.runs, models, times=_times(preset), older=self.older)
         # Without a run there is one case that waits for it, if no model is known.
         self.found: ByModel = found or {"-": {}}
         self.verdicts = [(claim, verdict_of(claim, self.found)) for claim in entry.claims]
@@ -108,6 +106,9 @@ class _Page:
         if isinstance(source, Never):
             return [*lines, *_wrapped(f"It cannot be asked here: {source.why}."), ""]
         lines += self._claims()
+        if self.entry.unasked:
+            lines += ["Claimed as well, and not asked:", ""]
+            lines += [*_listed(map(_sentence, self.entry.unasked)), ""]
         if self.preset is not None:
             lines += self._figures(self.preset)
         else:
@@ -238,15 +239,6 @@ def _times(preset: Preset | None) -> set[str]:
         for one in (preset.figures if preset else ())
         if (isinstance(one.asked, Solved) and one.asked.figure in _TIMES)
         or (isinstance(one.asked, Reduced) and one.asked.figure == "seconds")
-    }
-
-
-def _pairs(preset: Preset | None) -> set[str]:
-    """The figures that set two searches of one method and the same time against each other."""
-    return {
-        one.what
-        for one in (preset.figures if preset else ())
-        if isinstance(one.asked, Saved) and one.asked.on_equal_terms
     }
 
 

@@ -72,7 +72,8 @@ Source = FromPreset | FromOwn | FromTests | FromReport | Never
 
 @dataclass(frozen=True)
 class Entry:
-    """place: as in `table 5.1`. differs: how our setting differs, beyond what a preset says."""
+    """place: as in `table 5.1`. differs: how our setting differs, beyond what a preset says.
+    unasked: what the text claims of it and is not asked, with the reason."""
 
     paper: str
     place: str
@@ -80,6 +81,7 @@ class Entry:
     source: Source
     claims: tuple[Claim, ...] = ()
     differs: tuple[str, ...] = ()
+    unasked: tuple[str, ...] = ()
 
     @property
     def heading(self) -> str:

@@ -1,5 +1,5 @@
-"""Engines `colocrl` and `hrl`, which differ in their settings alone: features, and the way from them
-to a training.
+"""Engines `colocrl` and `hrl`, which differ in their settings alone: features, and the way from
+them to a training.
 
 A node is a co-location group, or an operator outside any. It is described by the share of its
 operators that are of each type, and by its largest output shape, as logarithms; a group by sums of
