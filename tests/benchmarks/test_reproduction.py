@@ -129,8 +129,6 @@ def test_a_disturbed_time_is_an_upper_limit(figure, told):
               findings=(figure, took("b", 1.0)))  # fmt: skip
     found = by_model([run], ["m"], times={"a"})["m"]
     assert found["a"].disturbed and not found["b"].disturbed
-    # Of two searches against each other not even that is known.
-    assert by_model([run], ["m"], pairs={"a"})["m"]["a"].number() == Between(-inf, inf)
     assert by_model([run], ["another"]) == {"another": {}}
 
 
@@ -349,6 +347,15 @@ def test_what_older_sources_or_another_preset_found_is_marked(monkeypatch):
     page = document([entry], (), kept)
     assert [one for one in older if one not in page.replace("\n", " ")] == []
     assert "at most 10 s here" not in page, "the limit of an older run is no setting of this preset"
+
+
+def test_what_is_claimed_and_not_asked_is_told_with_the_reason():
+    unasked = ("that it is cheap: nothing here has a price",)
+    entry = Entry("A paper", "table 1", "steps", FromOwn(lambda: a_preset("heft")), (CLAIM,),
+                  unasked=unasked)  # fmt: skip
+    told = "Claimed as well, and not asked:\n\n- That it is cheap: nothing here has a price.\n"
+    assert told in document([entry], (), {})
+    assert "not asked" not in document([replace(entry, unasked=())], (), {})
 
 
 def test_a_claim_about_an_older_run_counts_apart():
