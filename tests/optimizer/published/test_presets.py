@@ -386,6 +386,8 @@ def test_figure_5_2_sets_the_program_that_decides_bandwidth_against_its_tree():
             "thesis-p3-fixed", "thesis-p3",
         )  # fmt: skip
         assert asked.slow.figure == asked.fast.figure == "own"
+        # What is saved is more than what either may have left.
+        assert asked.slow.method.gap == asked.fast.method.gap == 0.01
         tree, allocated = preset.clusters[asked.slow.on], preset.clusters[asked.fast.on]
         assert [len(server.nics) for server in tree.servers] == [1] * 4
         assert [len(server.nics) for server in allocated.servers] == [3] * 4
