@@ -86,9 +86,10 @@ class _Page:
         self.entry = entry
         self.preset = preset = preset_of(entry)
         models = () if preset is None else tuple(preset.models)
+        # In the order in which they are kept, whichever was run first.
         self.runs = [
             run
-            for run in runs.values()
+            for _, run in sorted(runs.items())
             if run.source == entry.name and (preset is None) == (run.model not in models)
         ]
         self.older = {

@@ -358,6 +358,13 @@ def test_what_is_claimed_and_not_asked_is_told_with_the_reason():
     assert "not asked" not in document([replace(entry, unasked=())], (), {})
 
 
+def test_the_page_is_the_same_whichever_model_was_run_first():
+    entry = Entry("A paper", "table 1", "steps", FromOwn(lambda: a_preset("heft")), (CLAIM,))
+    p, q = a_run_of(entry), a_run_of(entry, model="q")
+    runs = {(run.source, run.model): run for run in (q, p)}
+    assert "(p, q)" in document([entry], (), runs)
+
+
 def test_a_claim_about_an_older_run_counts_apart():
     entry = Entry("A paper", "table 1", "steps", FromOwn(lambda: a_preset("heft")), (CLAIM,))
     for key, count in (({}, "0"), ({"key": "other"}, "1")):
