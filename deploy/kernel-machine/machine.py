@@ -224,6 +224,7 @@ class Machine:
             "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no",
             "-o", f"UserKnownHostsFile={self._scratch}/hosts",
             "-o", "LogLevel=ERROR", "-o", "ConnectTimeout=120", "-o", "ServerAliveInterval=30",
+            "-o", "ServerAliveCountMax=20",
             "-o", "ControlMaster=auto", "-o", f"ControlPath={self._scratch}/ssh",
             "-o", "ControlPersist=yes", "root@127.0.0.1", command,
         ]  # fmt: skip

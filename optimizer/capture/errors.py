@@ -7,10 +7,12 @@ import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
+import torch
+
 from placewire.optimizer.capture.sources import is_installed
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*(.+)')
-_OWN = str(Path(__file__).resolve().parent)
+_OWN, _TORCH = (str(Path(file).resolve().parent) for file in (__file__, torch.__file__))
 
 
 class CaptureError(ValueError):
@@ -18,7 +20,8 @@ class CaptureError(ValueError):
 
 
 def user_location(error: BaseException) -> str:
-    """Returns `file:line: source` of the user's innermost frame, or ""."""
+    """Returns `file:line: source` of the user's innermost frame, and of the innermost one in a
+    package that it calls, as a library of models is; or ""."""
     frames = traceback.extract_tb(error.__traceback__)
     return _innermost((frame.filename, frame.lineno, frame.line or "") for frame in frames)
 
@@ -29,12 +32,16 @@ def user_location_in(stack: str) -> str:
 
 
 def _innermost(frames: Iterable[tuple[str, object, str]]) -> str:
-    found = ""
+    users, packages = "", ""
     for file, line, source in frames:
-        is_own = str(Path(file).resolve()).startswith(_OWN)
-        if not (file.startswith("<") or is_own or is_installed(file)):
-            found = f"{file}:{line}: `{source.strip()}`"
-    return found
+        path = str(Path(file).resolve())
+        if file.startswith("<") or path.startswith((_OWN, _TORCH)):
+            continue
+        if not is_installed(file):
+            users, packages = f"{file}:{line}: `{source.strip()}`", ""
+        elif (name := path.rpartition("site-packages/")[2]) != path:
+            packages = f"{name}:{line}: `{source.strip()}`"
+    return ", in ".join(filter(None, (users, packages)))
 
 
 def one_line(error: BaseException) -> str:
