@@ -23,7 +23,7 @@ def refuse_what_a_lab_lacks(plan: Plan, lab: LabRecord) -> None:
         for one in (
             _lacks(server, made[server.name]) if server.name in made else [f"no {server.name}"]
         )
-    ] + list(_uplinks_lack(plan, lab))
+    ]
     if lacks:
         raise PlacewireError(
             f"the lab {lab.name!r} was made from another form of this plan; it has "
@@ -50,17 +50,3 @@ def _lacks(wanted: PlanServer, made: ServerRecord) -> Iterator[str]:
             yield f"{where} at {has} (the plan: {format_bits_per_second(nic.rate_bits_per_second)})"
         elif line.mtu_bytes < nic.mtu_bytes:
             yield f"{where} with an MTU of {line.mtu_bytes} (the plan: {nic.mtu_bytes})"
-
-
-def _uplinks_lack(plan: Plan, lab: LabRecord) -> Iterator[str]:
-    """A lab without uplinks lacks nothing: it carries more than pods would."""
-    wanted = {frozenset(pod.servers): pod for pod in plan.cluster.pods or ()}
-    for made in lab.pods:
-        uplink = f"an uplink of {few_names(made.servers)}"
-        if (pod := wanted.get(frozenset(made.servers))) is None:
-            yield f"{uplink} (the plan: no pod of these servers)"
-            continue
-        for rail, rate in made.bits_per_second.items():
-            if rail in plan.cluster.rails and rate < (asked := pod.uplink_of(rail)):
-                has, wants = format_bits_per_second(rate), format_bits_per_second(asked)
-                yield f"{uplink} on rail {rail} at {has} (the plan: {wants})"

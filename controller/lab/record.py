@@ -62,21 +62,12 @@ class ServerRecord(Frozen):
     nics: tuple[NicRecord, ...] = ()
 
 
-class PodRecord(Frozen):
-    """The servers below one uplink, and what that carries on each rail."""
-
-    servers: tuple[str, ...]
-    bits_per_second: dict[str, float]
-
-
 class LabRecord(Frozen):
-    """pods: none also where a release made the lab that did not record them. complete: whether
-    `lab up` came to its end."""
+    """complete: whether `lab up` came to its end."""
 
     version: int = 1
     name: str
     servers: tuple[ServerRecord, ...]
-    pods: tuple[PodRecord, ...] = ()
     controller_namespace: str
     controller_address: str
     namespaces: tuple[str, ...]

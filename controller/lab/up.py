@@ -11,7 +11,7 @@ from placewire.controller.lab import record as records
 from placewire.controller.lab.agent_daemons import start_agents
 from placewire.controller.lab.down import remove
 from placewire.controller.lab.lab import Lab
-from placewire.controller.lab.record import LabRecord, NicRecord, PodRecord, Recorder, ServerRecord
+from placewire.controller.lab.record import LabRecord, NicRecord, Recorder, ServerRecord
 from placewire.controller.lab.shape import LabServer, LabShape, shape_of
 from placewire.controller.lab.switches import start_switches
 from placewire.controller.lab.system import (
@@ -90,10 +90,6 @@ def _record_of(shape: LabShape) -> LabRecord:
                 ),
             )
             for server in shape.servers
-        ),
-        pods=tuple(
-            PodRecord(servers=pod.servers, bits_per_second=dict(pod.bits_per_second))
-            for pod in shape.pods
         ),
         controller_namespace=shape.controller_namespace,
         controller_address=shape.controller_address.split("/")[0],

@@ -146,9 +146,14 @@ def test_job_keeps_its_floor_beside_a_neighbour_and_the_nic_alone(servers: Serve
 def start_neighbour(server: ServerUnderTest, seconds: int = 2 * SECONDS) -> subprocess.Popen[bytes]:
     """Starts eight greedy flows to an address that no plan names."""
     address = stranger(0)
+
+    def listens() -> bool:
+        return f":{NEIGHBOUR_PORT} " in server.sh("ss -ltn", peer=True)
+
+    wait_for(lambda: not listens(), "the end of the iperf3 before")
     server.popen("iperf3", "-s", "-1", "-B", address, "-p", str(NEIGHBOUR_PORT), peer=True,
                  stdout=subprocess.DEVNULL)  # fmt: skip
-    wait_for(lambda: f":{NEIGHBOUR_PORT} " in server.sh("ss -ltn", peer=True), "iperf3")
+    wait_for(listens, "iperf3")
     return server.popen(
         "iperf3", "-J", "-c", address, "-p", str(NEIGHBOUR_PORT), "-P", "8", "-t", str(seconds),
         stdout=subprocess.PIPE,

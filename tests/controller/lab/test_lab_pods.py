@@ -14,8 +14,7 @@ import pytest
 import yaml
 
 from placewire.controller.compile.transfers import promises
-from placewire.controller.errors import PlacewireError
-from placewire.controller.lab import Lab, lab_down, lab_up, refuse_what_a_lab_lacks, up
+from placewire.controller.lab import Lab, lab_down, lab_up
 from placewire.controller.lab.batches import rail_batch, rail_limits
 from placewire.controller.lab.shape import shape_of
 from placewire.optimizer.check.check import check
@@ -57,26 +56,6 @@ def test_every_server_is_on_the_bridge_of_its_pod() -> None:
     limits = {words[3]: words[words.index("rate") + 1] for words in buckets}
     assert {limits[end] for end in ("core1", "in1", "core2", "in2")} == {"10000000bit"}
     assert {limits[end] for end in ("port1", "up4")} == {"30000000bit"}
-
-
-def test_a_plan_is_refused_where_its_lab_has_other_pods_or_narrower_uplinks() -> None:
-    made = up._record_of(shape_of(plan(document())))
-    without = document()
-    del without["cluster"]["pods"]
-    refuse_what_a_lab_lacks(plan(document()), made)
-    refuse_what_a_lab_lacks(plan(document()), up._record_of(shape_of(plan(without))))
-    with pytest.raises(
-        PlacewireError, match=r"has an uplink of s1, s2 \(the plan: no pod of these"
-    ):
-        refuse_what_a_lab_lacks(plan(without), made)
-    wider = document()
-    wider["cluster"]["pods"][0]["uplink"] = "5Mbit"
-    wider["cluster"]["pods"][1]["uplink"] = "20Mbit"
-    with pytest.raises(
-        PlacewireError,
-        match=r"it has an uplink of s3, s4 on rail a at 10 Mbit/s \(the plan: 20 Mbit/s\)$",
-    ):
-        refuse_what_a_lab_lacks(plan(wider), made)
 
 
 def test_auto_avoids_the_uplink_and_the_check_refuses_rates_that_overload_it() -> None:
