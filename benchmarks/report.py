@@ -17,6 +17,8 @@ from pathlib import Path
 from benchmarks.table import Table
 
 ROOT = Path(__file__).resolve().parents[1]
+# Stands behind the machine where other programs ran meanwhile.
+DISTURBED = "beside other programs"
 
 
 def run(package: str, description: str, items: Mapping[int, Sequence[str]], head: str) -> None:
@@ -38,6 +40,7 @@ def run(package: str, description: str, items: Mapping[int, Sequence[str]], head
     )  # fmt: skip
     parser.add_argument("--items", type=int, nargs="+", choices=list(items), default=list(items))
     parser.add_argument("--report", type=Path, help=f"folder for {file} and pictures")
+    parser.add_argument("--disturbed", action="store_true", help="other programs run meanwhile")
     asked = parser.parse_args()
     if asked.report is not None:
         asked.report.mkdir(parents=True, exist_ok=True)
@@ -51,13 +54,16 @@ def run(package: str, description: str, items: Mapping[int, Sequence[str]], head
                 made.append(table)
                 print(table.text(), flush=True)
                 if asked.report is not None:
-                    write_tables(item, made, asked.report / file, head)
+                    write_tables(item, made, asked.report / file, head, disturbed=asked.disturbed)
 
 
-def write_tables(item: int, tables: Sequence[Table], file: Path, head: str) -> None:
+def write_tables(
+    item: int, tables: Sequence[Table], file: Path, head: str, *, disturbed: bool = False
+) -> None:
     """Replaces the item's tables in the file; the sections of the items stand in order."""
     sections = _sections(file.read_text()) if file.exists() else {}
-    when = f"Measured at commit {commit()} on {time.strftime('%Y-%m-%d')}, {machine()}.\n"
+    where = f"{machine()}, {DISTURBED}" if disturbed else machine()
+    when = f"Measured at commit {commit()} on {time.strftime('%Y-%m-%d')}, {where}.\n"
     sections[item] = "\n".join(f"{table.markdown()}\n{when}" for table in tables)
     file.write_text("\n".join([head, *(sections[key] for key in sorted(sections))]))
 

@@ -6,9 +6,10 @@
 counters, rails; 3 predictions; 4 sharings by replay; 5 one rank against eager, capture, memory,
 Standard Evaluation; 7 one rank on CUDA, where there is a device; 8 an ordinary script on every NIC;
 9 training beside PyTorch's own ways; 10 a script's collectives cut between NICs, against others'
-ways; 11 ours beside DDP, FSDP and pipelines, by replay. --report writes the tables of these items
-into FOLDER/job.md and leaves those of other items. Figures of time need a machine that does nothing
-else.
+ways; 11 ours beside DDP, FSDP and pipelines, by replay; 12 how VGG16's gradients use two NICs, as
+in the thesis' figure 5.1. --report writes the tables of these items into FOLDER/job.md and leaves
+those of other items. Figures of time need a machine that does nothing else; --disturbed says in the
+report that other programs ran meanwhile.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ ITEMS = {
     9: ("rivals.tables",),
     10: ("collectives.tables",),
     11: ("peers.tables",),
+    12: ("vgg16_on_two_nics.tables",),
 }
 
 if __name__ == "__main__":

@@ -152,7 +152,7 @@ def _trained(network: Namespaces, nics: int, arguments: Sequence[str]) -> float:
             process.wait()
     if any(process.returncode for process in started):
         raise RuntimeError(f"{arguments}\n{said[0][-3000:]}\n{said[1][-1500:]}")
-    steps = [list(map(float, re.findall(r"^step ([\d.]+)$", text, re.M))) for text in said]
+    steps = [list(map(float, re.findall(r"^step ([\d.]+) ", text, re.M))) for text in said]
     return statistics.median(list(map(max, zip(*steps, strict=True)))[1:])
 
 

@@ -9,29 +9,20 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import yaml
-
-from benchmarks.job.replays import plan_document
-from benchmarks.report import ROOT
+from benchmarks.job.script_in_lab import MTU_BYTES, RAILS, ScriptInLab, by_apply
 from benchmarks.table import Table
-from placewire.controller.lab import find_lab
+from placewire.controller.lab import Lab
 
-LAB = "scripts"
-# Frames are large: a megabyte in small ones takes these cores three times as long to switch.
-NIC_RATE, MTU_BYTES, RAILS = "40Mbit", 9000, ("a", "b")
+NIC_RATE = "40Mbit"
 SCRIPT = "examples/ddp.py"
 # With these, a step has several buckets of unequal size.
 ARGUMENTS = ("--steps", "24", "--width", "384", "--bucket-mb", "0.6", "--all-reduce-mb", "4")
 SERVERS = (2, 4)
-PORT = 29600
-LIMIT_SECONDS = 400
 
 
 @dataclass(frozen=True)
@@ -65,14 +56,12 @@ class Run:
 def tables(pictures: Path | None) -> Iterable[Table]:
     rows = []
     for servers in SERVERS:
+        case = ScriptInLab("scripts", servers, NIC_RATE, SCRIPT, ARGUMENTS)
         with tempfile.TemporaryDirectory() as name:
-            plan = _written(Path(name), servers, cut=True)
-            _controller("lab", "up", str(plan))
-            try:
-                plain, cut = _plain(plan, servers), _applied(plan)
-                whole = _applied(_written(Path(name), servers, cut=False))
-            finally:
-                _controller("lab", "down", str(plan))
+            plan = case.plan(Path(name))
+            with case.lab(plan) as lab:
+                plain, cut = _plain(case, lab), _applied(plan)
+                whole = _applied(case.plan(Path(name), cut=False))
         rows += [
             _row(servers, "torchrun, one NIC", plain), _row(servers, "applied, not cut", whole),
             _row(servers, "applied", cut),
@@ -103,35 +92,14 @@ def _row(servers: int, how: str, run: Run) -> Sequence[str]:
     )  # fmt: skip
 
 
-def _plain(plan: Path, servers: int) -> Run:
-    lab = find_lab(LAB)
-    assert lab is not None
-    before = _sent(lab, servers)
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--nnodes", str(servers),
-        "--nproc-per-node", "1", "--master-addr", "10.9.0.1", "--master-port", str(PORT),
-    ]  # fmt: skip
-    started = []
-    try:
-        for k in range(servers):
-            own = [*command, "--node-rank", str(k), SCRIPT, *ARGUMENTS]
-            started.append(subprocess.Popen(
-                lab.inside_server(f"s{k + 1}", own), cwd=ROOT, stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, text=True,
-                env={**lab.environment, "GLOO_SOCKET_IFNAME": "nic0", "OMP_NUM_THREADS": "1"},
-            ))  # fmt: skip
-        said = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in started]
-    finally:
-        for process in started:
-            if process.poll() is None:
-                process.kill()
-    if any(process.returncode for process in started):
-        raise RuntimeError(f"torchrun failed\n{said[0][-2000:]}")
-    after = _sent(lab, servers)
-    return _run(said[0], {nic: after[nic] - before[nic] for nic in after})
+def _plain(case: ScriptInLab, lab: Lab) -> Run:
+    before = _sent(lab, case.servers)
+    said = case.by_torchrun(lab)
+    after = _sent(lab, case.servers)
+    return _run(said, {nic: after[nic] - before[nic] for nic in after})
 
 
-def _sent(lab: Any, servers: int) -> dict[tuple[str, str], int]:
+def _sent(lab: Lab, servers: int) -> dict[tuple[str, str], int]:
     """The bytes that each NIC has sent, by server and rail."""
     found = {}
     for server in (f"s{k + 1}" for k in range(servers)):
@@ -146,9 +114,7 @@ def _sent(lab: Any, servers: int) -> dict[tuple[str, str], int]:
 
 
 def _applied(plan: Path) -> Run:
-    report_file = plan.with_suffix(".run.json")
-    said = _controller("apply", str(plan), "--yes", "--out", str(report_file))
-    report = json.loads(report_file.read_text())
+    said, report = by_apply(plan)
     return _run(said, {(r["server"], r["rail"]): r["sent_bytes"] for r in report["rails"]})
 
 
@@ -157,29 +123,3 @@ def _run(said: str, sent_bytes: Mapping[tuple[str, str], int]) -> Run:
     late = sorted(steps[len(steps) // 3 :])
     one, several = re.findall(r"all-reduce.*?: ([\d.]+) s", said)
     return Run(sent_bytes, float(one), float(several), late[len(late) // 2])
-
-
-def _written(folder: Path, servers: int, *, cut: bool) -> Path:
-    document = plan_document(servers, len(RAILS), name=LAB, rate=NIC_RATE, mtu=MTU_BYTES)
-    document["cluster"]["setup_latency"] = "500us"
-    for server in document["cluster"]["servers"]:
-        server["devices"][0]["type"] = "cpu"
-    document["job"] = {"kind": "torchrun", "script": SCRIPT, "arguments": list(ARGUMENTS)}
-    document["job"]["cut_collectives"] = cut
-    file = folder / "scripts.yaml"
-    file.write_text(yaml.safe_dump(document, sort_keys=False))
-    return file
-
-
-def _controller(*arguments: str) -> str:
-    """Runs a command of the controller; returns its output. Raises RuntimeError with the end of the
-    output where it fails."""
-    command = [sys.executable, "-m", "placewire.controller.cli", *arguments]
-    done = subprocess.run(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    if done.returncode:
-        raise RuntimeError(
-            f"{' '.join(arguments)} ended with {done.returncode}\n{done.stdout[-2000:]}"
-        )
-    return done.stdout

@@ -17,6 +17,7 @@ from benchmarks.reproduction.entry import (
     FromTests,
     Illustrations,
     Never,
+    Source,
 )
 from benchmarks.reproduction.findings import Finding, Run, Runs, by_model
 from benchmarks.reproduction.keys import key_of, preset_of
@@ -95,7 +96,9 @@ class _Page:
         self.older = {
             run.model: run for run in self.runs if run.key != key_of(entry, run.model, preset)
         }
-        found = by_model(self.runs, models, times=_times(preset), older=self.older)
+        found = by_model(
+            self.runs, models, times=_times(entry.source, preset), older=self.older
+        )
         # Without a run there is one case that waits for it, if no model is known.
         self.found: ByModel = found or {"-": {}}
         self.verdicts = [(claim, verdict_of(claim, self.found)) for claim in entry.claims]
@@ -201,7 +204,10 @@ class _Page:
             return ["Not run yet.", ""]
         if all(model == "-" for model, _, _ in rows):
             return [*table(("worked example", "cases that pass"), [row[1:] for row in rows]), ""]
-        return [*table(("setting", "figure", "ours"), rows), ""]
+        lines = [*table(("setting", "figure", "ours"), rows), ""]
+        if isinstance(self.entry.source, FromReport) and (drawn := self.entry.source.picture):
+            lines += [f"![Ours of {self.entry.heading}]({drawn})", ""]
+        return lines
 
     def _cell(self, one: Finding) -> str:
         if one.text == NO_FIGURE:
@@ -233,8 +239,11 @@ def _sign(one: Finding) -> str:
     return ">= " if number.low not in (0.0, -inf) else ""
 
 
-def _times(preset: Preset | None) -> set[str]:
-    """The figures that are times of a search or of a reduction, or have one in them."""
+def _times(source: Source, preset: Preset | None) -> set[str]:
+    """The figures that are times of a search or of a reduction, or have one in them; of a report,
+    those that it names."""
+    if isinstance(source, FromReport):
+        return set(source.times)
     return {
         one.what
         for one in (preset.figures if preset else ())

@@ -52,12 +52,15 @@ class FromTests:
 @dataclass(frozen=True)
 class FromReport:
     """A table of a report in docs/benchmarks, made by `command`. keys: how many of its first
-    columns name a row: the first is the model, others come before the name of the column."""
+    columns name a row: the first is the model, others come before the name of the column. times:
+    the figures that other programs make longer. picture: from docs on, what draws the table."""
 
     file: str
     title: str
     command: str
     keys: int = 1
+    times: tuple[str, ...] = ()
+    picture: str = ""
 
 
 @dataclass(frozen=True)

@@ -100,8 +100,10 @@ def _unsolved(entry: Entry, kept: Runs) -> Iterator[Run]:
         yield _run(entry.name, "", key, Terms(), worked(source, ROOT))
     else:
         found = reported(source, ROOT)
-        yield Run(source=entry.name, key=key, commit=found.commit, machine=found.machine,
-                  date=found.date, findings=found.findings)  # fmt: skip
+        yield Run(
+            source=entry.name, key=key, disturbed=found.disturbed, commit=found.commit,
+            machine=found.machine, date=found.date, findings=found.findings,
+        )  # fmt: skip
 
 
 def _run(source: str, model: str, key: str, terms: Terms, findings: tuple[Finding, ...]) -> Run:

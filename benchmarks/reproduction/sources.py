@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
+from benchmarks.report import DISTURBED
 from benchmarks.reproduction.entry import FromReport, FromTests
 from benchmarks.reproduction.findings import Finding, exact
 
 _NUMBER = re.compile(r"([+-]?[0-9][0-9,]*(?:\.[0-9]+)?)\s*(%?)")
-_MEASURED = re.compile(r"^Measured at commit (\S+) on ([0-9-]+), ([^\n]*\d)\.", re.M)
+_MEASURED = re.compile(
+    rf"^Measured at commit (\S+) on ([0-9-]+), ([^\n]*?\d)(, {DISTURBED})?\.(?=\s|$)", re.M
+)
 
 _NOT_PASSED = {"failure", "error", "skipped"}
 
@@ -31,6 +34,7 @@ class Reported:
     commit: str
     date: str
     machine: str
+    disturbed: bool
 
 
 def worked(source: FromTests, root: Path) -> tuple[Finding, ...]:
@@ -70,8 +74,8 @@ def reported(source: FromReport, root: Path) -> Reported:
         for row in rows
         for name, cell in list(zip(names, row, strict=True))[source.keys :]
     ]
-    commit, date, machine = measured.groups()
-    return Reported(tuple(findings), commit, date, machine)
+    commit, date, machine, disturbed = measured.groups()
+    return Reported(tuple(findings), commit, date, machine, disturbed is not None)
 
 
 def _model(column: str, cell: str) -> str:

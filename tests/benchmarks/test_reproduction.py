@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -454,9 +455,47 @@ def test_figures_of_a_report_are_read_with_their_commit(tmp_path: Path):
         "applied: part": -0.003, "applied: part (2)": 0.07,
     }  # fmt: skip
     assert {one.model for one in found.findings} == {"2 servers"}
+    assert not found.disturbed
     for title in ("7. Gone", "9. Another"):
         with pytest.raises(NoReportError, match=r"job.md has no table .*`make bench-job` writes"):
             reported(replace(source, title=title), tmp_path)
+
+
+@pytest.mark.parametrize("prose", ["", " It was placed anew, with seed 8."])
+def test_a_report_of_figures_that_were_measured_beside_other_programs_says_so(
+    tmp_path: Path, prose: str
+):
+    told = f"Python 3.11.7, beside other programs.{prose}"
+    (tmp_path / "job.md").write_text(REPORT.replace("Python 3.11.7.", told))
+    found = reported(FromReport("job.md", "8. A script", "make bench-job", keys=2), tmp_path)
+    assert found.disturbed
+    assert found.machine == "2 cores (x86_64), Python 3.11.7"
+
+
+@pytest.mark.parametrize(
+    ("disturbed", "shorter", "longer"),
+    [(False, "holds (1 of 1)", "holds (1 of 1)"), (True, "holds (1 of 1)", "not run undisturbed")],
+)
+def test_a_time_of_a_report_is_an_upper_limit_beside_other_programs(
+    disturbed: bool, shorter: str, longer: str
+):
+    source = FromReport(
+        "docs/benchmarks/job.md", "8. A script", "make", times=("step, s",), picture="drawn.svg"
+    )
+    claims = (
+        Claim("It is shorter.", "-", (AtMost("step, s", ("long, s",), LESS),)),
+        Claim("It is longer.", "-", (AtMost("short, s", ("step, s",), LESS),)),
+    )
+    entry = Entry("A paper", "figure 1", "steps", source, claims)
+    findings = took("short, s", 1.0), took("step, s", 2.0), took("long, s", 3.0)
+    run = Run(source=entry.name, key=keys.key_of(entry), commit="c", machine="m", date="d",
+              disturbed=disturbed, findings=findings)  # fmt: skip
+    page = document([entry], (), {(run.source, run.model): run})
+    verdicts = [line.split(" | ")[-1].removesuffix(" |") for line in page.splitlines()
+                if re.match(r"\| [12] \| - ", line)]  # fmt: skip
+    assert verdicts == [shorter, longer]
+    assert "![Ours of A paper, figure 1](drawn.svg)" in page
+    assert ("beside other programs" in page.partition("It is made by")[2]) == disturbed
 
 
 def test_worked_examples_are_run_as_tests(tmp_path: Path):

@@ -26,3 +26,12 @@ def test_an_item_measured_again_replaces_its_own_tables_only(tmp_path: Path) -> 
         "| x | 5.25 |",
     ]
     assert lines[0].startswith("# ") and sum("Measured at commit" in line for line in lines) == 3
+
+
+def test_a_table_says_whether_other_programs_ran_meanwhile(tmp_path: Path) -> None:
+    file = tmp_path / "job.md"
+    write_tables(1, [table("1. Equal", "1.25")], file, "# Head\n")
+    write_tables(2, [table("2. Bytes", "2.25")], file, "# Head\n", disturbed=True)
+    _, quiet, disturbed = file.read_text().split("## ")
+    assert "beside other programs" not in quiet
+    assert disturbed.rstrip().endswith(", beside other programs.")

@@ -1,0 +1,79 @@
+"""Samples the counters of a server's NICs while a `with` block runs.
+
+    python -m benchmarks.job.nic_samples NIC …
+
+The sampler is a process of its own, because it must run in the server's network namespace. It
+prints one sample a line, until it is ended.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.report import ROOT
+from placewire.agent.interface_counters import read_counters
+
+PERIOD_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Sample:
+    """seconds: by the machine's monotonic clock. The rest: all bytes that each NIC had sent and
+    received by then, with headers."""
+
+    seconds: float
+    sent_bytes: Mapping[str, int]
+    received_bytes: Mapping[str, int]
+
+
+@contextmanager
+def samples_in(
+    inside: Sequence[str], nics: Sequence[str], environment: Mapping[str, str]
+) -> Iterator[Callable[[], list[Sample]]]:
+    """inside: the words that run what follows them in the server's network. The block gets what
+    returns the samples so far. Raises RuntimeError where the sampler ended before the block."""
+    command = [*inside, sys.executable, "-m", "benchmarks.job.nic_samples", *nics]
+    with tempfile.NamedTemporaryFile("w") as out:
+        with subprocess.Popen(command, stdout=out, cwd=ROOT, env=environment) as process:
+            try:
+                yield lambda: _read(Path(out.name))
+            finally:
+                process.terminate()
+        if process.returncode != -signal.SIGTERM:
+            raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
+
+
+def _read(file: Path) -> list[Sample]:
+    """A line that is being written is left out."""
+    whole, _, _ = file.read_text().rpartition("\n")
+    return [Sample(*json.loads(line)) for line in whole.splitlines()]
+
+
+def _sample(nics: tuple[str, ...]) -> Sample:
+    now, counters = time.monotonic(), read_counters(nics)
+    return Sample(
+        now,
+        {one.interface: one.transmit_bytes for one in counters},
+        {one.interface: one.receive_bytes for one in counters},
+    )
+
+
+def _print_samples(nics: tuple[str, ...]) -> None:
+    while True:
+        one = _sample(nics)
+        print(json.dumps([one.seconds, one.sent_bytes, one.received_bytes]), flush=True)
+        # No sample makes up for a late one: over a short while a rate would be a guess.
+        time.sleep(PERIOD_SECONDS)
+
+
+if __name__ == "__main__":
+    _print_samples(tuple(sys.argv[1:]))
