@@ -22,7 +22,9 @@ from pathlib import Path
 from benchmarks.report import ROOT
 from placewire.agent.interface_counters import read_counters
 
-PERIOD_SECONDS = 0.2
+PERIOD_SECONDS = 0.25
+# Counters that took longer to read are of no certain time: the sampler had lost its processor.
+_READ_SECONDS = 0.005
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,10 @@ def _read(file: Path) -> list[Sample]:
 
 
 def _sample(nics: tuple[str, ...]) -> Sample:
-    now, counters = time.monotonic(), read_counters(nics)
+    while True:
+        now, counters = time.monotonic(), read_counters(nics)
+        if time.monotonic() - now < _READ_SECONDS:
+            break
     return Sample(
         now,
         {one.interface: one.transmit_bytes for one in counters},

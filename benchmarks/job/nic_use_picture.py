@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -14,7 +15,7 @@ from placewire.controller.records.nic_use import NicUse
 
 WIDTH, HEIGHT = 760, 84
 # Of the whole picture: the room beside the lanes, above a run's first one, and between two lanes.
-_LEFT, _RIGHT, _ABOVE, _BETWEEN = 64, 20, 34, 30
+_LEFT, _RIGHT, _ABOVE, _BETWEEN = 64, 20, 38, 38
 
 
 @dataclass(frozen=True)
@@ -60,15 +61,8 @@ def picture(runs: Mapping[str, NicUse]) -> Picture:
         lanes = []
         for number, row in enumerate(use.nics):
             had = received(use, row)
-            drawn = lines(use.seconds[1:], parts_of_rate(use, row), x, y)
-            lanes.append(
-                Lane(
-                    top=at,
-                    words=f"{row.nic}: {had.mean:.0%} of its rate, at most {had.peak:.0%}",
-                    colour=number,
-                    areas=tuple(_area(line.points) for line in drawn),
-                )
-            )  # fmt: skip
+            words = f"{row.nic} receives {had.mean:.0%} of its rate, at most {had.peak:.0%}"
+            lanes.append(Lane(at, words, number, _areas(use, parts_of_rate(use, row), x, y)))
             at += HEIGHT + _BETWEEN
         marks = tuple(x.at(seconds) for seconds in use.step_end_seconds)
         panels.append(Panel(title, title_at, tuple(lanes), marks))
@@ -80,7 +74,14 @@ def picture(runs: Mapping[str, NicUse]) -> Picture:
     )
 
 
-def _area(points: str) -> str:
+def _areas(use: NicUse, parts: Sequence[float | None], x: Scale, y: Scale) -> tuple[str, ...]:
+    """Between two samples the height is the rate between them, so that an area is the bytes."""
+    ends = [end for both in pairwise(use.seconds) for end in both]
+    heights = [part for part in parts for _ in range(2)]
+    return tuple(_closed(line.points) for line in lines(ends, heights, x, y))
+
+
+def _closed(points: str) -> str:
     """Closes a line along the lane's lower edge."""
     (first, _), *_, (last, _) = (point.split(",") for point in points.split())
     return f"{first},{HEIGHT} {points} {last},{HEIGHT}"

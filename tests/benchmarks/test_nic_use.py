@@ -114,16 +114,17 @@ def test_all_runs_and_nics_are_drawn_on_the_same_scales() -> None:
     # 4 s are WIDTH pixels, and its full rate is HEIGHT.
     quarter, half = WIDTH / 4, HEIGHT / 2
     assert before.lanes[0].areas == (
-        f"{quarter:g},{HEIGHT} {quarter:g},0 {2 * quarter:g},{half:g} {3 * quarter:g},{HEIGHT} "
+        f"0,{HEIGHT} 0,0 {quarter:g},0 {quarter:g},{half:g} {2 * quarter:g},{half:g} "
+        f"{2 * quarter:g},{HEIGHT} {3 * quarter:g},{HEIGHT} {3 * quarter:g},{half:g} "
         f"{WIDTH},{half:g} {WIDTH},{HEIGHT}",
     )
     assert after.lanes[1].areas == (
-        f"{quarter:g},{HEIGHT} {quarter:g},{half:g} {2 * quarter:g},{HEIGHT / 4:g} "
-        f"{2 * quarter:g},{HEIGHT}",
+        f"0,{HEIGHT} 0,{half:g} {quarter:g},{half:g} {quarter:g},{HEIGHT / 4:g} "
+        f"{2 * quarter:g},{HEIGHT / 4:g} {2 * quarter:g},{HEIGHT}",
     )
     assert before.step_marks == (2 * quarter, 3.5 * quarter)
     assert after.step_marks == (quarter, 2 * quarter)
-    assert before.lanes[0].words == "nic0: 50% of its rate, at most 100%"
+    assert before.lanes[0].words == "nic0 receives 50% of its rate, at most 100%"
     tops = [lane.top for panel in drawn.panels for lane in panel.lanes]
     assert all(below - above > HEIGHT for above, below in pairwise(tops))
 
