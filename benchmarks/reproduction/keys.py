@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks.report import ROOT
 from benchmarks.reproduction.entry import Entry, FromOwn, FromPreset, FromReport, FromTests
+from benchmarks.reproduction.sources import section_of
 from placewire.optimizer.published.comparison.presets import load_preset
 from placewire.optimizer.published.comparison.presets.preset import Preset
 
@@ -39,7 +40,7 @@ def key_of(entry: Entry, model: str = "", preset: Preset | None = None) -> str:
         folders = tuple(sorted({*SOLVES, *tested}))
     else:
         assert isinstance(source, FromReport)
-        parts, folders = [_digest([ROOT / source.file, _READS])], ()
+        parts, folders = [section_of(source, ROOT), _digest([_READS])], ()
     text = "\n".join((entry.name, model, *parts, *map(sources_digest, folders)))
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 

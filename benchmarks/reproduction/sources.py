@@ -57,12 +57,10 @@ def worked(source: FromTests, root: Path) -> tuple[Finding, ...]:
 def reported(source: FromReport, root: Path) -> Reported:
     """A cell's first number is the figure; the same name of a column again has a number. Raises
     OSError, NoReportError."""
-    text = (root / source.file).read_text()
-    _, found, after = text.partition(f"\n## {source.title}\n")
-    section = after.partition("\n## ")[0]
+    section = section_of(source, root)
     lines = [line for line in section.splitlines() if line.startswith("| ")]
     measured = _MEASURED.search(section)
-    if not found or len(lines) < 3 or measured is None:
+    if len(lines) < 3 or measured is None:
         raise NoReportError(
             f"{source.file} has no table {source.title!r} that says where it was measured; "
             f"`{source.command}` writes it"
@@ -76,6 +74,12 @@ def reported(source: FromReport, root: Path) -> Reported:
     ]
     commit, date, machine, disturbed = measured.groups()
     return Reported(tuple(findings), commit, date, machine, disturbed is not None)
+
+
+def section_of(source: FromReport, root: Path) -> str:
+    """The text under the table's heading; empty where there is no such heading. Raises OSError."""
+    _, _, after = (root / source.file).read_text().partition(f"\n## {source.title}\n")
+    return after.partition("\n## ")[0]
 
 
 def _model(column: str, cell: str) -> str:

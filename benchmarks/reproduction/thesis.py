@@ -191,8 +191,8 @@ _MEASURED = (
         ),
         (
             "theirs is VGG16 at batch 512 on two servers with a GPU and two ports of 1 Gbit/s "
-            "each; ours is the whole VGG16 at batch 64 on two servers of a lab, with a core and "
-            "two NICs of 100 Mbit/s each",
+            "each; ours is the whole VGG16 at batch 64 on two servers of a lab, with one "
+            "thread and two NICs of 100 Mbit/s each",
             "their curves are of the first 10 s and in no text, so that no number of theirs "
             "stands beside ours",
             "one NIC cannot carry the gradients faster than at its full rate, so that programs "

@@ -461,6 +461,20 @@ def test_figures_of_a_report_are_read_with_their_commit(tmp_path: Path):
             reported(replace(source, title=title), tmp_path)
 
 
+def test_figures_of_a_report_are_older_after_a_change_of_their_table_alone(monkeypatch, tmp_path):
+    file, report = tmp_path / "job.md", REPORT + "\n| x | y |\n"
+    monkeypatch.setattr(keys, "ROOT", tmp_path)
+    entry = Entry("A paper", "figure 1", "a", FromReport("job.md", "8. A script", "make"))
+
+    def key(text: str) -> str:
+        file.write_text(text)
+        return keys.key_of(entry)
+
+    assert key(report) == key(report.replace("| x | y |", "| x | z |"))
+    assert key(report) != key(report.replace("0.55", "0.54"))
+    assert key(report) != key(report.replace("4cc6127e", "5cc6127e"))
+
+
 @pytest.mark.parametrize("prose", ["", " It was placed anew, with seed 8."])
 def test_a_report_of_figures_that_were_measured_beside_other_programs_says_so(
     tmp_path: Path, prose: str
