@@ -60,7 +60,7 @@ def used(*counts: tuple[float, int, int], steps: tuple[Step, ...] = STEPS) -> Ni
 
 
 # Four seconds, from the sample before the first step to the one after the last.
-ALL_ON_ONE = (
+ALL_ON_ONE: tuple[tuple[float, int, int], ...] = (
     (98.5, 0, 0), (99.5, 2_000_000, 5), (100.5, 3_000_000, 5), (101.5, 3_500_000, 5),
     (102.5, 3_500_000, 5), (103.5, 4_000_000, 10_005), (104.5, 9_000_000, 10_005),
 )  # fmt: skip
