@@ -7,12 +7,10 @@ import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
-import torch
-
 from placewire.optimizer.capture.sources import is_installed
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in \S+\n\s*(.+)')
-_OWN, _TORCH = (str(Path(file).resolve().parent) for file in (__file__, torch.__file__))
+_OWN = str(Path(__file__).resolve().parent)
 
 
 class CaptureError(ValueError):
@@ -35,12 +33,13 @@ def _innermost(frames: Iterable[tuple[str, object, str]]) -> str:
     users, packages = "", ""
     for file, line, source in frames:
         path = str(Path(file).resolve())
-        if file.startswith("<") or path.startswith((_OWN, _TORCH)):
+        _, _, package = path.rpartition("site-packages/")
+        if file.startswith("<") or path.startswith(_OWN):
             continue
         if not is_installed(file):
             users, packages = f"{file}:{line}: `{source.strip()}`", ""
-        elif (name := path.rpartition("site-packages/")[2]) != path:
-            packages = f"{name}:{line}: `{source.strip()}`"
+        elif package != path and not package.startswith("torch/"):
+            packages = f"{package}:{line}: `{source.strip()}`"
     return ", in ".join(filter(None, (users, packages)))
 
 
