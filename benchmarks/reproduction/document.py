@@ -96,9 +96,7 @@ class _Page:
         self.older = {
             run.model: run for run in self.runs if run.key != key_of(entry, run.model, preset)
         }
-        found = by_model(
-            self.runs, models, times=_times(entry.source, preset), older=self.older
-        )
+        found = by_model(self.runs, models, times=_times(entry.source, preset), older=self.older)
         # Without a run there is one case that waits for it, if no model is known.
         self.found: ByModel = found or {"-": {}}
         self.verdicts = [(claim, verdict_of(claim, self.found)) for claim in entry.claims]

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-from benchmarks.job.nic_use import parts_of_rate, received
-from placewire.controller.page.chart import Scale, lines
-from placewire.controller.records.nic_use import NicUse
+from benchmarks.job.reception import Reception, parts_of_rate, use_of
+from placewire.controller.page.chart import Scale, lines, second_ticks, step_marks
+from placewire.controller.page.templates import templates
 
 WIDTH, HEIGHT = 760, 84
 # Of the whole picture: the room beside the lanes, above a run's first one, and between two lanes.
@@ -50,33 +48,33 @@ class Picture:
     second_ticks: tuple[tuple[float, str], ...]
 
 
-def picture(runs: Mapping[str, NicUse]) -> Picture:
+def picture(runs: Mapping[str, Reception]) -> Picture:
     """runs: by title, from top to bottom."""
-    highest = max(received(use, row).peak for use in runs.values() for row in use.nics)
-    end = max(use.seconds[-1] for use in runs.values())
+    highest = max(use_of(had, row).peak for had in runs.values() for row in had.nics)
+    end = max(had.seconds[-1] for had in runs.values())
     x, y = Scale(0.0, end, WIDTH), Scale(0.0, max(1.0, highest), HEIGHT, upwards=True)
     panels, at = [], 0
-    for title, use in runs.items():
+    for title, had in runs.items():
         title_at, at = at + 16, at + _ABOVE
         lanes = []
-        for number, row in enumerate(use.nics):
-            had = received(use, row)
-            words = f"{row.nic} receives {had.mean:.0%} of its rate, at most {had.peak:.0%}"
-            lanes.append(Lane(at, words, number, _areas(use, parts_of_rate(use, row), x, y)))
+        for number, row in enumerate(had.nics):
+            use = use_of(had, row)
+            words = f"{row.nic} receives {use.mean:.0%} of its rate, at most {use.peak:.0%}"
+            lanes.append(Lane(at, words, number, _areas(had, parts_of_rate(had, row), x, y)))
             at += HEIGHT + _BETWEEN
-        marks = tuple(x.at(seconds) for seconds in use.step_end_seconds)
+        _, marks = step_marks(had.step_end_seconds, x)
         panels.append(Panel(title, title_at, tuple(lanes), marks))
     return Picture(
         height=at,
         panels=tuple(panels),
         percent_ticks=tuple((y.at(part), f"{part:.0%}") for part in (0.0, 0.5, 1.0)),
-        second_ticks=tuple((x.at(seconds), f"{seconds:g} s") for seconds in x.ticks(10)),
+        second_ticks=second_ticks(x, 10),
     )
 
 
-def _areas(use: NicUse, parts: Sequence[float | None], x: Scale, y: Scale) -> tuple[str, ...]:
+def _areas(had: Reception, parts: Sequence[float | None], x: Scale, y: Scale) -> tuple[str, ...]:
     """Between two samples the height is the rate between them, so that an area is the bytes."""
-    ends = [end for both in pairwise(use.seconds) for end in both]
+    ends = [end for both in pairwise(had.seconds) for end in both]
     heights = [part for part in parts for _ in range(2)]
     return tuple(_closed(line.points) for line in lines(ends, heights, x, y))
 
@@ -88,14 +86,7 @@ def _closed(points: str) -> str:
 
 
 def svg(drawn: Picture) -> str:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("nic_use.svg.j2").render(
+    return templates(Path(__file__).parent).get_template("reception.svg.j2").render(
         picture=drawn, lane_width=WIDTH, lane_height=HEIGHT, left=_LEFT,
         width=_LEFT + WIDTH + _RIGHT,
     )  # fmt: skip
