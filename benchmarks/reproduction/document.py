@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import inf
 
+from benchmarks.report import DISTURBED
 from benchmarks.reproduction.beside_auto import beside_auto
 from benchmarks.reproduction.entry import (
     Claim,
@@ -20,6 +21,7 @@ from benchmarks.reproduction.entry import (
     Source,
 )
 from benchmarks.reproduction.findings import Finding, Run, Runs, by_model
+from benchmarks.reproduction.head import HEAD
 from benchmarks.reproduction.keys import key_of, preset_of
 from benchmarks.reproduction.verdicts import KINDS, NEVER, ByModel, Verdict, verdict_of
 from placewire.optimizer.published.comparison.our_figures import NO_FIGURE
@@ -38,43 +40,11 @@ _TIMES = ("search", "solver", "evaluation")
 _QUANTIFIERS = {
     "always": "in every case", "once": "in one case at least", "on average": "on average",
 }  # fmt: skip
-_HEAD = """\
-# The papers, reproduced
-
-For whoever wants to know whether what the five papers claim holds in Placewire. `make reproduce`
-writes this page, from the list in `benchmarks/reproduction` and from what its runs found
-(`found.json` there). Each table and figure has what the paper claims and the rule that decides it;
-the paper's number stands beside ours, and how the settings differ is said below.
-
-A verdict is computed from the numbers, over models and settings (the cases):
-
-| verdict | meaning |
-| --- | --- |
-| holds | the rule holds, as often as the paper claims it |
-| holds so far | claimed of every case, it holds in those that are decided; others are not yet |
-| does not hold | it does not, in our setting, and more time cannot change that |
-| out of time | a time limit ended a search; more time could decide it, so nothing failed |
-| not run yet | the command that stands with it has not been run |
-| cannot be asked here | a reason is given |
-
-A figure that is called shorter, longer, more or less than another differs by more than 1 %, below
-which two are alike. A rival without a placement within the memories here is beaten only if the
-paper has none of it either (`OOM`); it is left out otherwise, which is said.
-
-What is marked `older` was found by older sources than these, or for other settings: the commit
-stands below it, and has its settings. Those that are told here are of the next run.
-
-`>= 10 s` and `<= 5 ms` are of searches that their time limit ended. The step of a paper's program
-is its own objective, of the graph that its reduction left, as the papers report it; those of other
-methods are simulated. A step of `auto` counts against a rival only if that ended by itself. Times
-that were measured beside other programs are upper limits: a claim about them is decided only if
-quiet could not change it, and is `not run undisturbed` otherwise.
-"""
 
 
 def document(entries: Sequence[Entry], illustrations: Illustrations, runs: Runs) -> str:
     pages = [_Page(entry, runs) for entry in entries]
-    parts = [_HEAD, *_summary(pages), *_uncounted(illustrations)]
+    parts = [HEAD, *_summary(pages), *_uncounted(illustrations)]
     for page in pages:
         parts += page.lines()
     return "\n".join(parts).rstrip("\n") + "\n"
@@ -222,6 +192,8 @@ class _Page:
             if older:
                 of = ", ".join(run.model for run in older if run.model)
                 state = "The sources or the settings have changed since"
+                if isinstance(self.entry.source, FromReport):
+                    state = "The report's table has changed since"
                 told += f" {state}{f' (older: {of})' if of and len(older) < len(runs) else ''}."
             lines += [*_wrapped(told), ""]
         current = [run for run in self.runs if run.model not in self.older]
@@ -241,7 +213,7 @@ def _times(source: Source, preset: Preset | None) -> set[str]:
     """The figures that are times of a search or of a reduction, or have one in them; of a report,
     those that it names."""
     if isinstance(source, FromReport):
-        return set(source.times)
+        return set(source.times or ())
     return {
         one.what
         for one in (preset.figures if preset else ())
@@ -281,7 +253,7 @@ def _together(runs: Sequence[Run], *, limits: bool) -> Iterable[tuple[str, list[
         limit = ""
         if limits and run.limit_seconds is not None:
             limit = f", at most {run.limit_seconds:g} s a solve"
-        beside = ", beside other programs" if run.disturbed else ""
+        beside = f", {DISTURBED}" if run.disturbed else ""
         where = f"at commit {run.commit} on {run.date}, {run.machine}{limit}{beside}"
         found.setdefault(where, []).append(run)
     return found.items()

@@ -53,13 +53,14 @@ class FromTests:
 class FromReport:
     """A table of a report in docs/benchmarks, made by `command`. keys: how many of its first
     columns name a row: the first is the model, others come before the name of the column. times:
-    the figures that other programs make longer. picture: from docs on, what draws the table."""
+    the figures that other programs make longer; None: it is not known which, so that a table is
+    refused that was measured beside such. picture: from docs on, what draws the table."""
 
     file: str
     title: str
     command: str
     keys: int = 1
-    times: tuple[str, ...] = ()
+    times: tuple[str, ...] | None = None
     picture: str = ""
 
 

@@ -201,6 +201,26 @@ def test_what_is_less_is_so_by_more_than_a_tie(left, right, holds):
     assert rule.judged({"a": late("a", None, -1.0), "b": took("b", -1.0)}).holds is None
 
 
+@pytest.mark.parametrize(
+    ("of_p", "of_q", "ours"),
+    [
+        (late("a", 0.0, 0.3), late("a", 0.0, 0.4), "<= 0.4x"),
+        (late("a", 2.0, None), late("a", 1.5, None), ">= 1.5x"),
+        (late("a", 0.0, 0.3), late("a", 2.0, None), ">= 2x"),
+        # Undecided ones.
+        (late("a", 0.0, 0.6), late("a", 0.0, 0.8), "<= 0.8x"),
+        (took("a", 0.2), late("a", 0.9, None), "0.2x, >= 0.9x"),
+    ],
+)
+def test_the_limit_that_is_shown_is_one_that_all_cases_keep(
+    of_p: Finding, of_q: Finding, ours: str
+) -> None:
+    claim = Claim("So.", "-", (AtMost("a", ("b",), 0.5),))
+    for cases in ((of_p, of_q), (of_q, of_p)):
+        found = {str(k): {"a": one, "b": took("b", 1.0)} for k, one in enumerate(cases)}
+        assert verdict_of(claim, found).ours == ours
+
+
 def test_no_ratio_of_another_case_stands_beside_a_case_without_a_placement():
     claim = Claim("So.", "-", (AtMost("a", ("b",)),))
     found: dict[str, dict[str, Finding]] = {
@@ -471,6 +491,8 @@ def test_figures_of_a_report_are_older_after_a_change_of_their_table_alone(monke
         return keys.key_of(entry)
 
     assert key(report) == key(report.replace("| x | y |", "| x | z |"))
+    assert key(report) == key(report.replace("Measured at", "What it shows.\n\nMeasured at"))
+    assert key(report) == key(report.replace("Python 3.11.7.", "Python 3.11.7. What it shows."))
     assert key(report) != key(report.replace("0.55", "0.54"))
     assert key(report) != key(report.replace("4cc6127e", "5cc6127e"))
 
@@ -481,9 +503,12 @@ def test_a_report_of_figures_that_were_measured_beside_other_programs_says_so(
 ):
     told = f"Python 3.11.7, beside other programs.{prose}"
     (tmp_path / "job.md").write_text(REPORT.replace("Python 3.11.7.", told))
-    found = reported(FromReport("job.md", "8. A script", "make bench-job", keys=2), tmp_path)
+    source = FromReport("job.md", "8. A script", "make bench-job", keys=2, times=("step, s",))
+    found = reported(source, tmp_path)
     assert found.disturbed
     assert found.machine == "2 cores (x86_64), Python 3.11.7"
+    with pytest.raises(NoReportError, match=r"beside other programs; its entry .* say in `times`"):
+        reported(replace(source, times=None), tmp_path)
 
 
 @pytest.mark.parametrize(
