@@ -100,7 +100,7 @@ def _plain(case: ScriptInLab, lab: Lab) -> Run:
 
 def _sent(lab: Lab, servers: int) -> dict[tuple[str, str], int]:
     """The bytes that each NIC has sent, by server and rail."""
-    found = {}
+    found: dict[tuple[str, str], int] = {}
     for server in (f"s{k + 1}" for k in range(servers)):
         sent = sample_in(lab.inside_server(server, []), NICS, lab.environment).sent_bytes
         found |= {(server, rail): sent[nic] for nic, rail in zip(NICS, RAILS, strict=True)}
