@@ -23,7 +23,8 @@ A verdict is computed from the numbers, over models and settings (the cases):
 
 A figure that is called shorter, longer, more or less than another differs by more than 1 %, below
 which two are alike. A rival without a placement within the memories here is beaten only if the
-paper has none of it either (`OOM`); it is left out otherwise, which is said.
+paper has none of it either (`OOM`). It is left out otherwise, which is said: a case may fail
+without it, but cannot hold.
 
 What is marked `older` was found by older sources than these, or for other settings: the commit
 stands below it, and has its settings. Those that are told here are of the next run. Figures from a
@@ -31,9 +32,9 @@ report in `docs/benchmarks` are older only once its table is another; the commit
 measured at may be older than these sources.
 
 `>= 10 s` and `<= 5 ms` are of searches that their time limit ended; `<= 5 ms` is also of times that
-were measured beside other programs. The step of a paper's program
-is its own objective, of the graph that its reduction left, as the papers report it; those of other
-methods are simulated. A step of `auto` counts against a rival only if that ended by itself. Times
-that were measured beside other programs are upper limits: a claim about them is decided only if
-quiet could not change it, and is `not run undisturbed` otherwise.
+were measured beside other programs. The step of a paper's program is its own objective, of the
+graph that its reduction left, as the papers report it; those of other methods are simulated. A step
+of `auto` counts as shorter than a rival's only if that ended by itself, and as longer in any case.
+Times that were measured beside other programs are upper limits: a claim about them is decided only
+if quiet could not change it, and is `not run undisturbed` otherwise.
 """

@@ -73,7 +73,8 @@ class Rule(ABC):
 class AtMost(Rule):
     """A figure is at most `factor` times the least of others; with a factor below 1 it is less in
     any case, whatever the signs. A rival without a placement counts as one that takes for ever only
-    where the paper says so of it, too: otherwise it is the memories that differ."""
+    where the paper says so of it, too: otherwise it is the memories that differ. It is left out
+    then: the figure may be too large without it, but is not known to be small enough."""
 
     left: str
     right: tuple[str, ...]
@@ -99,6 +100,8 @@ class AtMost(Rule):
         if left.low == inf and right.low == inf:
             return Judged(None, why="no method has a placement")
         holds = self._holds(left, right)
+        if holds and without:
+            return Judged(None, why=_reason({name: read[name] for name in without}))
         why = "" if holds is not None else _undecided(read)
         if holds is not None and inf in (left.low, right.low):
             why = UNPLACED

@@ -77,14 +77,16 @@ def judged(claim: Claim, *figures: Finding):
         ((late("a", 2.0, None), took("b", 2.0), took("c", 4.0)), "does not hold (0 of 1)", ">= 1x"),
         ((late("a", 1.0, None), late("b", 2.0, None), took("c", 9.0)), "out of time", ">= 0.111x"),
         # A method without a placement, here and in the paper, is beaten by one that has one; one
-        # that has one in the paper, or refuses here, is no rival.
+        # that has one in the paper, or refuses here, could be the best, and is beaten by none.
         ((took("a", 9.0), *OUT_OF_MEMORY), "holds (1 of 1)", "no placement"),
         ((no_fit("a"), took("b", 1.0), took("c", 1.0)), "does not hold (0 of 1)", "no placement"),
         ((no_fit("a"), *OUT_OF_MEMORY), "cannot be asked here", "-"),
         ((late("a", None, None), *OUT_OF_MEMORY), "out of time", "-"),
         ((took("a", 9.0), no_fit("b"), no_fit("c")), "cannot be asked here", "-"),
-        ((took("a", 1.0), no_fit("b"), took("c", 2.0)), "holds (1 of 1)", "0.5x"),
-        ((took("a", 1.0), refused("b"), took("c", 2.0)), "holds (1 of 1)", "0.5x"),
+        ((took("a", 1.0), no_fit("b"), took("c", 2.0)), "cannot be asked here", "-"),
+        ((took("a", 1.0), refused("b"), took("c", 2.0)), "cannot be asked here", "-"),
+        ((took("a", 1.5), no_fit("b"), took("c", 2.0)), "does not hold (0 of 1)", "0.75x"),
+        ((took("a", 1.5), refused("b"), took("c", 2.0)), "does not hold (0 of 1)", "0.75x"),
         ((refused("a"), took("b", 1.0), took("c", 2.0)), "cannot be asked here", "-"),
         ((took("a", 1.0), took("b", 2.0)), "not run yet", "-"),
     ],
@@ -181,8 +183,10 @@ def test_always_once_and_on_average_over_models():
 
 
 def test_a_rival_that_is_left_out_is_named():
-    found = judged(OURS_IS_LESS, took("a", 1.0), refused("b"), took("c", 2.0))
+    found = judged(OURS_IS_LESS, took("a", 1.5), refused("b"), took("c", 2.0))
     assert found.without == ("`b` on m",)
+    found = judged(OURS_IS_LESS, took("a", 1.0), refused("b"), took("c", 2.0))
+    assert (found.kind, found.why) == ("cannot be asked here", "b is too large")
     assert judged(OURS_IS_LESS, took("a", 1.0), took("b", 2.0), took("c", 2.0)).without == ()
 
 
@@ -272,9 +276,15 @@ def test_auto_counts_only_against_rivals_that_ended_by_themselves():
     of_p = (took("auto, two, ms", 1.0), took("heft, two, ms", 1.2), took("peft, two, ms", 0.9),
             late("mcmc, two, ms", 0.0, 5.0), no_fit("metis, two, ms"))  # fmt: skip
     assert beside_auto(preset, {"p": {one.what: one for one in of_p}, "q": {}}) == (
-        "Of 2 steps of methods that ended by themselves, `auto` is as short, within 1%, as 1, or "
-        "shorter; it is longer than peft, two on p. The clock ended these, which do not count: "
-        "mcmc, two on p. These have no placement, and do not count: metis, two on p."
+        "Of 2 steps of other methods, `auto` is as short, within 1%, as 1, or shorter; it is "
+        "longer than peft, two on p. The clock ended these before they were shorter, so that they do not "
+        "count: mcmc, two on p. These have no placement, and do not count: metis, two on p."
+    )
+    # What a rival has found when its time is over can only become shorter.
+    soon = (took("auto, two, ms", 1.0), late("mcmc, two, ms", 0.0, 0.9))
+    assert beside_auto(preset, {"p": {one.what: one for one in soon}}) == (
+        "Of 1 steps of other methods, `auto` is as short, within 1%, as 0, or shorter; it is "
+        "longer than mcmc, two on p."
     )
     late_auto = (late("auto, two, ms", 0.0, 1.0), took("peft, two, ms", 0.9))
     assert beside_auto(preset, {"p": {one.what: one for one in late_auto}}).endswith(
