@@ -193,7 +193,7 @@ class _Page:
                 of = ", ".join(run.model for run in older if run.model)
                 state = "The sources or the settings have changed since"
                 if isinstance(self.entry.source, FromReport):
-                    state = "The report's table has changed since"
+                    state = "The report's table, or how it is read, has changed since"
                 told += f" {state}{f' (older: {of})' if of and len(older) < len(runs) else ''}."
             lines += [*_wrapped(told), ""]
         current = [run for run in self.runs if run.model not in self.older]
