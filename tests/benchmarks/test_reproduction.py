@@ -256,8 +256,8 @@ def test_auto_counts_only_against_rivals_that_ended_by_themselves():
             late("mcmc, two, ms", 0.0, 5.0), no_fit("metis, two, ms"))  # fmt: skip
     assert beside_auto(preset, {"p": {one.what: one for one in of_p}, "q": {}}) == (
         "Of 2 steps of other methods, `auto` is as short, within 1%, as 1, or shorter; it is "
-        "longer than peft, two on p. The clock ended these before they were shorter, so that they do not "
-        "count: mcmc, two on p. These have no placement, and do not count: metis, two on p."
+        "longer than peft, two on p. The clock ended these before they were shorter, so that they "
+        "do not count: mcmc, two on p. These have no placement, and do not count: metis, two on p."
     )
     # What a rival has found when its time is over can only become shorter.
     soon = (took("auto, two, ms", 1.0), late("mcmc, two, ms", 0.0, 0.9))
