@@ -1,9 +1,9 @@
-"""Samples the counters of a server's NICs while a `with` block runs.
+"""Samples the counters of a server's NICs, once or while a `with` block runs.
 
-    python -m benchmarks.job.nic_samples NIC …
+    python -m benchmarks.job.nic_samples {once,on} NIC …
 
 The sampler is a process of its own, because it must run in the server's network namespace. It
-prints one sample a line, until it is ended.
+prints one sample a line, with `on` until it is ended.
 """
 
 from __future__ import annotations
@@ -37,13 +37,20 @@ class Sample:
     received_bytes: Mapping[str, int]
 
 
+def sample_in(inside: Sequence[str], nics: Sequence[str], environment: Mapping[str, str]) -> Sample:
+    """As samples_in. Raises CalledProcessError where the sampler fails."""
+    command = _sampler(inside, "once", nics)
+    done = subprocess.run(command, stdout=subprocess.PIPE, cwd=ROOT, env=environment, check=True)
+    return Sample(*json.loads(done.stdout))
+
+
 @contextmanager
 def samples_in(
     inside: Sequence[str], nics: Sequence[str], environment: Mapping[str, str]
 ) -> Iterator[Callable[[], list[Sample]]]:
     """inside: the words that run what follows them in the server's network. The block gets what
     returns the samples so far. Raises RuntimeError where the sampler ended before the block."""
-    command = [*inside, sys.executable, "-m", "benchmarks.job.nic_samples", *nics]
+    command = _sampler(inside, "on", nics)
     with tempfile.NamedTemporaryFile("w") as out:
         with subprocess.Popen(command, stdout=out, cwd=ROOT, env=environment) as process:
             try:
@@ -52,6 +59,10 @@ def samples_in(
                 process.terminate()
         if process.returncode != -signal.SIGTERM:
             raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
+
+
+def _sampler(inside: Sequence[str], how: str, nics: Sequence[str]) -> list[str]:
+    return [*inside, sys.executable, "-m", "benchmarks.job.nic_samples", how, *nics]
 
 
 def _read(file: Path) -> list[Sample]:
@@ -72,13 +83,15 @@ def _sample(nics: tuple[str, ...]) -> Sample:
     )
 
 
-def _print_samples(nics: tuple[str, ...]) -> None:
+def _print_samples(how: str, *nics: str) -> None:
     while True:
         one = _sample(nics)
         print(json.dumps([one.seconds, one.sent_bytes, one.received_bytes]), flush=True)
+        if how == "once":
+            return
         # No sample makes up for a late one: over a short while a rate would be a guess.
         time.sleep(PERIOD_SECONDS)
 
 
 if __name__ == "__main__":
-    _print_samples(tuple(sys.argv[1:]))
+    _print_samples(*sys.argv[1:])

@@ -22,6 +22,7 @@ from placewire.controller.lab import Lab, find_lab
 
 # Frames are large: a megabyte in small ones takes these cores three times as long to switch.
 MTU_BYTES, RAILS = 9000, ("a", "b")
+NICS = tuple(f"nic{number}" for number in range(len(RAILS)))
 PORT = 29600
 LIMIT_SECONDS = 400
 
@@ -63,9 +64,10 @@ class ScriptInLab:
         finally:
             _controller("lab", "down", str(plan))
 
-    def by_torchrun(self, lab: Lab) -> str:
-        """Gives gloo the first NIC; returns what rank 0 and its torchrun printed. Raises
+    def by_torchrun(self, lab: Lab, nics: Sequence[str] = NICS[:1]) -> str:
+        """nics: those that gloo is given. Returns what rank 0 and its torchrun printed. Raises
         RuntimeError with the end of it where a process failed."""
+        given = {"GLOO_SOCKET_IFNAME": ",".join(nics), "OMP_NUM_THREADS": "1"}
         command = [
             sys.executable, "-m", "torch.distributed.run", "--nnodes", str(self.servers),
             "--nproc-per-node", "1", "--master-addr", "10.9.0.1", "--master-port", str(PORT),
@@ -77,7 +79,7 @@ class ScriptInLab:
                 started.append(subprocess.Popen(
                     lab.inside_server(f"s{k + 1}", own), cwd=ROOT, stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT, text=True,
-                    env={**lab.environment, "GLOO_SOCKET_IFNAME": "nic0", "OMP_NUM_THREADS": "1"},
+                    env={**lab.environment, **given},
                 ))  # fmt: skip
             said = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in started]
         finally:

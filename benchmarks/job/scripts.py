@@ -6,15 +6,14 @@ applied, the same script runs on a network that was shaped and measured.
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.job.script_in_lab import MTU_BYTES, RAILS, ScriptInLab, by_apply
+from benchmarks.job.nic_samples import sample_in
+from benchmarks.job.script_in_lab import MTU_BYTES, NICS, RAILS, ScriptInLab, by_apply
 from benchmarks.table import Table
 from placewire.controller.lab import Lab
 
@@ -101,15 +100,10 @@ def _plain(case: ScriptInLab, lab: Lab) -> Run:
 
 def _sent(lab: Lab, servers: int) -> dict[tuple[str, str], int]:
     """The bytes that each NIC has sent, by server and rail."""
-    found = {}
+    found: dict[tuple[str, str], int] = {}
     for server in (f"s{k + 1}" for k in range(servers)):
-        shown = subprocess.run(
-            ["ip", "-n", lab.namespace(server), "-j", "-s", "link"],
-            capture_output=True, check=True,
-        )  # fmt: skip
-        links = {link["ifname"]: link for link in json.loads(shown.stdout)}
-        for number, rail in enumerate(RAILS):
-            found[server, rail] = links[f"nic{number}"]["stats64"]["tx"]["bytes"]
+        sent = sample_in(lab.inside_server(server, []), NICS, lab.environment).sent_bytes
+        found |= {(server, rail): sent[nic] for nic, rail in zip(NICS, RAILS, strict=True)}
     return found
 
 

@@ -14,30 +14,32 @@ _MOST_NAMED = 6
 
 def beside_auto(preset: Preset, found: ByModel) -> str:
     """A sentence or two; "" where the preset has no step of `auto`. A rival that the clock ended
-    counts neither for nor against: those are named apart, as are those without a placement."""
+    counts only against `auto`: with more time it could not be longer. Those that would count for it
+    are named apart, as are those without a placement."""
     won, lost, late, unplaced = 0, [], [], []
     for model, figures in found.items():
         for own, rival in _pairs(preset, model, figures):
             name = f"{rival.what.rpartition(',')[0]} on {model}"
-            if rival.ended == "clock":
-                late.append(name)
-            elif rival.ended == "unplaced":
+            longer = own.number().high > (1 + TIE) * rival.number().high
+            if rival.ended == "unplaced":
                 unplaced.append(name)
+            elif longer:
+                lost.append(name + (" (its own time was over)" if own.ended == "clock" else ""))
+            elif rival.ended == "clock":
+                late.append(name)
             elif rival.ended == "itself":
-                ours, theirs = own.number().high, rival.number().high
-                if ours <= (1 + TIE) * theirs:
-                    won += 1
-                else:
-                    lost.append(name + (" (its own time was over)" if own.ended == "clock" else ""))
+                won += 1
     told = []
     if won or lost:
         told.append(
-            f"Of {won + len(lost)} steps of methods that ended by themselves, `auto` is as short, "
-            f"within {TIE:.0%}, as {won}, or shorter"
-            + (f"; it is longer than {_named(lost)}." if lost else ".")
+            f"Of {won + len(lost)} steps of other methods, `auto` is as short, within {TIE:.0%}, "
+            f"as {won}, or shorter" + (f"; it is longer than {_named(lost)}." if lost else ".")
         )
     if late:
-        told.append(f"The clock ended these, which do not count: {_named(late)}.")
+        told.append(
+            f"The clock ended these before they were shorter, so that they do not count: "
+            f"{_named(late)}."
+        )
     if unplaced:
         told.append(f"These have no placement, and do not count: {_named(unplaced)}.")
     return " ".join(told)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import inf
 
+from benchmarks.report import DISTURBED
 from benchmarks.reproduction.beside_auto import beside_auto
 from benchmarks.reproduction.entry import (
     Claim,
@@ -20,6 +21,7 @@ from benchmarks.reproduction.entry import (
     Source,
 )
 from benchmarks.reproduction.findings import Finding, Run, Runs, by_model
+from benchmarks.reproduction.head import HEAD
 from benchmarks.reproduction.keys import key_of, preset_of
 from benchmarks.reproduction.verdicts import KINDS, NEVER, ByModel, Verdict, verdict_of
 from placewire.optimizer.published.comparison.our_figures import NO_FIGURE
@@ -38,43 +40,11 @@ _TIMES = ("search", "solver", "evaluation")
 _QUANTIFIERS = {
     "always": "in every case", "once": "in one case at least", "on average": "on average",
 }  # fmt: skip
-_HEAD = """\
-# The papers, reproduced
-
-For whoever wants to know whether what the five papers claim holds in Placewire. `make reproduce`
-writes this page, from the list in `benchmarks/reproduction` and from what its runs found
-(`found.json` there). Each table and figure has what the paper claims and the rule that decides it;
-the paper's number stands beside ours, and how the settings differ is said below.
-
-A verdict is computed from the numbers, over models and settings (the cases):
-
-| verdict | meaning |
-| --- | --- |
-| holds | the rule holds, as often as the paper claims it |
-| holds so far | claimed of every case, it holds in those that are decided; others are not yet |
-| does not hold | it does not, in our setting, and more time cannot change that |
-| out of time | a time limit ended a search; more time could decide it, so nothing failed |
-| not run yet | the command that stands with it has not been run |
-| cannot be asked here | a reason is given |
-
-A figure that is called shorter, longer, more or less than another differs by more than 1 %, below
-which two are alike. A rival without a placement within the memories here is beaten only if the
-paper has none of it either (`OOM`); it is left out otherwise, which is said.
-
-What is marked `older` was found by older sources than these, or for other settings: the commit
-stands below it, and has its settings. Those that are told here are of the next run.
-
-`>= 10 s` and `<= 5 ms` are of searches that their time limit ended. Steps of programs are their own
-(`own`), those of other methods are simulated. A step of `auto` counts against a rival only if that
-ended by itself. Times that were measured beside other programs are upper limits: a claim about
-them is decided only if quiet could not change it, and is `not run undisturbed` otherwise. So is one
-that sets two searches of the same time against each other.
-"""
 
 
 def document(entries: Sequence[Entry], illustrations: Illustrations, runs: Runs) -> str:
     pages = [_Page(entry, runs) for entry in entries]
-    parts = [_HEAD, *_summary(pages), *_uncounted(illustrations)]
+    parts = [HEAD, *_summary(pages), *_uncounted(illustrations)]
     for page in pages:
         parts += page.lines()
     return "\n".join(parts).rstrip("\n") + "\n"
@@ -87,21 +57,16 @@ class _Page:
         self.entry = entry
         self.preset = preset = preset_of(entry)
         models = () if preset is None else tuple(preset.models)
+        # In the order in which they are kept, whichever was run first.
         self.runs = [
             run
-            for run in runs.values()
+            for _, run in sorted(runs.items())
             if run.source == entry.name and (preset is None) == (run.model not in models)
         ]
         self.older = {
             run.model: run for run in self.runs if run.key != key_of(entry, run.model, preset)
         }
-        found = by_model(
-            self.runs,
-            models,
-            times=_times(entry.source, preset),
-            pairs=_pairs(preset),
-            older=self.older,
-        )
+        found = by_model(self.runs, models, times=_times(entry.source, preset), older=self.older)
         # Without a run there is one case that waits for it, if no model is known.
         self.found: ByModel = found or {"-": {}}
         self.verdicts = [(claim, verdict_of(claim, self.found)) for claim in entry.claims]
@@ -113,6 +78,9 @@ class _Page:
         if isinstance(source, Never):
             return [*lines, *_wrapped(f"It cannot be asked here: {source.why}."), ""]
         lines += self._claims()
+        if self.entry.unasked:
+            lines += ["Claimed as well, and not asked:", ""]
+            lines += [*_listed(map(_sentence, self.entry.unasked)), ""]
         if self.preset is not None:
             lines += self._figures(self.preset)
         else:
@@ -224,6 +192,8 @@ class _Page:
             if older:
                 of = ", ".join(run.model for run in older if run.model)
                 state = "The sources or the settings have changed since"
+                if isinstance(self.entry.source, FromReport):
+                    state = "The report's table, or how it is read, has changed since"
                 told += f" {state}{f' (older: {of})' if of and len(older) < len(runs) else ''}."
             lines += [*_wrapped(told), ""]
         current = [run for run in self.runs if run.model not in self.older]
@@ -243,21 +213,12 @@ def _times(source: Source, preset: Preset | None) -> set[str]:
     """The figures that are times of a search or of a reduction, or have one in them; of a report,
     those that it names."""
     if isinstance(source, FromReport):
-        return set(source.times)
+        return set(source.times or ())
     return {
         one.what
         for one in (preset.figures if preset else ())
         if (isinstance(one.asked, Solved) and one.asked.figure in _TIMES)
         or (isinstance(one.asked, Reduced) and one.asked.figure == "seconds")
-    }
-
-
-def _pairs(preset: Preset | None) -> set[str]:
-    """The figures that set two searches of one method and the same time against each other."""
-    return {
-        one.what
-        for one in (preset.figures if preset else ())
-        if isinstance(one.asked, Saved) and one.asked.on_equal_terms
     }
 
 
@@ -292,7 +253,7 @@ def _together(runs: Sequence[Run], *, limits: bool) -> Iterable[tuple[str, list[
         limit = ""
         if limits and run.limit_seconds is not None:
             limit = f", at most {run.limit_seconds:g} s a solve"
-        beside = ", beside other programs" if run.disturbed else ""
+        beside = f", {DISTURBED}" if run.disturbed else ""
         where = f"at commit {run.commit} on {run.date}, {run.machine}{limit}{beside}"
         found.setdefault(where, []).append(run)
     return found.items()

@@ -53,13 +53,14 @@ class FromTests:
 class FromReport:
     """A table of a report in docs/benchmarks, made by `command`. keys: how many of its first
     columns name a row: the first is the model, others come before the name of the column. times:
-    the figures that other programs make longer. picture: from docs on, what draws the table."""
+    the figures that other programs make longer; None: it is not known which, so that a table is
+    refused that was measured beside such. picture: from docs on, what draws the table."""
 
     file: str
     title: str
     command: str
     keys: int = 1
-    times: tuple[str, ...] = ()
+    times: tuple[str, ...] | None = None
     picture: str = ""
 
 
@@ -75,7 +76,8 @@ Source = FromPreset | FromOwn | FromTests | FromReport | Never
 
 @dataclass(frozen=True)
 class Entry:
-    """place: as in `table 5.1`. differs: how our setting differs, beyond what a preset says."""
+    """place: as in `table 5.1`. differs: how our setting differs, beyond what a preset says.
+    unasked: what the text claims of it and is not asked, with the reason."""
 
     paper: str
     place: str
@@ -83,6 +85,7 @@ class Entry:
     source: Source
     claims: tuple[Claim, ...] = ()
     differs: tuple[str, ...] = ()
+    unasked: tuple[str, ...] = ()
 
     @property
     def heading(self) -> str:

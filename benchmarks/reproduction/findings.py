@@ -11,7 +11,6 @@ import os
 from collections.abc import Collection, Container, Iterable, Mapping
 from math import inf
 from pathlib import Path
-from typing import Any
 
 from placewire.frozen import Frozen
 from placewire.optimizer.published.comparison.our_figures import Between, Ended
@@ -120,22 +119,18 @@ def by_model(
     models: Collection[str],
     *,
     times: Container[str] = (),
-    pairs: Container[str] = (),
     older: Container[str] = (),
 ) -> dict[str, dict[str, Finding]]:
     """The findings of a source's runs by model and figure; a model that was not run has none.
     models: which there are; all of the runs, where none is named. times: the figures that are
-    times. pairs: those that set two searches of the same time against each other, of which nothing
-    is known if one was disturbed. older: the models of older runs."""
+    times. older: the models of older runs."""
     found: dict[str, dict[str, Finding]] = {model: {} for model in models}
     for run in runs:
         for one in run.findings:
             if models and one.model not in models:
                 continue
-            changed: dict[str, Any] = {"older": run.model in older}
+            changed = {"older": run.model in older}
             if run.disturbed and one.what in times:
                 changed["disturbed"] = True
-            elif run.disturbed and one.what in pairs:
-                changed |= {"disturbed": True, "known": ()}
             found.setdefault(one.model, {})[one.what] = one.model_copy(update=changed)
     return found

@@ -1,5 +1,5 @@
 """Digests of what decides the figures of a run: they tell whether it is of the list and the sources
-as they are."""
+as they are. Of a report that is its table alone: which sources made it is not known here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.report import ROOT
 from benchmarks.reproduction.entry import Entry, FromOwn, FromPreset, FromReport, FromTests
-from benchmarks.reproduction.sources import section_of
+from benchmarks.reproduction.sources import table_text
 from placewire.optimizer.published.comparison.presets import load_preset
 from placewire.optimizer.published.comparison.presets.preset import Preset
 
@@ -40,7 +40,7 @@ def key_of(entry: Entry, model: str = "", preset: Preset | None = None) -> str:
         folders = tuple(sorted({*SOLVES, *tested}))
     else:
         assert isinstance(source, FromReport)
-        parts, folders = [section_of(source, ROOT), _digest([_READS])], ()
+        parts, folders = [table_text(source, ROOT), _digest([_READS])], ()
     text = "\n".join((entry.name, model, *parts, *map(sources_digest, folders)))
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 

@@ -7,10 +7,11 @@ that no method fails for lack of time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Literal, Protocol
+from typing import Literal
 
 from benchmarks.reproduction.findings import Finding
 from placewire.optimizer.published.comparison.our_figures import Between
@@ -41,29 +42,39 @@ class Judged:
     without: tuple[str, ...] = ()
 
 
-class Rule(Protocol):
+class Rule(ABC):
     @property
+    @abstractmethod
     def words(self) -> str: ...
 
     @property
+    @abstractmethod
     def figures(self) -> tuple[str, ...]:
         """The names of the figures that it reads."""
-        ...
 
     def judged(self, found: Figures) -> Judged:
         """For one model."""
-        ...
+        if any(name not in found for name in self.figures):
+            return Judged(None, why=NOT_RUN)
+        return self._judged({name: found[name] for name in self.figures})
 
+    @abstractmethod
+    def _judged(self, read: Figures) -> Judged:
+        """read: the figures that it reads, in their order."""
+
+    @abstractmethod
     def decided(self, measured: Between) -> bool | None: ...
 
+    @abstractmethod
     def shown(self, number: float) -> str: ...
 
 
 @dataclass(frozen=True)
-class AtMost:
+class AtMost(Rule):
     """A figure is at most `factor` times the least of others; with a factor below 1 it is less in
     any case, whatever the signs. A rival without a placement counts as one that takes for ever only
-    where the paper says so of it, too: otherwise it is the memories that differ."""
+    where the paper says so of it, too: otherwise it is the memories that differ. It is left out
+    then: the figure may be too large without it, but is not known to be small enough."""
 
     left: str
     right: tuple[str, ...]
@@ -80,18 +91,18 @@ class AtMost:
     def figures(self) -> tuple[str, ...]:
         return (self.left, *self.right)
 
-    def judged(self, found: Figures) -> Judged:
-        if why := _missing(self.figures, found):
-            return Judged(None, why=why)
-        counting = tuple(name for name in self.right if _counts(found[name]))
+    def _judged(self, read: Figures) -> Judged:
+        counting = tuple(name for name in self.right if _counts(read[name]))
         without = tuple(name for name in self.right if name not in counting)
-        if found[self.left].ended == "none" or not counting:
-            return Judged(None, why=_reason(self.figures, found))
-        left, right = found[self.left].number(), least([found[name] for name in counting])
+        if read[self.left].ended == "none" or not counting:
+            return Judged(None, why=_reason(read))
+        left, right = read[self.left].number(), _least(read[name] for name in counting)
         if left.low == inf and right.low == inf:
             return Judged(None, why="no method has a placement")
         holds = self._holds(left, right)
-        why = "" if holds is not None else _undecided(self.figures, found)
+        if holds and without:
+            return Judged(None, why=_reason({name: read[name] for name in without}))
+        why = "" if holds is not None else _undecided(read)
         if holds is not None and inf in (left.low, right.low):
             why = UNPLACED
         return Judged(holds, _ratio(left, right), why, without)
@@ -112,14 +123,13 @@ class AtMost:
 
 
 @dataclass(frozen=True)
-class Within:
-    """The least of some figures lies between two limits. place: which of the figure's numbers."""
+class Within(Rule):
+    """The least of some figures lies between two limits."""
 
     of: tuple[str, ...]
     at_least: float = -inf
     at_most: float = inf
     unit: Literal["s", "%", ""] = ""
-    place: int = 0
 
     @property
     def words(self) -> str:
@@ -135,15 +145,13 @@ class Within:
     def figures(self) -> tuple[str, ...]:
         return self.of
 
-    def judged(self, found: Figures) -> Judged:
-        if why := _missing(self.of, found):
-            return Judged(None, why=why)
-        there = [found[name] for name in self.of if found[name].ended != "none"]
+    def _judged(self, read: Figures) -> Judged:
+        there = [one for one in read.values() if one.ended != "none"]
         if not there:
-            return Judged(None, why=_reason(self.of, found))
-        measured = least(there, self.place)
+            return Judged(None, why=_reason(read))
+        measured = _least(there)
         holds = self.decided(measured)
-        return Judged(holds, measured, "" if holds is not None else _undecided(self.of, found))
+        return Judged(holds, measured, "" if holds is not None else _undecided(read))
 
     def decided(self, measured: Between) -> bool | None:
         above = _below(Between(-measured.high, -measured.low), -self.at_least)
@@ -158,106 +166,86 @@ class Within:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """A reduction makes a figure at least so many times less."""
+class _OfOne(Rule):
+    """What a single figure shows is at least so much."""
 
     of: str
-    times: float
-
-    @property
-    def words(self) -> str:
-        return f"`{self.of}` falls to at most 1/{self.times:.3g}"
+    at_least: float = 1.0
 
     @property
     def figures(self) -> tuple[str, ...]:
         return (self.of,)
 
-    def judged(self, found: Figures) -> Judged:
-        if why := _missing(self.figures, found):
-            return Judged(None, why=why)
-        one = found[self.of]
-        if one.ended == "none":
-            return Judged(None, why=one.why)
-        before, after = one.number(0).low, one.number(1).high
-        if after <= 0:
-            return Judged(None, why=f"of `{self.of}` nothing is left: {one.text}")
-        measured = Between(before / after, before / after)
+    def _judged(self, read: Figures) -> Judged:
+        one = read[self.of]
+        measured = _reason(read) if one.ended == "none" else self._measured(one)
+        if isinstance(measured, str):
+            return Judged(None, why=measured)
         return Judged(self.decided(measured), measured)
 
+    @abstractmethod
+    def _measured(self, one: Finding) -> Between | str:
+        """Or why the figure cannot tell."""
+
     def decided(self, measured: Between) -> bool | None:
-        return measured.low >= self.times
+        return measured.low >= self.at_least
+
+
+class Cut(_OfOne):
+    """A reduction makes a figure at least so many times less."""
+
+    @property
+    def words(self) -> str:
+        return f"`{self.of}` falls to at most 1/{self.at_least:.3g}"
+
+    def _measured(self, one: Finding) -> Between | str:
+        before, after = one.number(0).low, one.number(1).high
+        if after <= 0:
+            return f"of `{self.of}` nothing is left: {one.text}"
+        return Between(before / after, before / after)
 
     def shown(self, number: float) -> str:
         return f"1/{number:.3g}"
 
 
-@dataclass(frozen=True)
-class Placed:
+class Placed(_OfOne):
     """The method has a placement within all memories."""
-
-    of: str
 
     @property
     def words(self) -> str:
         return f"`{self.of}` has a placement"
 
-    @property
-    def figures(self) -> tuple[str, ...]:
-        return (self.of,)
-
-    def judged(self, found: Figures) -> Judged:
-        if why := _missing(self.figures, found):
-            return Judged(None, why=why)
-        one = found[self.of]
-        if one.ended == "none" or (one.ended == "clock" and not one.known):
-            return Judged(None, why=OUT_OF_TIME if one.ended == "clock" else one.why)
-        return Judged(one.ended != "unplaced")
-
-    def decided(self, measured: Between) -> bool | None:
-        return None
+    def _measured(self, one: Finding) -> Between | str:
+        if one.ended == "clock" and not one.known:
+            return OUT_OF_TIME
+        has = float(one.ended != "unplaced")
+        return Between(has, has)
 
     def shown(self, number: float) -> str:
-        return f"{number:g}"
+        return "placed" if number == 1 else UNPLACED
 
 
-@dataclass(frozen=True)
-class Passes:
+class Passes(_OfOne):
     """Every case of a test that works an example passes."""
-
-    of: str
 
     @property
     def words(self) -> str:
         return f"test `{self.of}` passes"
 
-    @property
-    def figures(self) -> tuple[str, ...]:
-        return (self.of,)
-
-    def judged(self, found: Figures) -> Judged:
-        if why := _missing(self.figures, found):
-            return Judged(None, why=why)
-        part = found[self.of].number()
-        return Judged(self.decided(part), part)
-
-    def decided(self, measured: Between) -> bool | None:
-        return measured.low == 1
+    def _measured(self, one: Finding) -> Between | str:
+        return one.number()
 
     def shown(self, number: float) -> str:
         return "passes" if number == 1 else f"{number:.0%} of the cases pass"
 
 
-def least(of: Sequence[Finding], place: int = 0) -> Between:
-    numbers = [one.number(place) for one in of]
+def _least(of: Iterable[Finding]) -> Between:
+    numbers = [one.number() for one in of]
     return Between(min(one.low for one in numbers), min(one.high for one in numbers))
 
 
-def _missing(names: Sequence[str], found: Figures) -> str:
-    return NOT_RUN if any(name not in found for name in names) else ""
-
-
-def _undecided(names: Sequence[str], found: Figures) -> str:
-    return DISTURBED if any(found[name].disturbed for name in names) else OUT_OF_TIME
+def _undecided(read: Figures) -> str:
+    return DISTURBED if any(one.disturbed for one in read.values()) else OUT_OF_TIME
 
 
 def _counts(rival: Finding) -> bool:
@@ -265,12 +253,12 @@ def _counts(rival: Finding) -> bool:
     return rival.ended != "none" and (rival.ended != "unplaced" or rival.paper == OUT_OF_MEMORY)
 
 
-def _reason(names: Sequence[str], found: Figures) -> str:
-    for one in (found[name] for name in names):
+def _reason(read: Figures) -> str:
+    *_, last = read.values()
+    for one in read.values():
         if one.ended == "none":
             return one.why or "there is no figure"
-    one = found[names[-1]]
-    return f"{one.why}; the paper does not say that it had none: the memories differ"
+    return f"{last.why}; the paper does not say that it had none: the memories differ"
 
 
 def _ratio(left: Between, right: Between) -> Between | None:

@@ -25,7 +25,7 @@ _NOT_PASSED = {"failure", "error", "skipped"}
 
 
 class NoReportError(ValueError):
-    """Says which table is not where the list has it."""
+    """Says which table is not where the list has it, or cannot be read as the list has it."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,17 @@ def worked(source: FromTests, root: Path) -> tuple[Finding, ...]:
 def reported(source: FromReport, root: Path) -> Reported:
     """A cell's first number is the figure; the same name of a column again has a number. Raises
     OSError, NoReportError."""
-    section = section_of(source, root)
-    lines = [line for line in section.splitlines() if line.startswith("| ")]
-    measured = _MEASURED.search(section)
+    lines, measured = _table(source, root)
     if len(lines) < 3 or measured is None:
         raise NoReportError(
             f"{source.file} has no table {source.title!r} that says where it was measured; "
             f"`{source.command}` writes it"
+        )
+    commit, date, machine, disturbed = measured.groups()
+    if disturbed and source.times is None:
+        raise NoReportError(
+            f"{source.file} has table {source.title!r}, which was measured {DISTURBED}; its entry "
+            "in benchmarks/reproduction must say in `times` which of its figures they make longer"
         )
     header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
     names = _distinct(header)
@@ -72,14 +76,21 @@ def reported(source: FromReport, root: Path) -> Reported:
         for row in rows
         for name, cell in list(zip(names, row, strict=True))[source.keys :]
     ]
-    commit, date, machine, disturbed = measured.groups()
     return Reported(tuple(findings), commit, date, machine, disturbed is not None)
 
 
-def section_of(source: FromReport, root: Path) -> str:
-    """The text under the table's heading; empty where there is no such heading. Raises OSError."""
+def table_text(source: FromReport, root: Path) -> str:
+    """The rows, and where they were measured, without any prose. Raises OSError."""
+    lines, measured = _table(source, root)
+    return "\n".join([*lines, measured[0] if measured else ""])
+
+
+def _table(source: FromReport, root: Path) -> tuple[list[str], re.Match[str] | None]:
+    """Neither is there without the table's heading."""
     _, _, after = (root / source.file).read_text().partition(f"\n## {source.title}\n")
-    return after.partition("\n## ")[0]
+    section = after.partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    return lines, _MEASURED.search(section)
 
 
 def _model(column: str, cell: str) -> str:

@@ -116,8 +116,8 @@ def _mean(known: Sequence[Between]) -> Between | None:
 
 
 def _ours(claim: Claim, cases: Sequence[tuple[Rule, Judged]]) -> str:
-    """The range of what is known exactly, and what fails beyond it; or else the first of what is
-    known in part."""
+    """The range of what is known exactly, and what is known to be beyond it; or else what is known
+    in part of all."""
     if claim.holds == "once" and (held := [case for case in cases if case[1].holds]):
         cases = held
     known = [(rule, one.measured, one.holds) for rule, one in cases if one.measured is not None]
@@ -125,15 +125,24 @@ def _ours(claim: Claim, cases: Sequence[tuple[Rule, Judged]]) -> str:
     part = [(rule, one) for rule, one, holds in known if one.low < one.high and holds is not None]
     if not exact:
         if part:
-            return _shown(*part[0])
+            return _shown(*_weakest(part))
         if any(one.holds is not None and one.why == UNPLACED for _, one in cases):
             return UNPLACED
-        return _shown(known[0][0], known[0][1]) if known else "-"
+        undecided = [(rule, one) for rule, one, _ in known if _shown(rule, one) != "-"]
+        return _shown(*_weakest(undecided)) if undecided else "-"
     (first, low), (last, high) = (pick(exact, key=lambda case: case[1]) for pick in (min, max))
     lowest, highest = first.shown(low), last.shown(high)
     text = lowest if lowest == highest else f"{lowest} to {highest}"
     beyond = [(rule, one) for rule, one in part if one.low > high]
-    return f"{text}, {_shown(*beyond[0])}" if beyond else text
+    return f"{text}, {_shown(*_weakest(beyond))}" if beyond else text
+
+
+def _weakest(part: Sequence[tuple[Rule, Between]]) -> tuple[Rule, Between]:
+    """The limit that all keep: the least lower one of those that have no upper one, or else the
+    largest upper one."""
+    if lower := [(rule, number) for rule, number in part if number.high == inf]:
+        return min(lower, key=lambda case: case[1].low)
+    return max(part, key=lambda case: case[1].high)
 
 
 def _shown(rule: Rule, number: Between) -> str:

@@ -1,4 +1,4 @@
-"""Geometry of the page's pictures: scales, axes and lines in pixels."""
+"""Geometry of pictures: scales, axes and lines in pixels."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 # So that a page of a long run stays small: a line has at most this many points.
 MOST_POINTS = 600
+MOST_STEP_MARKS = 40
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,18 @@ class Scale:
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
         return tuple(float(f"{k * step:.12g}") for k in range(first, last + 1))
+
+
+def second_ticks(x: Scale, most: int) -> tuple[tuple[float, str], ...]:
+    """(pixel, words) of an axis of seconds, as Scale.ticks cuts it."""
+    return tuple((x.at(seconds), f"{seconds:g} s") for seconds in x.ticks(most))
+
+
+def step_marks(end_seconds: Sequence[float], x: Scale) -> tuple[int, tuple[float, ...]]:
+    """Of how many steps one has a mark, so that there are at most MOST_STEP_MARKS; and where these
+    steps ended."""
+    every = max(1, math.ceil(len(end_seconds) / MOST_STEP_MARKS))
+    return every, tuple(x.at(seconds) for seconds in end_seconds[every - 1 :: every])
 
 
 @dataclass(frozen=True)

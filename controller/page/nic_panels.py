@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from placewire.controller.page.chart import Line, Scale, lines
+from placewire.controller.page.chart import Line, Scale, lines, second_ticks, step_marks
 from placewire.controller.records.nic_use import NicUse, NicUseRow
 from placewire.optimizer.quantities import format_bits_per_second
 
 # What is sent goes up from the middle, what is received down.
 WIDTH, HEIGHT = 320, 100
-MOST_STEP_MARKS = 40
 # A NIC that never carries more than this part of its rate is idle: others ask for addresses on it.
 _IDLE_PART = 1e-3
 
@@ -72,11 +70,11 @@ def nic_panels(use: NicUse) -> NicPanels:
                 busiest=busiest(row, sent, received),
             )
         )
-    every = max(1, math.ceil(len(use.step_end_seconds) / MOST_STEP_MARKS))
+    every, marks = step_marks(use.step_end_seconds, x)
     return NicPanels(
         panels=tuple(ServerPanel(server, tuple(nics)) for server, nics in panels.items()),
         rails=tuple(rails.items()),
-        step_marks=tuple(x.at(seconds) for seconds in use.step_end_seconds[every - 1 :: every]),
+        step_marks=marks,
         every_step=every,
         rate_ticks=tuple(
             (scale.at(r), format_bits_per_second(r))
@@ -84,7 +82,7 @@ def nic_panels(use: NicUse) -> NicPanels:
             for r in up.ticks(2)
             if r
         ),
-        second_ticks=tuple((x.at(s), f"{s:g} s") for s in x.ticks(4)),
+        second_ticks=second_ticks(x, 4),
     )
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from placewire.controller.page.chart import Scale
-from placewire.controller.page.nic_panels import MOST_STEP_MARKS, busiest, rates
+from placewire.controller.page.chart import Scale, second_ticks, step_marks
+from placewire.controller.page.nic_panels import busiest, rates
 from placewire.controller.records.nic_use import NicUse
 
 WIDTH = 320
@@ -66,12 +66,12 @@ def nic_strips(use: NicUse) -> NicStrips:
                 received=_parts(use.seconds, received, row.rate_bits_per_second, x),
             )
         )
-    every = max(1, math.ceil(len(use.step_end_seconds) / MOST_STEP_MARKS))
+    every, marks = step_marks(use.step_end_seconds, x)
     return NicStrips(
         rails=tuple(RailStrips(rail, tuple(strips)) for rail, strips in by_rail.items()),
-        step_marks=tuple(x.at(seconds) for seconds in use.step_end_seconds[every - 1 :: every]),
+        step_marks=marks,
         every_step=every,
-        second_ticks=tuple((x.at(s), f"{s:g} s") for s in x.ticks(4)),
+        second_ticks=second_ticks(x, 4),
     )
 
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from jinja2 import Environment
 
 from placewire.controller.page import nic_panels, nic_strips, step_chart, step_picture
 from placewire.controller.page.byte_map import byte_map
@@ -16,12 +15,13 @@ from placewire.controller.page.changes import changes_of_servers
 from placewire.controller.page.matrix import MOST_WRITTEN
 from placewire.controller.page.rate_map import rate_map
 from placewire.controller.page.step_picture import NoPicture, StepPicture
+from placewire.controller.page.templates import templates
 from placewire.controller.records.report import NOT_AS_BEFORE, RunReport
 from placewire.optimizer.explain.parallelism import layers_words
 from placewire.optimizer.graph.json_file import replace_file
 from placewire.optimizer.graph.named_output import open_stream
 from placewire.optimizer.quantities import format_bits_per_second, format_bytes, format_seconds
-from placewire.visible import visible, visible_lines
+from placewire.visible import visible_lines
 
 _TEMPLATE = "page.html.j2"
 # Longer tables are cut; run.json has each row.
@@ -36,7 +36,7 @@ def report_page(report: RunReport) -> str:
     step, why_no_step = _step(report)
     use = report.nic_use
     many = use is not None and len({row.server for row in use.nics}) > MOST_WRITTEN
-    return _environment().get_template(_TEMPLATE).render(
+    return _templates().get_template(_TEMPLATE).render(
         report=report,
         version=version("placewire"),
         ended=_ended(report),
@@ -76,19 +76,8 @@ def write_page(report: RunReport, out: Path) -> bool:
     return False
 
 
-def _environment() -> Environment:
-    """Whatever is written into the page is escaped, and shows what a terminal or a browser would
-    obey: agents, ranks and files can hold anything."""
-    made = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: (
-            value if isinstance(value, Markup) or not isinstance(value, str) else visible(value)
-        ),
-    )
+def _templates() -> Environment:
+    made = templates(Path(__file__).parent)
     made.filters.update(
         bits=format_bits_per_second,
         size=format_bytes,

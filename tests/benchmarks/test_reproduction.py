@@ -77,14 +77,16 @@ def judged(claim: Claim, *figures: Finding):
         ((late("a", 2.0, None), took("b", 2.0), took("c", 4.0)), "does not hold (0 of 1)", ">= 1x"),
         ((late("a", 1.0, None), late("b", 2.0, None), took("c", 9.0)), "out of time", ">= 0.111x"),
         # A method without a placement, here and in the paper, is beaten by one that has one; one
-        # that has one in the paper, or refuses here, is no rival.
+        # that has one in the paper, or refuses here, could be the best, and is beaten by none.
         ((took("a", 9.0), *OUT_OF_MEMORY), "holds (1 of 1)", "no placement"),
         ((no_fit("a"), took("b", 1.0), took("c", 1.0)), "does not hold (0 of 1)", "no placement"),
         ((no_fit("a"), *OUT_OF_MEMORY), "cannot be asked here", "-"),
         ((late("a", None, None), *OUT_OF_MEMORY), "out of time", "-"),
         ((took("a", 9.0), no_fit("b"), no_fit("c")), "cannot be asked here", "-"),
-        ((took("a", 1.0), no_fit("b"), took("c", 2.0)), "holds (1 of 1)", "0.5x"),
-        ((took("a", 1.0), refused("b"), took("c", 2.0)), "holds (1 of 1)", "0.5x"),
+        ((took("a", 1.0), no_fit("b"), took("c", 2.0)), "cannot be asked here", "-"),
+        ((took("a", 1.0), refused("b"), took("c", 2.0)), "cannot be asked here", "-"),
+        ((took("a", 1.5), no_fit("b"), took("c", 2.0)), "does not hold (0 of 1)", "0.75x"),
+        ((took("a", 1.5), refused("b"), took("c", 2.0)), "does not hold (0 of 1)", "0.75x"),
         ((refused("a"), took("b", 1.0), took("c", 2.0)), "cannot be asked here", "-"),
         ((took("a", 1.0), took("b", 2.0)), "not run yet", "-"),
     ],
@@ -130,8 +132,6 @@ def test_a_disturbed_time_is_an_upper_limit(figure, told):
               findings=(figure, took("b", 1.0)))  # fmt: skip
     found = by_model([run], ["m"], times={"a"})["m"]
     assert found["a"].disturbed and not found["b"].disturbed
-    # Of two searches against each other not even that is known.
-    assert by_model([run], ["m"], pairs={"a"})["m"]["a"].number() == Between(-inf, inf)
     assert by_model([run], ["another"]) == {"another": {}}
 
 
@@ -183,8 +183,10 @@ def test_always_once_and_on_average_over_models():
 
 
 def test_a_rival_that_is_left_out_is_named():
-    found = judged(OURS_IS_LESS, took("a", 1.0), refused("b"), took("c", 2.0))
+    found = judged(OURS_IS_LESS, took("a", 1.5), refused("b"), took("c", 2.0))
     assert found.without == ("`b` on m",)
+    found = judged(OURS_IS_LESS, took("a", 1.0), refused("b"), took("c", 2.0))
+    assert (found.kind, found.why) == ("cannot be asked here", "b is too large")
     assert judged(OURS_IS_LESS, took("a", 1.0), took("b", 2.0), took("c", 2.0)).without == ()
 
 
@@ -201,6 +203,26 @@ def test_what_is_less_is_so_by_more_than_a_tie(left, right, holds):
     assert rule.judged({"a": took("a", left), "b": took("b", right)}).holds is holds
     # A loss of one or more may be as large as a loss of one.
     assert rule.judged({"a": late("a", None, -1.0), "b": took("b", -1.0)}).holds is None
+
+
+@pytest.mark.parametrize(
+    ("of_p", "of_q", "ours"),
+    [
+        (late("a", 0.0, 0.3), late("a", 0.0, 0.4), "<= 0.4x"),
+        (late("a", 2.0, None), late("a", 1.5, None), ">= 1.5x"),
+        (late("a", 0.0, 0.3), late("a", 2.0, None), ">= 2x"),
+        # Undecided ones.
+        (late("a", 0.0, 0.6), late("a", 0.0, 0.8), "<= 0.8x"),
+        (took("a", 0.2), late("a", 0.9, None), "0.2x, >= 0.9x"),
+    ],
+)
+def test_the_limit_that_is_shown_is_one_that_all_cases_keep(
+    of_p: Finding, of_q: Finding, ours: str
+) -> None:
+    claim = Claim("So.", "-", (AtMost("a", ("b",), 0.5),))
+    for cases in ((of_p, of_q), (of_q, of_p)):
+        found = {str(k): {"a": one, "b": took("b", 1.0)} for k, one in enumerate(cases)}
+        assert verdict_of(claim, found).ours == ours
 
 
 def test_no_ratio_of_another_case_stands_beside_a_case_without_a_placement():
@@ -254,9 +276,15 @@ def test_auto_counts_only_against_rivals_that_ended_by_themselves():
     of_p = (took("auto, two, ms", 1.0), took("heft, two, ms", 1.2), took("peft, two, ms", 0.9),
             late("mcmc, two, ms", 0.0, 5.0), no_fit("metis, two, ms"))  # fmt: skip
     assert beside_auto(preset, {"p": {one.what: one for one in of_p}, "q": {}}) == (
-        "Of 2 steps of methods that ended by themselves, `auto` is as short, within 1%, as 1, or "
-        "shorter; it is longer than peft, two on p. The clock ended these, which do not count: "
-        "mcmc, two on p. These have no placement, and do not count: metis, two on p."
+        "Of 2 steps of other methods, `auto` is as short, within 1%, as 1, or shorter; it is "
+        "longer than peft, two on p. The clock ended these before they were shorter, so that they "
+        "do not count: mcmc, two on p. These have no placement, and do not count: metis, two on p."
+    )
+    # What a rival has found when its time is over can only become shorter.
+    soon = (took("auto, two, ms", 1.0), late("mcmc, two, ms", 0.0, 0.9))
+    assert beside_auto(preset, {"p": {one.what: one for one in soon}}) == (
+        "Of 1 steps of other methods, `auto` is as short, within 1%, as 0, or shorter; it is "
+        "longer than mcmc, two on p."
     )
     late_auto = (late("auto, two, ms", 0.0, 1.0), took("peft, two, ms", 0.9))
     assert beside_auto(preset, {"p": {one.what: one for one in late_auto}}).endswith(
@@ -350,6 +378,22 @@ def test_what_older_sources_or_another_preset_found_is_marked(monkeypatch):
     page = document([entry], (), kept)
     assert [one for one in older if one not in page.replace("\n", " ")] == []
     assert "at most 10 s here" not in page, "the limit of an older run is no setting of this preset"
+
+
+def test_what_is_claimed_and_not_asked_is_told_with_the_reason():
+    unasked = ("that it is cheap: nothing here has a price",)
+    entry = Entry("A paper", "table 1", "steps", FromOwn(lambda: a_preset("heft")), (CLAIM,),
+                  unasked=unasked)  # fmt: skip
+    told = "Claimed as well, and not asked:\n\n- That it is cheap: nothing here has a price.\n"
+    assert told in document([entry], (), {})
+    assert "not asked" not in document([replace(entry, unasked=())], (), {})
+
+
+def test_the_page_is_the_same_whichever_model_was_run_first():
+    entry = Entry("A paper", "table 1", "steps", FromOwn(lambda: a_preset("heft")), (CLAIM,))
+    p, q = a_run_of(entry), a_run_of(entry, model="q")
+    runs = {(run.source, run.model): run for run in (q, p)}
+    assert "(p, q)" in document([entry], (), runs)
 
 
 def test_a_claim_about_an_older_run_counts_apart():
@@ -457,6 +501,8 @@ def test_figures_of_a_report_are_older_after_a_change_of_their_table_alone(monke
         return keys.key_of(entry)
 
     assert key(report) == key(report.replace("| x | y |", "| x | z |"))
+    assert key(report) == key(report.replace("Measured at", "What it shows.\n\nMeasured at"))
+    assert key(report) == key(report.replace("Python 3.11.7.", "Python 3.11.7. What it shows."))
     assert key(report) != key(report.replace("0.55", "0.54"))
     assert key(report) != key(report.replace("4cc6127e", "5cc6127e"))
 
@@ -467,9 +513,12 @@ def test_a_report_of_figures_that_were_measured_beside_other_programs_says_so(
 ):
     told = f"Python 3.11.7, beside other programs.{prose}"
     (tmp_path / "job.md").write_text(REPORT.replace("Python 3.11.7.", told))
-    found = reported(FromReport("job.md", "8. A script", "make bench-job", keys=2), tmp_path)
+    source = FromReport("job.md", "8. A script", "make bench-job", keys=2, times=("step, s",))
+    found = reported(source, tmp_path)
     assert found.disturbed
     assert found.machine == "2 cores (x86_64), Python 3.11.7"
+    with pytest.raises(NoReportError, match=r"beside other programs; its entry .* say in `times`"):
+        reported(replace(source, times=None), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.engines.engine import ENGINES
 from placewire.optimizer.graph.graph_file import load_graph
-from placewire.optimizer.names import Model
+from placewire.optimizer.names import DEFAULT_SHARING, Model, SharingName
 from placewire.optimizer.published.formulations.solver import SolverName
 from placewire.optimizer.published.formulations.topological_sort import SortName
 from placewire.optimizer.published.learned.settings import Feature
@@ -46,9 +46,9 @@ class ComparedCluster:
 
 @dataclass(frozen=True)
 class Method:
-    """time_limit_seconds: for one solve. gap: a search may stop this near to its bound. moves: the
-    most that a search that counts moves may make. without: features that hsdag's policy leaves out.
-    """
+    """model, sharing: what it decides under. time_limit_seconds: for one solve. gap: a search may
+    stop this near to its bound. moves: the most that a search that counts moves may make. without:
+    features that hsdag's policy leaves out."""
 
     engine: str
     reduction: str = "auto"
@@ -60,6 +60,7 @@ class Method:
     sort: SortName = "auto"
     moves: int | None = None
     without: tuple[Feature, ...] = ()
+    sharing: SharingName = DEFAULT_SHARING
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,6 @@ from placewire.optimizer.published.comparison.presets.preset import (
     Seeds,
     Solved,
 )
-from placewire.optimizer.published.comparison.ranking import step_of, stopped_by_the_clock
 from placewire.optimizer.published.comparison.reduction_report import (
     ReductionReport,
     critical_path_seconds,
@@ -131,13 +130,12 @@ class _Finder:
             rows = [self.rows[self._case(model, one).key] for one in asked.each]
             return over_seeds([partial(step_part, row, asked.solved) for row in rows], milliseconds)
         if isinstance(asked, Saved):
-            slow = self._stepped(model, asked.slow)
+            slow = self._part(model, asked.slow)
             if isinstance(asked.fast, Solved):
-                fast = self._stepped(model, asked.fast)
-                return saved(slow, fast, on_equal_terms=asked.on_equal_terms)
+                return saved(slow, self._part(model, asked.fast))
 
             def under(one: Solved) -> tuple[float, Between]:
-                return saved_part(slow, self._stepped(model, one))
+                return saved_part(slow, self._part(model, one))
 
             return over_seeds([partial(under, one) for one in asked.fast.each], percent)
         if isinstance(asked, Reduced):
@@ -191,12 +189,14 @@ class _Finder:
         on = ComparedCluster(asked.on, self.preset.clusters[asked.on])
         return Case(self._graph(model), on, meant_method(method))
 
-    def _stepped(self, model: str, asked: Solved) -> Row:
+    def _part(self, model: str, asked: Solved) -> Between:
+        """What is known of a step that is part of another figure."""
         row = self.rows[self._case(model, asked).key]
-        if not step_of(row):
-            ended: Ended = "clock" if stopped_by_the_clock(row) else "none"
-            raise NoFigureError(f"{row.engine}: {row.outcome}: {row.why}", ended)
-        return row
+        try:
+            return step_part(row, asked)[1]
+        except NoFigureError as error:
+            ended: Ended = "clock" if error.ended == "clock" else "none"
+            raise NoFigureError(f"{row.engine}: {error}", ended) from error
 
 
 def _solves(asked: Asked | None) -> tuple[Solved, ...]:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from placewire.frozen import Frozen
 from placewire.optimizer.graph.validation_message import first_mistake
-from placewire.optimizer.names import Model
+from placewire.optimizer.names import DEFAULT_SHARING, Model, SharingName
 from placewire.optimizer.published.formulations.solver import SolverName
 from placewire.optimizer.published.formulations.topological_sort import SortName
 from placewire.optimizer.published.learned.settings import Feature
@@ -53,6 +53,7 @@ class Row(Frozen):
     sort: SortName = "auto"
     moves: int | None = None
     without: tuple[Feature, ...] = ()
+    sharing: SharingName = DEFAULT_SHARING
     limit_seconds: float
     outcome: Outcome
     why: str = ""

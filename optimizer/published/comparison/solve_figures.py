@@ -40,7 +40,9 @@ def solved(row: Row, asked: Solved) -> Ours:
         return Ours(f"{row.search_seconds:.3g} s", (took,), ended)
     if asked.figure == "solver":
         return _solver_seconds(row)
-    step = row.step_seconds if asked.figure == "own" else step_of(row)
+    step = step_of(row)
+    if asked.figure == "own":
+        step = row.step_seconds if row.own_seconds is None else row.own_seconds
     if step is None:
         why = "a memory is exceeded under contended"
         raise NoFigureError(why, "clock") if late else _unplaced(why)
@@ -60,25 +62,21 @@ def _unplaced(why: str) -> NoFigureError:
     return NoFigureError(why, "unplaced", Between(inf, inf))
 
 
-def saved(slow: Row, fast: Row, *, on_equal_terms: bool) -> Ours:
-    part, known = saved_part(slow, fast, on_equal_terms=on_equal_terms)
+def saved(slow: Between, fast: Between) -> Ours:
+    """Of two steps, each of which is at most what was found."""
+    part, known = saved_part(slow, fast)
     return Ours(percent(part), (known,), _ended(known))
+
+
+def saved_part(slow: Between, fast: Between) -> tuple[float, Between]:
+    part = 1 - fast.high / slow.high
+    low = part if slow.low == slow.high else -inf
+    return part, Between(low, part if fast.low == fast.high else inf)
 
 
 def step_part(row: Row, asked: Solved) -> tuple[float, Between]:
     (known,) = solved(row, asked).known
     return known.high, known
-
-
-def saved_part(slow: Row, fast: Row, *, on_equal_terms: bool = False) -> tuple[float, Between]:
-    was, now = step_of(slow), step_of(fast)
-    assert was is not None and now is not None
-    part = 1 - now / was
-    low = high = part
-    if not on_equal_terms:
-        low = -inf if stopped_by_the_clock(slow) else part
-        high = inf if stopped_by_the_clock(fast) else part
-    return part, Between(low, high)
 
 
 def over_seeds(

@@ -1,10 +1,10 @@
 """Solves one case: `python -m placewire.optimizer.published.comparison.worker`.
 
 The first line of standard input is the case as JSON, {graph, cluster, engine, reduction, model,
-seed, gap, time_limit_seconds, solver, sort, moves, without, placement}; standard output gets the
-fields of rows.Row that the solve decides. Nothing is compiled or imported while the solve is timed.
-The program ends when its standard input does, because
-whoever asked is gone then. What solvers print goes to standard error.
+seed, gap, time_limit_seconds, solver, sort, moves, without, sharing, placement}; standard output
+gets the fields of rows.Row that the solve decides. Nothing is compiled or imported while the solve
+is timed. The program ends when its standard input does, because whoever asked is gone then. What
+solvers print goes to standard error.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _solved(asked: dict[str, Any]) -> dict[str, Any]:
     cluster = Cluster.model_validate(asked["cluster"])
     settings = settings_of(asked)
     with suppress(ValueError):  # which the solve meets again, and reports
-        problem = Problem(graph, cluster, model=asked["model"])
+        problem = Problem(graph, cluster, asked["sharing"], asked["model"])
         warm_up(problem, asked["engine"], settings, asked["reduction"])
     found: list[tuple[float, float]] = []
     began, before = time.monotonic(), _processor_seconds()
@@ -78,7 +78,7 @@ def _solved(asked: dict[str, Any]) -> dict[str, Any]:
     placement, outcome, why = None, "placed", ""
     settings = replace(settings, options={**settings.options, "own_progress": heard_own})
     try:
-        problem = Problem(graph, cluster, model=asked["model"])
+        problem = Problem(graph, cluster, asked["sharing"], asked["model"])
         placement = place(problem, asked["engine"], settings, asked["reduction"], heard)
     except InfeasibleError as error:
         outcome, why = "infeasible", str(error)
@@ -115,7 +115,7 @@ def _judged(graph: OperatorGraph, placement: Placement, file: str) -> dict[str, 
     save_placement(placement, Path(file))
     violations = check(graph, load_placement(Path(file)))
     step, fits, bound = placement.step_seconds, True, placement.bound_seconds
-    if placement.model != "contended":
+    if (placement.model, placement.sharing) != ("contended", DEFAULT_SHARING):
         step, fits = step_under(graph, placement, "contended", DEFAULT_SHARING)
         bound = lower_bound(Problem(graph, placement.cluster)).seconds
     answer = {

@@ -67,5 +67,5 @@ def descend(search: Reassignment, start: IntArray, steps: int, seed: int, until:
 ENGINE = search_engine(
     "25,000 random reassignments, from one device", solve,
     paper="Joint Optimization of Algebraic Transformation, Device Placement … (thesis)",
-    section="5.1",
+    section="5.3",
 )  # fmt: skip

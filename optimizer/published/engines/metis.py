@@ -101,7 +101,7 @@ def _accepts(problem: Problem) -> Refusal | None:
 
 ENGINE = Engine(
     "balanced parts, the least traffic between them", solve,
-    paper="Karypis, Kumar, METIS (SISC 1998)", section="thesis 5.1", decides="devices",
+    paper="Karypis, Kumar, METIS (SISC 1998)", section="thesis 5.3", decides="devices",
     sees="each transfer alone", memory="none", unlike="parts by speed; all run everything",
     reduction="none", accepts=_accepts,
 )  # fmt: skip

@@ -5,7 +5,7 @@ the step, simulated under the problem's own model and sharing with list scheduli
 for exceeded memories. Of all engines only these need torch, which is loaded when one of them is
 asked for.
 
-Common to both, where the papers are silent:
+Common to all, where the papers are silent:
 - a policy places co-location groups, and operators outside any; a device that cannot run such a
   unit, or whose memory cannot hold the unit's weights, has probability 0;
 - the answer is the best placement that was tried, whatever the policy prefers in the end;

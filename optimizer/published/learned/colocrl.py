@@ -21,30 +21,7 @@ placements are drawn for an update; learning rate, baseline and the norm of grad
 
 from __future__ import annotations
 
-from placewire.optimizer.engines.solution import Report, Solution
-from placewire.optimizer.problem import Problem, SolveSettings
-from placewire.optimizer.published.learned.recurrent import train_recurrent
 from placewire.optimizer.published.learned.settings import RecurrentSettings
-from placewire.optimizer.published.learned.training import conclusion
-from placewire.optimizer.published.learned.trials import Trials
 
 ENGINE = "colocrl"
-
-
-def solve(problem: Problem, settings: SolveSettings, progress: Report | None = None) -> Solution:
-    """settings.moves limits the placements of training.
-
-    Raises InfeasibleError where a unit fits no device or no placement that was tried fits.
-    """
-    return conclusion(ENGINE, problem, settings, train(problem, settings, progress), progress)
-
-
-def train(
-    problem: Problem,
-    settings: SolveSettings,
-    progress: Report | None = None,
-    recurrent: RecurrentSettings | None = None,
-) -> Trials:
-    """Returns the placements that were tried and the training curve. recurrent: without groups."""
-    chosen = RecurrentSettings() if recurrent is None else recurrent
-    return train_recurrent(ENGINE, problem, settings, progress, chosen)
+SETTINGS = RecurrentSettings()

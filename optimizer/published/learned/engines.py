@@ -12,12 +12,14 @@ from placewire.optimizer.commands.arguments import output_file
 from placewire.optimizer.engines.engine import Engine
 from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.problem import Problem, SolveSettings
+from placewire.optimizer.published.learned import colocrl, hrl
 from placewire.optimizer.published.learned.nodes import units
 from placewire.optimizer.published.learned.settings import (
     CURVES,
     MOST_COLOCRL_NODES,
     MOST_PLACETO_NODES,
     Feature,
+    RecurrentSettings,
 )
 from placewire.optimizer.registry import Refusal
 
@@ -38,20 +40,16 @@ def _solve_placeto(
     return solve(problem, settings, progress)
 
 
-def _solve_colocrl(
-    problem: Problem, settings: SolveSettings, progress: Report | None = None
+def _solve_recurrent(
+    engine: str,
+    recurrent: RecurrentSettings,
+    problem: Problem,
+    settings: SolveSettings,
+    progress: Report | None = None,
 ) -> Solution:
-    from placewire.optimizer.published.learned.colocrl import solve
+    from placewire.optimizer.published.learned.recurrent import solve
 
-    return solve(problem, settings, progress)
-
-
-def _solve_hrl(
-    problem: Problem, settings: SolveSettings, progress: Report | None = None
-) -> Solution:
-    from placewire.optimizer.published.learned.hrl import solve
-
-    return solve(problem, settings, progress)
+    return solve(engine, recurrent, problem, settings, progress)
 
 
 def _placeto_accepts(problem: Problem) -> Refusal | None:
@@ -133,7 +131,7 @@ PLACETO = _LEARNED(
 )
 COLOCRL = _LEARNED(
     "a policy that reads and places co-location groups in sequence, by REINFORCE",
-    _solve_colocrl,
+    partial(_solve_recurrent, colocrl.ENGINE, colocrl.SETTINGS),
     paper="Mirhoseini et al., ColocRL (ICML 2017)",
     section="as others describe it",
     reduction="colocrl",
@@ -143,7 +141,7 @@ COLOCRL = _LEARNED(
 )
 HRL = _LEARNED(
     "a policy that groups operators and places the groups in sequence, by REINFORCE",
-    _solve_hrl,
+    partial(_solve_recurrent, hrl.ENGINE, hrl.SETTINGS),
     paper="Mirhoseini et al., hierarchical planner (ICLR 2018)",
     section="as others describe it",
     reduction="none",

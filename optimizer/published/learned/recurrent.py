@@ -1,4 +1,5 @@
-"""What engines `colocrl` and `hrl` have in common: features, and the way from them to a training.
+"""Engines `colocrl` and `hrl`, which differ in their settings alone: features, and the way from
+them to a training.
 
 A node is a co-location group, or an operator outside any. It is described by the share of its
 operators that are of each type, and by its largest output shape, as logarithms; a group by sums of
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 
 from placewire.optimizer.arrays import FloatArray
-from placewire.optimizer.engines.solution import Report
+from placewire.optimizer.engines.solution import Report, Solution
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.learned.features import features, vocabulary_of
 from placewire.optimizer.published.learned.nodes import Nodes, units
@@ -19,19 +20,34 @@ from placewire.optimizer.published.learned.policy_file import PolicyFile
 from placewire.optimizer.published.learned.recurrent_network import RecurrentPolicy
 from placewire.optimizer.published.learned.recurrent_training import RecurrentTraining
 from placewire.optimizer.published.learned.settings import Learning, RecurrentSettings
-from placewire.optimizer.published.learned.training import Begun, train_policy
+from placewire.optimizer.published.learned.training import Begun, conclusion, train_policy
 from placewire.optimizer.published.learned.trials import Trials
 
 # A node's producers and consumers that its own description names, of each the first so many.
 _NEIGHBOURS = 6
 
 
-def train_recurrent(
+def solve(
     engine: str,
+    recurrent: RecurrentSettings,
     problem: Problem,
     settings: SolveSettings,
-    progress: Report | None,
+    progress: Report | None = None,
+) -> Solution:
+    """settings.moves limits the placements of training.
+
+    Raises InfeasibleError where a unit fits no device or no placement that was tried fits.
+    """
+    trials = train(engine, recurrent, problem, settings, progress)
+    return conclusion(engine, problem, settings, trials, progress)
+
+
+def train(
+    engine: str,
     recurrent: RecurrentSettings,
+    problem: Problem,
+    settings: SolveSettings,
+    progress: Report | None = None,
 ) -> Trials:
     """Returns the placements that were tried and the training curve."""
 

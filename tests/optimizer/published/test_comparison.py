@@ -133,6 +133,17 @@ def test_what_a_policy_leaves_out_is_another_case_and_reaches_the_engine(files):
     )
 
 
+def test_a_method_decides_under_its_sharing_and_is_scored_as_all_are(files):
+    case = Case(read_graph(files[0]), _TWO, Method("heft", sharing="unshaped"))
+    assert case.key != replace(case, method=Method("heft")).key
+    found = running.solve_case(case, files[2])
+    placement = load_placement(files[2] / f"{case.key}.json.gz")
+    assert placement.sharing == found.sharing == "unshaped"
+    assert found.step_seconds == placement.step_seconds
+    scored, _ = step_under(layered(2, 2), placement, "contended", "strict")
+    assert found.contended_seconds == scored
+
+
 def test_a_method_that_does_not_come_back_is_ended_and_is_a_row(files, monkeypatch):
     monkeypatch.setattr(running, "_PATIENCE", 0.0)
     monkeypatch.setattr(running, "_COMPILING_SECONDS", 0.0)

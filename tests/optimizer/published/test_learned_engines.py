@@ -18,7 +18,7 @@ from placewire.optimizer.engines.refusals import EngineRefusedError
 from placewire.optimizer.engines.single import best_single
 from placewire.optimizer.graph.graph_file import save_graph
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
-from placewire.optimizer.published.learned import colocrl, hrl, hsdag, placeto
+from placewire.optimizer.published.learned import colocrl, hrl, hsdag, placeto, recurrent
 from placewire.optimizer.published.learned.nodes import units
 from placewire.optimizer.published.learned.placeto_network import before_and_behind, pools_of
 from placewire.optimizer.published.learned.policy_file import (
@@ -27,11 +27,7 @@ from placewire.optimizer.published.learned.policy_file import (
     load_policy,
     save_policy,
 )
-from placewire.optimizer.published.learned.settings import (
-    HsdagSettings,
-    PlacetoSettings,
-    RecurrentSettings,
-)
+from placewire.optimizer.published.learned.settings import HsdagSettings, PlacetoSettings
 from tests.optimizer.cases import cluster, graph, layered
 from tests.optimizer.problems import drawn, problems
 from tests.optimizer.published.published_cases import alike
@@ -49,9 +45,8 @@ def trained(engine, problem, settings=QUICK, **changes):
         return hsdag.train(problem, settings, None, HsdagSettings(**changes))
     if engine == "placeto":
         return placeto.train(problem, settings, None, PlacetoSettings(**changes))
-    if engine == "colocrl":
-        return colocrl.train(problem, settings, None, RecurrentSettings(**changes))
-    return hrl.train(problem, settings, None, RecurrentSettings(groups=8, **changes))
+    of = colocrl.SETTINGS if engine == "colocrl" else replace(hrl.SETTINGS, groups=8)
+    return recurrent.train(engine, replace(of, **changes), problem, settings)
 
 
 # --- placements -----------------------------------------------------------------------------------

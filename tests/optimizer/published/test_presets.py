@@ -334,19 +334,63 @@ def test_methods_are_judged_under_the_model_that_they_place_under(name):
     assert {one.figure for one in asked} <= {"own", "search"}
 
 
+def programs_of(preset: Preset) -> list[Solved]:
+    asked = [one for figure in preset.figures for one in solves_of(figure.asked)]
+    return [one for one in asked if one.method.engine.startswith(("thesis-p", "icc-p"))]
+
+
 def test_presets_with_programs_say_with_what_these_begin():
     for name in (one for one in PRESETS if one.startswith(("thesis-", "icc-"))):
         preset = load_preset(name)
-        solved = [figure.asked for figure in preset.figures if isinstance(figure.asked, Solved)]
-        programs = [one for one in solved if one.method.engine.startswith(("thesis-p", "icc-p"))]
-        assert bool(programs) == (STARTS in preset.differs), name
+        assert bool(programs_of(preset)) == (STARTS in preset.differs), name
 
 
 def test_tables_of_the_thesis_say_that_their_sort_is_not_its_own():
     """Wherever a program is solved, which the presets do under model thesis."""
     for name in (one for one in PRESETS if one.startswith("thesis-")):
         preset = load_preset(name)
-        solved = [figure.asked for figure in preset.figures if isinstance(figure.asked, Solved)]
-        programs = [one.method for one in solved if one.method.engine.startswith("thesis-")]
-        assert {method.model for method in programs} <= {"thesis"}
+        programs = programs_of(preset)
+        assert {one.method.model for one in programs} <= {"thesis"}
         assert bool(programs) == any("Kahn's algorithm" in words for words in preset.differs), name
+
+
+WITHOUT_ALLOCATION = (
+    "thesis-table-5.2", "thesis-figure-5.3", "thesis-figure-5.4", "icc-table-1", "icc-figure-5",
+    "icc-figure-6",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WITHOUT_ALLOCATION)
+def test_without_allocation_every_pair_of_servers_has_all_of_one_nic(name):
+    """A rival whose rates followed its traffic, over several NICs, would have what is compared."""
+    preset = load_preset(name)
+    for figure in preset.figures:
+        for one in solves_of(figure.asked):
+            assert one.method.sharing == "unshaped", figure.what
+            assert {len(server.nics) for server in preset.clusters[one.on].servers} == {1}
+
+
+def test_a_transfer_of_quickp_takes_no_setup():
+    for name in (one for one in PRESETS if one.startswith("icc-")):
+        clusters = load_preset(name).clusters.values()
+        assert {cluster.setup_latency_seconds for cluster in clusters} == {0.0}
+
+
+def test_figure_5_2_sets_the_program_that_decides_bandwidth_against_its_tree():
+    preset = load_preset("thesis-figure-5.2")
+    assert len(preset.figures) == 4 * 5
+    for figure in preset.figures:
+        asked = figure.asked
+        assert isinstance(asked, Saved) and isinstance(asked.fast, Solved)
+        assert (asked.slow.method.engine, asked.fast.method.engine) == (
+            "thesis-p3-fixed", "thesis-p3",
+        )  # fmt: skip
+        assert asked.slow.figure == asked.fast.figure == "own"
+        # What is saved is more than what either may have left.
+        assert asked.slow.method.gap == asked.fast.method.gap == 0.01
+        tree, allocated = preset.clusters[asked.slow.on], preset.clusters[asked.fast.on]
+        assert [len(server.nics) for server in tree.servers] == [1] * 4
+        assert [len(server.nics) for server in allocated.servers] == [3] * 4
+        assert {nic.rate_bits_per_second for server in tree.servers for nic in server.nics} == {
+            nic.rate_bits_per_second for server in allocated.servers for nic in server.nics
+        }

@@ -52,6 +52,13 @@ def test_the_clock_stops_what_more_time_could_better(changed, stopped):
         ("step", {}, "itself", Between(2.0, 2.0)),
         ("step", LATE, "clock", Between(0.0, 2.0)),
         ("own", {"step_seconds": 1.5}, "itself", Between(1.5, 1.5)),
+        # Of a program, whose placement takes another time in the sort of the graph as given.
+        (
+            "own",
+            {"step_seconds": 1.5, "own_found": ((0.1, 1.3, 0.9), (0.4, 1.2, 1.2))},
+            "itself",
+            Between(1.2, 1.2),
+        ),
         ("search", {}, "itself", Between(0.5, 0.5)),
         ("search", LATE, "clock", Between(8.0, inf)),
         ("speedup", {}, "itself", Between(1.5, 1.5)),
@@ -87,14 +94,12 @@ def test_without_a_figure_something_is_known_all_the_same(figure, changed, ended
     assert (caught.value.ended, caught.value.known) == (ended, known)
 
 
-def test_what_is_saved_is_known_on_equal_terms_or_from_one_side():
-    slow, fast = row(contended_seconds=2.0), row(contended_seconds=1.5)
-    late = row(contended_seconds=1.5, **LATE)
-    assert saved(slow, fast, on_equal_terms=False).known == (Between(0.25, 0.25),)
-    assert saved(slow, late, on_equal_terms=False).known == (Between(0.25, inf),)
-    assert saved(late, slow, on_equal_terms=False).known[0].low == -inf
-    same = saved(slow, late, on_equal_terms=True)
-    assert (same.known, same.ended) == ((Between(0.25, 0.25),), "itself")
+def test_what_is_saved_is_known_exactly_or_from_one_side():
+    slow, fast, late = Between(2.0, 2.0), Between(1.5, 1.5), Between(0.0, 1.5)
+    assert saved(slow, fast).known == (Between(0.25, 0.25),)
+    assert saved(slow, late).known == (Between(0.25, inf),)
+    assert saved(late, fast).known == (Between(-inf, 0.0),)
+    assert (saved(late, fast).text, saved(late, fast).ended) == ("0.0%", "clock")
 
 
 def test_seeds_without_a_step_are_left_out_of_a_mean_that_is_not_known_then():

@@ -60,7 +60,10 @@ _DIFFERS = (
     "their times are measured; ours are modelled for the same devices, from their data sheets",
     "they solve over Gurobi, we Moirai over CP-SAT and GETF over HiGHS, at most "
     f"{LIMIT_SECONDS:g} s a solve; --paper-times gives each the paper's own time, up to 39 min",
-    "each pair of devices has a link at the mean rate of table III",
+    f"each pair of devices has a link at the mean rate of table III, on which a message also takes "
+    f"{1e6 * _PAIR_SETUP_SECONDS:g} us, where the paper counts its size alone",
+    "coarsening's rules are Inductor's here, which take more kinds of operators than Eigen's, of "
+    "which table I has three as examples",
     "AlphaFold2 is the embedding and the Evoformer, on alignments of 128 sequences of 256 residues",
 )
 

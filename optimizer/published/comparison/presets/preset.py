@@ -18,7 +18,7 @@ STARTS = (
 )
 # The steps of Celeritas' Standard Evaluation: 5 to warm up, and 50 that are timed (6.3).
 EVALUATION_STEPS = 5 + 50
-_SETUP_SECONDS = 50e-6
+SETUP_SECONDS = 50e-6
 
 SolvedFigure = Literal["step", "own", "search", "solver", "speedup", "evaluation"]
 
@@ -37,10 +37,10 @@ class Captured:
 @dataclass(frozen=True)
 class Solved:
     """A figure of one solve. on: a cluster of the preset. figure: step is under contended, strict;
-    own is the step under the method's own model; search is in seconds; solver, too: until a
-    program's solver was within the method's gap of its own bound; speedup is one device's step
-    over its own; evaluation is in seconds: the search, and EVALUATION_STEPS. paper_seconds: what
-    the paper says that this solve took; 0 where it does not."""
+    own is by the method's own model, of a program its objective; search is in seconds; solver, too:
+    until a program's solver was within the method's gap of its own bound; speedup is one device's
+    step over its own; evaluation is in seconds: the search, and EVALUATION_STEPS. paper_seconds:
+    what the paper says that this solve took; 0 where it does not."""
 
     on: str
     method: Method
@@ -63,17 +63,11 @@ class Seeds:
 
 @dataclass(frozen=True)
 class Saved:
-    """By how many per cent the step of `fast` is shorter than that of `slow`; of several seeds, the
-    mean and the standard deviation."""
+    """By how many per cent the step of `fast` is shorter than that of `slow`, both of one kind
+    (`step` or `own`); of several seeds, the mean and the standard deviation."""
 
     slow: Solved
     fast: Solved | Seeds
-
-    @property
-    def on_equal_terms(self) -> bool:
-        """Whether both are the same method's, with the same time, so that the steps stand as they
-        are."""
-        return isinstance(self.fast, Solved) and self.slow.method == self.fast.method
 
 
 @dataclass(frozen=True)
@@ -220,8 +214,10 @@ def equal_servers(
     gigabits: float,
     devices: int = 1,
     inside_gigabits: float = 400.0,
+    setup_seconds: float = SETUP_SECONDS,
 ) -> Cluster:
-    """`count` servers of `devices` devices each; gigabits: payload per second and NIC."""
+    """`count` servers of `devices` devices each; gigabits: payload per second and NIC; setup: of a
+    message."""
     held = Device(type=device, memory_bytes=int(memory_gib * 2**30))
     rails = tuple(Nic(rail=f"r{k + 1}", rate_bits_per_second=gigabits * 1e9) for k in range(nics))
     servers = tuple(
@@ -229,6 +225,6 @@ def equal_servers(
     )
     return Cluster(
         servers=servers,
-        setup_latency_seconds=_SETUP_SECONDS,
+        setup_latency_seconds=setup_seconds,
         intra_server_bits_per_second=inside_gigabits * 1e9,
     )
