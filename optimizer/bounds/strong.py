@@ -185,4 +185,3 @@ class _Search:
         if seconds > self.best.seconds:
             self.best = Bound(seconds, reason)
             self.on_bound(self.best)
-

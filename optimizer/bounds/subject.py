@@ -1,4 +1,4 @@
-"""What the strong bound is proven of: a problem's relaxation with all that is known of its operators.
+"""What the strong bound is proven of: a problem's relaxation, and what its operators take and hold.
 
 Where devices take turns, what a step no longer than a known one forces onto one device is found
 first, and each run of it becomes one operator (`turns`). That holds in every schedule that is not
@@ -47,9 +47,7 @@ def subject_of(problem: Problem, step: float) -> Subject | None:
     if forced is None:
         return None
     joined, home = as_one(forced)
-    limits = Limits(
-        summed(limits.work, home), summed(limits.held_bytes, home), limits.memory_bytes
-    )
+    limits = Limits(summed(limits.work, home), summed(limits.held_bytes, home), limits.memory_bytes)
     return Subject(joined, limits, no_messages(), machines.of_joined(home), home)
 
 

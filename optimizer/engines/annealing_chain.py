@@ -72,7 +72,7 @@ class Walker:
         self.tables = self.costing.tables
         self.neighbourhood = make_neighbourhood(problem)
         self.is_first_come = self.tables.discipline == FIRST_COME
-        # The graphs with many times as many operators; the others' searches are to stay as they are.
+        # Other graphs have few operators, and their searches are to stay as they are.
         is_fine = bool(graph.notes.get("decompose"))
         self.takes_turns = is_fine and problem.model == "thesis"
         fastest = problem.seconds.min(axis=1, initial=np.inf)

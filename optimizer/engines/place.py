@@ -223,12 +223,14 @@ def _searched(
     """Searches the reduced problem, with reduction `auto` milder ones too, and the given graph."""
     # Another engine does not load these.
     from placewire.optimizer.engines import auto
-    from placewire.optimizer.engines.levels import level_sizes, milder
+    from placewire.optimizer.engines.levels import level_sizes, milder, with_heavy_updates
 
     problem = budget.problem
     few, many = small.graph.operator_count, problem.graph.operator_count
     levels: list[auto.Level] = [] if unchanged(problem, small) else [lambda: (small, undo)]
     if levels and reduction == "auto":
+        if (heavy := with_heavy_updates(problem, few)) is not None:
+            levels.append(lambda: heavy)
         levels += [partial(milder, problem, size) for size in level_sizes(few, many)]
     how = budget.settings, budget.search_end, starts, reporter, budget.clock, bound_seconds
     return auto.search(problem, levels, *how)

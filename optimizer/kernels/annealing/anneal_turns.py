@@ -115,8 +115,8 @@ def run_turns(
     limit: float,
 ) -> tuple[float, int]:
     """Simulates from section `first` on; returns (the step's seconds, the section before which that
-    ended). Sections from there on are as in `old`. The step is inf where an operator that was run says
-    that it is longer than limit.
+    ended). Sections from there on are as in `old`. The step is inf where an operator that was run
+    says that it is longer than limit.
 
     concerned: the place of the last operator that moved, or that reads what one of these makes.
     """
@@ -159,7 +159,9 @@ def run_turns(
 
 
 @compiled
-def keep_turns(tables: Tables, old: TurnSchedule, new: TurnSchedule, first: int, until: int) -> None:
+def keep_turns(
+    tables: Tables, old: TurnSchedule, new: TurnSchedule, first: int, until: int
+) -> None:
     """Makes sections first..until - 1 of `old` those of `new`."""
     sections = len(old.most) - 1
     for p in range(first * _SECTION, min(len(old.finish), until * _SECTION)):
@@ -209,9 +211,7 @@ def anneal_turns(
     op, to, was = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
     stamp, no_priority = np.full(n, -1, dtype=np.int64), np.zeros(n)
     sections = len(old.most) - 1
-    current, _ = run_turns(
-        tables, channels, place, last, tails, device, old, new, 0, n, np.inf
-    )
+    current, _ = run_turns(tables, channels, place, last, tails, device, old, new, 0, n, np.inf)
     keep_turns(tables, old, new, 0, sections)
     held, charge = static_memory(tables, device), 10.0 * reference_seconds
     excess = missing_memory(tables, held) if check_memory else 0.0

@@ -12,6 +12,7 @@ import pytest
 
 from placewire.optimizer.engines import auto
 from placewire.optimizer.engines.costing import Costing, Found
+from placewire.optimizer.engines.levels import with_heavy_updates
 from placewire.optimizer.engines.neighbourhood import make_neighbourhood
 from placewire.optimizer.engines.place import place, placed
 from placewire.optimizer.engines.reporting import Clock, Reporter
@@ -66,6 +67,32 @@ def test_what_the_search_of_a_reduced_graph_finds_begins_the_next_one_by_its_own
     assert searched.graph is problem.graph
     scored = score(problem, start.solution, optimise_rates=False)
     assert start.cost == pytest.approx(scored.step_seconds, rel=1e-12)
+
+
+def test_heavy_updates_are_searched_in_parts_before_all_others() -> None:
+    problem = problem_of(captured("alexnet", 1, decompose=True))
+    merged = merge_updates(problem)[0].graph.operator_count
+    reduced = with_heavy_updates(problem, merged)
+    assert reduced is not None
+    small, undo = reduced
+    count = small.graph.operator_count
+    assert merged < count < problem.graph.operator_count
+    home, _ = undo(np.arange(count), np.zeros(count))
+    number, seconds = written_updates(problem.graph), problem.seconds[:, 0]
+    kinds = set()
+    for k in range(number.max() + 1):
+        parts, inside = len(set(home[number == k].tolist())), number == k
+        is_heavy = seconds[inside].sum() > 0.01 * seconds.sum()
+        assert parts == (inside.sum() if is_heavy else 1)
+        kinds.add(is_heavy)
+    assert kinds == {True, False}
+
+
+def test_no_graph_is_searched_twice() -> None:
+    fine, coarse = (problem_of(captured("alexnet", 1, decompose=d)) for d in (True, False))
+    merged = merge_updates(fine)[0].graph.operator_count
+    assert with_heavy_updates(coarse, coarse.graph.operator_count) is None
+    assert with_heavy_updates(fine, merged - 1) is None
 
 
 def test_one_move_takes_an_update_with_its_weight() -> None:
