@@ -29,6 +29,7 @@ from placewire.optimizer.placement import Placement
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.reductions.chain import in_words, reduce_by_name, unchanged
 from placewire.optimizer.reductions.contract import Undo
+from placewire.optimizer.reductions.mild import reduce_for_search
 from placewire.optimizer.reductions.written_updates import merge_updates
 
 # The part of the time limit that a stronger bound may take where the gap is still open: more on
@@ -110,6 +111,9 @@ def placed(
             # Whole pieces are the coarse graph.
             reduction, (small, undo) = "none", merge_updates(seen)
             words = in_words(seen, small, "auto")
+        elif reduction == "auto" and searches:
+            small, undo = reduce_for_search(seen)
+            words = in_words(seen, small, reduction)
         else:
             small, undo, words = reduce_by_name(seen, reduction)
         clock.stage("reduce")
