@@ -107,15 +107,7 @@ def placed(
         clock.stage("bound")
         if reduction == "auto" or engine == "single":
             reduction = method.reduction or "auto"
-        if reduction == "auto" and searches and has_pieces(problem):
-            # Whole pieces are the coarse graph.
-            reduction, (small, undo) = "none", merge_updates(seen)
-            words = in_words(seen, small, "auto")
-        elif reduction == "auto" and searches:
-            small, undo = reduce_for_search(seen)
-            words = in_words(seen, small, reduction)
-        else:
-            small, undo, words = reduce_by_name(seen, reduction)
+        reduction, small, undo, words = _reduced(problem, seen, reduction, searches)
         clock.stage("reduce")
         if (refusal := method.accepts(small)) is not None:
             raise EngineRefusedError(refusal.what)
@@ -156,6 +148,18 @@ def placed(
     of_layouts = [one.solution for one in others if one.layout is not None]
     solutions = made.solution, *of_layouts[:1]
     return Placed(placement.model_copy(update={"wall_seconds": dict(clock.stages)}), solutions)
+
+
+def _reduced(
+    problem: Problem, seen: Problem, reduction: str, searches: bool
+) -> tuple[str, Problem, Undo, str]:
+    """(the reduction that the search knows of, the reduced problem, its undo, what was done)."""
+    if reduction != "auto" or not searches:
+        return reduction, *reduce_by_name(seen, reduction)
+    # Whole pieces are the coarse graph.
+    pieces = has_pieces(problem)
+    small, undo = merge_updates(seen) if pieces else reduce_for_search(seen)
+    return "none" if pieces else reduction, small, undo, in_words(seen, small, reduction)
 
 
 def closing_seconds(problem: Problem, limit: float, bound_took: float) -> float:
