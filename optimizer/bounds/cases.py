@@ -3,8 +3,9 @@
 Devices have no names here: any two may be exchanged. For a step of T seconds, what is known of the
 devices that a unit can be on says more than what holds in any placement:
 - an edge between units that are certainly apart is a transfer, and an operator has a least time
-  before its start and after its end on each device (`starts_in_places`). A unit is on no device
-  where these do not fit into T with one of its operators;
+  before its start and after its end on each device (`starts_in_places`), which where devices keep
+  to an order has what is certainly there before and after it. A unit is on no device where these do
+  not fit into T with one of its operators;
 - the operators that are certainly on one device run there one after the other, with what messages
   take of it, and what it sends and receives passes its NICs (`occupied_seconds`);
 - all work has to fit on the devices (`preemptive`).
@@ -141,8 +142,9 @@ class Cases:
         head, tail = relaxation.heads_and_tails
         before, after = np.empty((2, relaxation.operators, relaxation.devices))
         while True:
-            starts_in_places(*self._forwards, head, relaxation.unit, may, before)
-            starts_in_places(*self._backwards, tail, relaxation.unit, may, after)
+            turns = relaxation.takes_turns
+            starts_in_places(*self._forwards, head, relaxation.unit, may, turns, before)
+            starts_in_places(*self._backwards, tail, relaxation.unit, may, turns, after)
             if not leave_possible(
                 relaxation.work, relaxation.unit, self._group, relaxation.clashes, before, after,
                 self.step, may,

@@ -21,7 +21,8 @@ from placewire.optimizer.bounds.bound import Bound
 from placewire.optimizer.bounds.load import load_between
 from placewire.optimizer.bounds.paths import one_machine_seconds
 from placewire.optimizer.bounds.relaxation import Relaxation
-from placewire.optimizer.kernels.graphs.heads import joined_units, pair_seconds
+from placewire.optimizer.bounds.turns import with_turns
+from placewire.optimizer.kernels.graphs.heads import joined_units, pair_seconds, turn_seconds
 from placewire.optimizer.problem import Problem
 
 # How often heads and tails may be computed: _EFFORT over the number of operators, in this range.
@@ -115,7 +116,9 @@ def _forced_together(relaxation: Relaxation, seconds: float) -> Relaxation:
         return relaxation
     joined = joined_units(unit, source[tight], target[tight], relaxation.units)
     inside = joined[source] == joined[target]
-    return relaxation.with_units(joined, relaxation.near, np.where(inside, np.inf, relaxation.far))
+    far = np.where(inside, np.inf, relaxation.far)
+    together = relaxation.with_units(joined, relaxation.near, far)
+    return with_turns(together) if relaxation.takes_turns else together
 
 
 def _forced_apart(relaxation: Relaxation, limits: Limits, seconds: float) -> Relaxation:
@@ -170,7 +173,9 @@ def _seconds_together(
     tried = tried[together[tried] > _WORTH_TRYING * seconds]
     head, tail = relaxation.heads_and_tails
     found = np.zeros(len(one))
-    found[tried] = pair_seconds(
-        head, relaxation.work, tail, *relaxation.members_by_head, one[tried], other[tried]
-    )
+    times, pairs = (head, relaxation.work, tail), (one[tried], other[tried])
+    if relaxation.takes_turns:
+        found[tried] = turn_seconds(*times, *relaxation.members_by_turn, *pairs)
+    else:
+        found[tried] = pair_seconds(*times, *relaxation.members_by_head, *pairs)
     return found

@@ -7,7 +7,7 @@ bound of the model is a bound of the problem.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.bounds.load import all_alike
 from placewire.optimizer.bounds.relaxation import Relaxation
+from placewire.optimizer.bounds.turns import summed
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel, IntVar
@@ -42,6 +43,11 @@ class Machines:
     @cached_property
     def same_speed(self) -> bool:
         return all_alike(self.seconds)
+
+    def of_joined(self, home: IntArray) -> Machines:
+        """The same machines, where home int64[n] says which operator each has become."""
+        seconds, held_bytes = summed(self.seconds, home), summed(self.held_bytes, home)
+        return replace(self, seconds=seconds, held_bytes=held_bytes)
 
 
 class ExactModel:

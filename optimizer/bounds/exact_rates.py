@@ -41,18 +41,20 @@ class Sent:
     bits: float
 
 
-def sent_tensors(problem: Problem, kept: IntArray) -> tuple[Sent, ...]:
-    """The tensors that one kept operator makes for another; kept int64[k]: operators of the graph,
-    which the model numbers by their position in kept."""
+def sent_tensors(problem: Problem, home: IntArray, kept: IntArray) -> tuple[Sent, ...]:
+    """The tensors that one kept operator makes for another. home int64[n]: as in Subject; kept
+    int64[k]: some of its operators, which the model numbers by their position in kept."""
     graph = problem.graph
-    index = np.full(graph.operator_count, -1, dtype=np.int64)
+    index = np.full(int(home.max(initial=-1)) + 1, -1, dtype=np.int64)
     index[kept] = np.arange(len(kept))
     found = []
-    producer = index[graph.tensor_producer]
+    number = index[home]
+    producer = number[graph.tensor_producer]
     for e in np.flatnonzero((graph.tensor_bytes > 0) & (producer >= 0)).tolist():
-        readers = tuple(r for r in index[graph.tensor_consumers(e)].tolist() if r >= 0)
+        made, read = int(producer[e]), number[graph.tensor_consumers(e)].tolist()
+        readers = tuple(dict.fromkeys(r for r in read if r not in (-1, made)))
         if readers:
-            found.append(Sent(int(producer[e]), readers, graph.tensor_bytes[e] * 8.0))
+            found.append(Sent(made, readers, graph.tensor_bytes[e] * 8.0))
     return tuple(found)
 
 

@@ -59,6 +59,12 @@ def messages_of(problem: Problem) -> Messages:
     )
 
 
+def no_messages() -> Messages:
+    none, nothing = np.zeros(0), np.zeros(0, dtype=np.int64)
+    start = np.zeros(1, dtype=np.int64)
+    return Messages(nothing, start, nothing, none, none, none, none, latency=0.0)
+
+
 def _wire_seconds(problem: Problem) -> FloatArray:
     """float64[m]: of each tensor at the fastest server, where devices share no NIC and no path
     leads past them, and transfers meet there."""

@@ -35,7 +35,8 @@ class Relaxation:
     float64[k]: least seconds from the source's end to the target's start where both are on one
     device, and where they are on two (inf: they must share one); devices: how many there are;
     group int64[n], -1 for none, and clashes bool[k, k]: operators of groups that clash are never on
-    one device."""
+    one device; takes_turns: a device runs its operators in the order, and edges say so of those of
+    one unit (`with_turns`)."""
 
     order: IntArray
     work: FloatArray
@@ -47,6 +48,7 @@ class Relaxation:
     devices: int
     group: IntArray
     clashes: BoolArray
+    takes_turns: bool = False
 
     @property
     def operators(self) -> int:
@@ -109,6 +111,14 @@ class Relaxation:
         return by_unit, row_starts(self.unit, self.units)
 
     @cached_property
+    def members_by_turn(self) -> tuple[IntArray, IntArray, IntArray]:
+        """(each operator's place in the order, operators by unit, within a unit by place;
+        int64[U + 1]: where each unit's begin)."""
+        place = np.empty(self.operators, dtype=np.int64)
+        place[self.order] = np.arange(self.operators)
+        return place, np.lexsort((place, self.unit)), row_starts(self.unit, self.units)
+
+    @cached_property
     def path_seconds(self) -> float:
         """The longest head, work and tail of any operator."""
         head, tail = self.heads_and_tails
@@ -153,14 +163,23 @@ def merged_edges(
     source: IntArray, target: IntArray, seconds: FloatArray
 ) -> tuple[IntArray, IntArray, FloatArray]:
     """The edges with each (source, target) once, with the largest of its seconds."""
+    source, target, seconds, _ = both_merged(source, target, seconds, seconds)
+    return source, target, seconds
+
+
+def both_merged(
+    source: IntArray, target: IntArray, near: FloatArray, far: FloatArray
+) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
+    """As merged_edges, of edges with two delays."""
     if not len(source):
-        return source.astype(np.int64), target.astype(np.int64), seconds
+        return source.astype(np.int64), target.astype(np.int64), near, far
     order = np.lexsort((target, source))
-    source, target, seconds = source[order], target[order], seconds[order]
+    source, target, near, far = source[order], target[order], near[order], far[order]
     new = np.ones(len(source), dtype=bool)
     new[1:] = (source[1:] != source[:-1]) | (target[1:] != target[:-1])
     first = np.flatnonzero(new)
-    return source[first], target[first], np.maximum.reduceat(seconds, first)
+    delays = np.maximum.reduceat(near, first), np.maximum.reduceat(far, first)
+    return source[first], target[first], *delays
 
 
 def crossing_seconds(problem: Problem) -> FloatArray:

@@ -12,14 +12,12 @@ import numpy as np
 from placewire.optimizer.bounds import exact_rates
 from placewire.optimizer.bounds.bound import ROUNDING, Bound
 from placewire.optimizer.bounds.cases import Cases
-from placewire.optimizer.bounds.contradiction import Limits, limits_of, tightened
-from placewire.optimizer.bounds.exact_model import ExactModel, Machines
+from placewire.optimizer.bounds.contradiction import tightened
+from placewire.optimizer.bounds.exact_model import ExactModel
 from placewire.optimizer.bounds.exact_volumes import add_volumes
-from placewire.optimizer.bounds.load import all_alike, share_of_load
-from placewire.optimizer.bounds.message_time import messages_of
 from placewire.optimizer.bounds.partial_graph import Part, cut_out, machines_for, parts_of
 from placewire.optimizer.bounds.quick import lower_bound
-from placewire.optimizer.bounds.relaxation import Relaxation, relax
+from placewire.optimizer.bounds.subject import Subject, subject_of
 from placewire.optimizer.problem import Problem
 
 _ROUNDS = 30
@@ -34,6 +32,7 @@ _LEAST_SECONDS = 0.2
 _TRIAL_AT, _TRIAL_TIME = 0.5, 0.35
 _PLAIN_TIME = 0.25
 _CLOSE = 1e-4
+_NONE_SHORTER = "contradiction: no shorter step is possible"
 # The part of the time for proofs by cases, of which one may take _CASE_TIME of what is left. They
 # try a step first that is longer than the bound by _CASES_STRIDE, and none any more that is longer
 # by less than _CASES_CLOSE.
@@ -83,19 +82,21 @@ class _Search:
         self.on_bound(self.best)
         if len(problem.cluster.devices) < 2 or self.step <= self.best.seconds * (1 + _CLOSE):
             return
-        relaxation = relax(problem)
-        limits = limits_of(problem, share_of_load(problem.seconds))
-        step = self.step if np.isfinite(self.step) else float(relaxation.work.sum())
+        step = self.step if np.isfinite(self.step) else float(problem.seconds.min(axis=1).sum())
         if min(step, self.best.seconds) <= 0.0:
             return  # No operator takes time: there is nothing to divide into ticks.
-        self._refute_by_cases(relaxation, limits, step)
-        parts = list(parts_of(relaxation, _WHOLE, _PART))
+        subject = subject_of(problem, step)
+        if subject is None:
+            self._improve(step, _NONE_SHORTER)
+            return
+        self._refute_by_cases(subject, step)
+        parts = list(parts_of(subject.relaxation, _WHOLE, _PART))
         for k, part in enumerate(parts):
             # Each part but the last gets half of the time left, as the first promises most.
             share = 1.0 if k == len(parts) - 1 else 0.5
             until = time.monotonic() + share * self.left
             for ticks in (_COARSE_TICKS, _FINE_TICKS):
-                prove = partial(self._prove, relaxation, limits, part, ticks)
+                prove = partial(self._prove, subject, part, ticks)
                 if not self._refute(prove, step, until):
                     break
 
@@ -118,20 +119,19 @@ class _Search:
                 high = trial
         return False
 
-    def _refute_by_cases(self, relaxation: Relaxation, limits: Limits, step: float) -> None:
+    def _refute_by_cases(self, subject: Subject, step: float) -> None:
         """Goes up from the bound in strides that double until a step is not refuted, and then
         halves what lies between."""
         until = time.monotonic() + _CASES_TIME * self.left
-        messages = messages_of(self.problem)
         reason = "cases: on which device each operator is"
         high, stride = step, _CASES_STRIDE
         while time.monotonic() < until and stride > _CASES_CLOSE:
             trial = self.best.seconds * (1 + stride)
             if trial < high:
-                forced, _ = tightened(relaxation, limits, trial, _ROUNDS)
+                forced, _ = tightened(subject.relaxation, subject.limits, trial, _ROUNDS)
                 now = time.monotonic()
                 one_until = now + _CASE_TIME * (until - now)
-                if forced is None or Cases(forced, messages, trial, one_until).refuted():
+                if forced is None or Cases(forced, subject.messages, trial, one_until).refuted():
                     self._improve(trial, reason)
                     stride *= 2
                     continue
@@ -144,8 +144,7 @@ class _Search:
 
     def _prove(
         self,
-        relaxation: Relaxation,
-        limits: Limits,
+        subject: Subject,
         part: Part,
         ticks: int,
         horizon: float,
@@ -155,17 +154,17 @@ class _Search:
     ) -> bool:
         """Improves the best bound by what holds in every step within the horizon. network: the
         model includes how servers share NICs. Returns True where it can prove nothing more."""
-        forced, _ = tightened(relaxation, limits, horizon, _ROUNDS)
+        forced, _ = tightened(subject.relaxation, subject.limits, horizon, _ROUNDS)
         if forced is None:
-            self._improve(horizon, "contradiction: no shorter step is possible")
+            self._improve(horizon, _NONE_SHORTER)
             return False
         from ortools.sat.python import cp_model
 
         cut = cut_out(forced, part)
-        machines = machines_for(machines_of(self.problem), part, relaxation.operators)
+        machines = machines_for(subject.machines, part, subject.relaxation.operators)
         exact = ExactModel(cut, machines, horizon, ticks)
         if network:
-            tensors = exact_rates.sent_tensors(self.problem, part.kept)
+            tensors = exact_rates.sent_tensors(self.problem, subject.home, part.kept)
             exact_rates.add_rates(exact, self.problem, tensors)
             add_volumes(exact, self.problem, tensors)
         solver = cp_model.CpSolver()
@@ -186,12 +185,3 @@ class _Search:
         if seconds > self.best.seconds:
             self.best = Bound(seconds, reason)
             self.on_bound(self.best)
-
-
-def machines_of(problem: Problem) -> Machines:
-    seconds, memory = problem.seconds, problem.cluster.memory_bytes
-    held = limits_of(problem, seconds.min(axis=1)).held_bytes
-    alike = all_alike(seconds) and bool((memory == memory[0]).all())
-    if exact_rates.servers_are_devices(problem):
-        alike = alike and exact_rates.servers_are_alike(problem)
-    return Machines(seconds, held, memory, alike, problem.model == "thesis")

@@ -16,6 +16,7 @@ from placewire.optimizer.engines.neighbourhood import make_neighbourhood
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.kernels.annealing import proposals
 from placewire.optimizer.kernels.annealing.anneal_held import anneal_held
+from placewire.optimizer.kernels.annealing.anneal_turns import anneal_turns
 from placewire.optimizer.kernels.annealing.anneal_whole import anneal
 from placewire.optimizer.kernels.graphs.construct import longest_tails
 from placewire.optimizer.kernels.simulation.transfers import device_traffic, rates_by_volume
@@ -71,6 +72,9 @@ class Walker:
         self.tables = self.costing.tables
         self.neighbourhood = make_neighbourhood(problem)
         self.is_first_come = self.tables.discipline == FIRST_COME
+        # Other graphs have few operators, and their searches are to stay as they are.
+        is_fine = bool(graph.notes.get("decompose"))
+        self.takes_turns = is_fine and problem.model == "thesis"
         fastest = problem.seconds.min(axis=1, initial=np.inf)
         self.tails = longest_tails(
             graph.topological_order, *graph.outputs, graph.consumers_start, graph.consumers,
@@ -81,6 +85,8 @@ class Walker:
         usual = np.array(_FIRST_WEIGHTS)
         if not self.neighbourhood.table.size:
             usual[[proposals.BLOCKS_MOVE, proposals.BLOCKS_COPY]] = 0.0
+        if self.takes_turns:
+            usual[[proposals.RUN_NEAR, proposals.HASTEN]] = 0.0
         usual /= usual.sum()
         chain = Chain(start.device, start.priority, start.rates, start.cuts, usual, usual)
         chain.restart(start)
@@ -122,6 +128,11 @@ class Walker:
             seconds, excess = anneal_held(
                 self.tables, scoring.rates, self.costing.check_memory, self.costing.reference,
                 self.neighbourhood, self.tails, *walked,
+            )  # fmt: skip
+        elif self.takes_turns and hold:
+            seconds, excess = anneal_turns(
+                self.tables, scoring.rates, self.costing.check_memory, self.costing.reference,
+                self.neighbourhood, self.tails, chain.device, device, *walked[4:],
             )  # fmt: skip
         else:
             guide = self.guide(chain)

@@ -14,10 +14,12 @@ from placewire.optimizer.problem import Problem
 from placewire.optimizer.reductions.chain import apply_chain
 from placewire.optimizer.reductions.coarsen import reduce_to
 from placewire.optimizer.reductions.contract import Reduced, Undo
-from placewire.optimizer.reductions.written_updates import merge_updates
+from placewire.optimizer.reductions.written_updates import merge_light_updates, merge_updates
 
 # Each level has about this many times the operators of the level before.
 _GROWTH = 5
+# A level that has less than so many times the operators of another one is not worth a search.
+_GREW = 1.1
 
 
 def level_sizes(smallest: int, largest: int) -> list[int]:
@@ -34,6 +36,17 @@ def milder(problem: Problem, operators: int) -> Reduced | None:
     reductions = merge_updates, partial(reduce_to, target_operators=operators)
     small, undo = apply_chain(problem, reductions)
     if 2 * small.graph.operator_count > problem.graph.operator_count:
+        return None
+    return small, undo
+
+
+def with_heavy_updates(problem: Problem, operators: int) -> Reduced | None:
+    """The problem with all updates merged but the heavy ones; None where that hardly differs from
+    the one with all of them merged, which has so many operators, or was reduced further."""
+    if merge_updates(problem)[0].graph.operator_count != operators:
+        return None
+    small, undo = merge_light_updates(problem)
+    if not _GREW * operators <= small.graph.operator_count <= problem.graph.operator_count / _GREW:
         return None
     return small, undo
 

@@ -29,6 +29,7 @@ from placewire.optimizer.placement import Placement
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.reductions.chain import in_words, reduce_by_name, unchanged
 from placewire.optimizer.reductions.contract import Undo
+from placewire.optimizer.reductions.mild import reduce_for_search
 from placewire.optimizer.reductions.written_updates import merge_updates
 
 # The part of the time limit that a stronger bound may take where the gap is still open: more on
@@ -106,12 +107,7 @@ def placed(
         clock.stage("bound")
         if reduction == "auto" or engine == "single":
             reduction = method.reduction or "auto"
-        if reduction == "auto" and searches and has_pieces(problem):
-            # Whole pieces are the coarse graph.
-            reduction, (small, undo) = "none", merge_updates(seen)
-            words = in_words(seen, small, "auto")
-        else:
-            small, undo, words = reduce_by_name(seen, reduction)
+        reduction, small, undo, words = _reduced(problem, seen, reduction, searches)
         clock.stage("reduce")
         if (refusal := method.accepts(small)) is not None:
             raise EngineRefusedError(refusal.what)
@@ -152,6 +148,18 @@ def placed(
     of_layouts = [one.solution for one in others if one.layout is not None]
     solutions = made.solution, *of_layouts[:1]
     return Placed(placement.model_copy(update={"wall_seconds": dict(clock.stages)}), solutions)
+
+
+def _reduced(
+    problem: Problem, seen: Problem, reduction: str, searches: bool
+) -> tuple[str, Problem, Undo, str]:
+    """(the reduction that the search knows of, the reduced problem, its undo, what was done)."""
+    if reduction != "auto" or not searches:
+        return reduction, *reduce_by_name(seen, reduction)
+    # Whole pieces are the coarse graph.
+    pieces = has_pieces(problem)
+    small, undo = merge_updates(seen) if pieces else reduce_for_search(seen)
+    return "none" if pieces else reduction, small, undo, in_words(seen, small, reduction)
 
 
 def closing_seconds(problem: Problem, limit: float, bound_took: float) -> float:
@@ -223,12 +231,14 @@ def _searched(
     """Searches the reduced problem, with reduction `auto` milder ones too, and the given graph."""
     # Another engine does not load these.
     from placewire.optimizer.engines import auto
-    from placewire.optimizer.engines.levels import level_sizes, milder
+    from placewire.optimizer.engines.levels import level_sizes, milder, with_heavy_updates
 
     problem = budget.problem
     few, many = small.graph.operator_count, problem.graph.operator_count
     levels: list[auto.Level] = [] if unchanged(problem, small) else [lambda: (small, undo)]
     if levels and reduction == "auto":
+        if (heavy := with_heavy_updates(problem, few)) is not None:
+            levels.append(lambda: heavy)
         levels += [partial(milder, problem, size) for size in level_sizes(few, many)]
     how = budget.settings, budget.search_end, starts, reporter, budget.clock, bound_seconds
     return auto.search(problem, levels, *how)

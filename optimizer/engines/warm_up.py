@@ -11,6 +11,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from placewire.optimizer.bounds.cases import Cases
 from placewire.optimizer.bounds.message_time import messages_of
@@ -49,6 +50,10 @@ def main(engines: Sequence[str]) -> None:
                 problem = Problem(_graph(), _cluster(), sharing, model)
                 place(problem, engine, SolveSettings(gap=0.0, moves=480))
             place(Problem(_graph(2), _cluster()), engine, SolveSettings(gap=0.0, moves=480))
+            # The search of decomposed steps has loops of its own under this model.
+            fine = replace(_graph(), notes={"decompose": True})
+            searched = Problem(fine, _cluster(), DEFAULT_SHARING, "thesis")
+            place(searched, engine, SolveSettings(gap=0.0, moves=480))
             look_at_one_case(Problem(_graph(), _cluster()))
         else:  # such an engine has compiled functions of its own
             with contextlib.suppress(InfeasibleError):

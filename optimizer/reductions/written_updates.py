@@ -20,10 +20,13 @@ from placewire.optimizer.reductions.merging import (
     binding_keys,
     most_unit_bytes,
     operator_bytes,
+    operator_delay,
     units_of,
 )
 
 _KEPT = "_merged_updates"
+# An update that takes more than this part of all work is heavy.
+_HEAVY = 0.01
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,31 @@ def merge_updates(problem: Problem) -> Reduced:
         return apply_chain(problem, ())
     small = replace(problem, graph=merged.graph)
     return small, undo_groups(problem.graph, merged.group)
+
+
+def merge_light_updates(problem: Problem) -> Reduced:
+    """As merge_updates, but an update that takes a good part of the step stays written out: parts
+    of it may be worth a device each."""
+    graph = problem.graph
+    number = written_updates(graph)
+    inside = number >= 0
+    seconds = operator_delay(problem)
+    took = np.bincount(number[inside], seconds[inside], int(number.max(initial=-1)) + 1)
+    whole = merged_updates(graph, most_unit_bytes(problem))
+    if whole is None:
+        return apply_chain(problem, ())
+    heavy = inside & (took > _HEAVY * seconds.sum())[number]
+    # What merge_updates leaves written out stays so.
+    small = _merged(graph, np.where(heavy | _alone(whole.group), -1, number))
+    if small is None:
+        return apply_chain(problem, ())
+    return replace(problem, graph=small.graph), undo_groups(graph, small.group)
+
+
+def _alone(group: IntArray) -> BoolArray:
+    """bool[n]: the operators that became one with no other."""
+    alone: BoolArray = np.bincount(group)[group] == 1
+    return alone
 
 
 def _merged_within(graph: OperatorGraph, most_bytes: int | None) -> MergedUpdates | None:

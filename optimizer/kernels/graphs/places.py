@@ -10,6 +10,18 @@ from placewire.optimizer.kernels.compiled import compiled
 
 
 @compiled
+def only_place(may: BoolArray, u: int) -> int:
+    """The device that unit u is certainly on, -1 where it may be on several, or on none."""
+    found = -1
+    for d in range(may.shape[1]):
+        if may[u, d]:
+            if found >= 0:
+                return -1
+            found = d
+    return found
+
+
+@compiled
 def starts_in_places(
     order: IntArray,
     work: FloatArray,
@@ -20,6 +32,7 @@ def starts_in_places(
     head: FloatArray,
     unit: IntArray,
     may: BoolArray,
+    takes_turns: bool,
     starts: FloatArray,
 ) -> None:
     """starts float64[n, D], written: seconds before which no schedule starts an operator on a
@@ -27,12 +40,14 @@ def starts_in_places(
     device; the rest is as in `earliest_starts`.
 
     For each edge into an operator, the least of the source's ends and delays passes before it
-    starts: near from the same device, and far from any other.
+    starts: near from the same device, and far from any other. takes_turns: a device runs its
+    operators in the order, so that whatever is certainly there has ended before a later one starts.
     """
     devices = may.shape[1]
+    idle_at = np.zeros(devices)
     for v in order:
         for d in range(devices):
-            starts[v, d] = head[v]
+            starts[v, d] = max(head[v], idle_at[d])
         for k in range(start[v], start[v + 1]):
             u = source[k]
             least, second, where = np.inf, np.inf, -1
@@ -47,6 +62,9 @@ def starts_in_places(
                 if may[unit[u], d]:
                     ready = min(ready, starts[u, d] + near[k])
                 starts[v, d] = max(starts[v, d], ready + work[u])
+        certain = only_place(may, unit[v])
+        if takes_turns and certain >= 0:
+            idle_at[certain] = starts[v, certain] + work[v]
 
 
 @compiled
@@ -82,15 +100,3 @@ def leave_possible(
                 may[w, certain] = False
                 took = True
     return took
-
-
-@compiled
-def only_place(may: BoolArray, u: int) -> int:
-    """The device that unit u is certainly on, -1 where it may be on several, or on none."""
-    found = -1
-    for d in range(may.shape[1]):
-        if may[u, d]:
-            if found >= 0:
-                return -1
-            found = d
-    return found

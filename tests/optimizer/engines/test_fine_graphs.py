@@ -12,6 +12,7 @@ import pytest
 
 from placewire.optimizer.engines import auto
 from placewire.optimizer.engines.costing import Costing, Found
+from placewire.optimizer.engines.levels import with_heavy_updates
 from placewire.optimizer.engines.neighbourhood import make_neighbourhood
 from placewire.optimizer.engines.place import place, placed
 from placewire.optimizer.engines.reporting import Clock, Reporter
@@ -19,6 +20,7 @@ from placewire.optimizer.engines.scoring import Scored, score
 from placewire.optimizer.engines.solution import Progress, Solution
 from placewire.optimizer.graph.operator_graph import PARAMETER, OperatorGraph
 from placewire.optimizer.problem import Problem, SolveSettings
+from placewire.optimizer.reductions import written_updates as written_updates_module
 from placewire.optimizer.reductions.written_updates import merge_updates, written_updates
 from placewire.optimizer.simulation.simulate import recorded_priority, simulate
 from tests.optimizer.peers.steps import captured, gpus
@@ -66,6 +68,33 @@ def test_what_the_search_of_a_reduced_graph_finds_begins_the_next_one_by_its_own
     assert searched.graph is problem.graph
     scored = score(problem, start.solution, optimise_rates=False)
     assert start.cost == pytest.approx(scored.step_seconds, rel=1e-12)
+
+
+def test_heavy_updates_are_searched_in_parts_before_all_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = problem_of(captured("alexnet", 1, decompose=True))
+    number, seconds = written_updates(problem.graph), problem.seconds[:, 0]
+    took = [seconds[number == k].sum() / seconds.sum() for k in range(number.max() + 1)]
+    limit = float(np.mean(sorted(took)[-2:]))
+    monkeypatch.setattr(written_updates_module, "_HEAVY", limit)
+    merged = merge_updates(problem)[0].graph.operator_count
+    reduced = with_heavy_updates(problem, merged)
+    assert reduced is not None
+    small, undo = reduced
+    count = small.graph.operator_count
+    assert merged < count < problem.graph.operator_count
+    home, _ = undo(np.arange(count), np.zeros(count))
+    for k, part in enumerate(took):
+        count_of_k = len(set(home[number == k].tolist()))
+        assert count_of_k == ((number == k).sum() if part > limit else 1)
+
+
+def test_what_is_searched_first_is_not_searched_again() -> None:
+    fine, coarse = (problem_of(captured("alexnet", 1, decompose=d)) for d in (True, False))
+    merged = merge_updates(fine)[0].graph.operator_count
+    assert with_heavy_updates(coarse, coarse.graph.operator_count) is None
+    assert with_heavy_updates(fine, merged - 1) is None
 
 
 def test_one_move_takes_an_update_with_its_weight() -> None:

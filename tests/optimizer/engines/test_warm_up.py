@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.paths import ROOT
 
 # The searches of the warm-up compile none of these functions, so the test leaves them out.
@@ -42,11 +44,23 @@ Cases(forced, messages_of(problem), 3.9, time.monotonic() + 60.0).refuted()
 assert compiled() == once, compiled()
 """
 
+SEARCH_IN_TURNS = """
+from placewire.optimizer.engines import warm_up
+from placewire.optimizer.kernels.annealing.anneal_turns import anneal_turns
+from placewire.optimizer.kernels.graphs.heads import turn_seconds
 
-def test_the_warm_up_compiles_proofs_by_cases():
+warm_up.look_at_one_case = lambda _: None
+warm_up.main(["auto"])
+once = [len(function.signatures) for function in (anneal_turns, turn_seconds)]
+assert once == [1, 1], once
+"""
+
+
+@pytest.mark.parametrize("program", [PROOFS_BY_CASES, SEARCH_IN_TURNS])
+def test_the_warm_up_compiles(program):
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     done = subprocess.run(
-        [sys.executable, "-c", PROOFS_BY_CASES],
+        [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,
         text=True,

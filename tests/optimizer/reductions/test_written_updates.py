@@ -17,9 +17,11 @@ from placewire.optimizer.graph.operator_graph import (
     build_graph,
 )
 from placewire.optimizer.problem import Problem, SolveSettings
+from placewire.optimizer.reductions import mild
 from placewire.optimizer.reductions import written_updates as written_updates_module
 from placewire.optimizer.reductions.chain import reduce_by_name
 from placewire.optimizer.reductions.merging import most_unit_bytes, operator_bytes, units_of
+from placewire.optimizer.reductions.mild import reduce_for_search
 from placewire.optimizer.reductions.written_updates import merge_updates, written_updates
 from placewire.optimizer.simulation.simulate import recorded_priority, simulate
 from tests.optimizer.peers.steps import captured, gpus
@@ -51,6 +53,16 @@ def test_nothing_is_lost_but_the_choice_where_parts_of_an_update_run() -> None:
     assert (device == 0).all()
     whole = simulate(problem, device, priority).step_seconds
     assert simulate(small, where, recorded_priority(small)).step_seconds == pytest.approx(whole)
+
+
+def test_our_own_search_begins_with_a_larger_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem(captured("alexnet", 1, decompose=True), gpus(2))
+    merged = merge_updates(problem)[0].graph.operator_count
+    assert reduce_for_search(problem)[0].graph.operator_count == merged
+    monkeypatch.setattr(mild, "FINE_TO", merged // 2)
+    assert reduce_for_search(problem)[0].graph.operator_count <= 0.6 * merged
+    coarse = Problem(captured("alexnet", 1), gpus(2))
+    assert reduce_for_search(coarse)[0].graph.ids == mild.reduce_mildly(coarse)[0].graph.ids
 
 
 def test_the_reduction_of_a_search_begins_with_it() -> None:
