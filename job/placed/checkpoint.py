@@ -43,7 +43,6 @@ from placewire.job.placed.same_job import differences_between, same_computation
 from placewire.job.placed.saved_tensors import saved_tensors
 from placewire.job.placed.state import RankState
 from placewire.job.placed.tensor_file import TensorFileError, require_writable, write_tensors
-from placewire.optimizer.quantities import format_bytes
 
 # Whoever started the ranks takes those for hung that say nothing for some minutes.
 TELL_EVERY_SECONDS = 60.0
@@ -198,7 +197,7 @@ class Checkpoints:
             nonlocal told
             if (now := time.monotonic()) - told >= TELL_EVERY_SECONDS:
                 told = now
-                size = format_bytes(written_bytes)
+                size = f"{written_bytes / 2**20:.1f} MiB"
                 tell(f"of the checkpoint after {steps_done} steps {size} are written so far")
 
         if self._rank:
