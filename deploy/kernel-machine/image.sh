@@ -14,7 +14,8 @@ needed_kib=$((2 * 1024 * 1024))
 mirror=${PLACEWIRE_DEBIAN_MIRROR:-http://deb.debian.org/debian}
 system_packages=(systemd-sysv udev dbus openssh-server python3 kmod procps)
 kernel_packages=(linux-image-amd64 initramfs-tools zstd)
-agent_packages=(openvswitch-switch iperf3 iproute2 ethtool python3-venv)
+# util-linux-extra: hwclock, for tests that take the machine's power.
+agent_packages=(openvswitch-switch iperf3 iproute2 ethtool python3-venv util-linux-extra)
 # What the agent needs, and what its tests do. No torch.
 python_packages=('.[agent]' pytest pytest-asyncio hypothesis cryptography numpy scipy)
 
