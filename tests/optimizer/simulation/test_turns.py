@@ -15,6 +15,7 @@ from placewire.optimizer.engines.costing import Costing, Found
 from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.kernels.annealing.anneal_turns import (
     _SECTION,
+    anneal_turns,
     channels_at,
     keep_turns,
     last_readers,
@@ -23,6 +24,7 @@ from placewire.optimizer.kernels.annealing.anneal_turns import (
 )
 from placewire.optimizer.kernels.simulation.contention_free import contention_free
 from placewire.optimizer.kernels.tables import tables_of
+from placewire.optimizer.names import SharingName
 from placewire.optimizer.problem import Problem
 from tests.optimizer.cases import clusters, devices_of, layered
 from tests.optimizer.peers.steps import captured, gpus
@@ -74,7 +76,7 @@ def test_a_move_simulated_in_part_equals_a_whole_simulation(data):
                 assert old.after[k] == in_sort[_SECTION * k :].max(initial=0.0)
 
 
-def problem_in_turns(sharing: str) -> Problem:
+def problem_in_turns(sharing: SharingName) -> Problem:
     """Operators of a small model take little more than their launch; these are longer."""
     problem = Problem(captured("mlp", 1, decompose=True), gpus(4), sharing, "thesis")
     return replace(problem, graph=replace(problem.graph, seconds=problem.graph.seconds * 100))
@@ -96,11 +98,11 @@ def annealed(problem: Problem) -> tuple[Found, Found, Found]:
 
 @pytest.mark.parametrize("sharing", SHARINGS)
 def test_annealing_in_turns_finds_what_it_says(sharing, monkeypatch):
-    turns, walked = annealing_chain.anneal_turns, []
+    walked = []
 
     def noted(*given):
         walked.append(given)
-        return turns(*given)
+        return anneal_turns(*given)
 
     monkeypatch.setattr(annealing_chain, "anneal_turns", noted)
     problem = problem_in_turns(sharing)
