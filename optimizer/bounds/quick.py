@@ -47,7 +47,8 @@ def _lower_bound(problem: Problem) -> Bound:
     if not problem.graph.operator_count:
         return Bound(0.0, "the graph is empty")
     relaxation = relax(problem)
-    # In other graphs it says less, and the search of a known answer is to stay as it is.
+    # A search ends at the bound: with a budget of moves, the answers for other graphs are to remain
+    # the same.
     if problem.model == "thesis" and problem.graph.notes.get("decompose"):
         relaxation = with_turns(relaxation)
     work = share_of_load(problem.seconds)

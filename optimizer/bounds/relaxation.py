@@ -35,8 +35,8 @@ class Relaxation:
     float64[k]: least seconds from the source's end to the target's start where both are on one
     device, and where they are on two (inf: they must share one); devices: how many there are;
     group int64[n], -1 for none, and clashes bool[k, k]: operators of groups that clash are never on
-    one device; takes_turns: a device runs its operators in the order, and edges say so of those of
-    one unit (`with_turns`)."""
+    one device; is_turn bool[k], where a device runs its operators in the order: which edges say
+    only that of operators of one unit (`with_turns`); None where devices keep to no order."""
 
     order: IntArray
     work: FloatArray
@@ -48,7 +48,7 @@ class Relaxation:
     devices: int
     group: IntArray
     clashes: BoolArray
-    takes_turns: bool = False
+    is_turn: BoolArray | None = None
 
     @property
     def operators(self) -> int:
@@ -58,22 +58,32 @@ class Relaxation:
     def units(self) -> int:
         return int(self.unit.max(initial=-1)) + 1
 
+    @property
+    def takes_turns(self) -> bool:
+        return self.is_turn is not None
+
     @cached_property
     def heads_and_tails(self) -> tuple[FloatArray, FloatArray]:
         """Least seconds before each operator's start and after its end, float64[n] each."""
 
         def starts(
-            order: IntArray, start: IntArray, source: IntArray, near: FloatArray, far: FloatArray
-        ) -> FloatArray:
+            known: FloatArray, order: IntArray, start: IntArray, source: IntArray,
+            near: FloatArray, far: FloatArray,
+        ) -> FloatArray:  # fmt: skip
             return earliest_starts(
                 order, self.work, start, source, near, far, self.unit, self.group, self.clashes,
-                _ANCESTORS,
+                known, _ANCESTORS,
             )  # fmt: skip
 
+        # Where a long unit takes turns, those before an operator in it would be all ancestors that
+        # are considered, and hide what it reads from other devices.
+        known = np.zeros((2, self.operators))
+        if self.is_turn is not None:
+            known = np.stack(self._without(self.is_turn).heads_and_tails)
         backwards = np.ascontiguousarray(self.order[::-1])
         sides = (
-            (self.order, *self.edges_by_target),
-            (backwards, *self.edges_by_source),
+            (known[0], self.order, *self.edges_by_target),
+            (known[1], backwards, *self.edges_by_source),
         )
         if self.operators < _ON_TWO_CORES_FROM:
             forward, backward = starmap(starts, sides)
@@ -96,6 +106,13 @@ class Relaxation:
         """(source, target, near, far) of each edge."""
         columns = self.source, self.target, self.near, self.far
         return zip(*(column.tolist() for column in columns), strict=True)
+
+    def _without(self, is_turn: BoolArray) -> Relaxation:
+        rest = ~is_turn
+        return replace(
+            self, source=self.source[rest], target=self.target[rest], near=self.near[rest],
+            far=self.far[rest], is_turn=None,
+        )  # fmt: skip
 
     def _edges_by(
         self, end: IntArray, other: IntArray

@@ -68,7 +68,8 @@ def strong_bound(
 
 @dataclass
 class _Search:
-    """step: seconds of the shortest step known; until: time.monotonic() at which to stop."""
+    """step: seconds of the shortest step known, inf where none is, and from `run` on those to which
+    all proofs are confined; until: time.monotonic() at which to stop."""
 
     problem: Problem
     step: float
@@ -82,7 +83,9 @@ class _Search:
         self.on_bound(self.best)
         if len(problem.cluster.devices) < 2 or self.step <= self.best.seconds * (1 + _CLOSE):
             return
-        step = self.step if np.isfinite(self.step) else float(problem.seconds.min(axis=1).sum())
+        if not np.isfinite(self.step):
+            self.step = float(problem.seconds.min(axis=1).sum())
+        step = self.step
         if min(step, self.best.seconds) <= 0.0:
             return  # No operator takes time: there is nothing to divide into ticks.
         subject = subject_of(problem, step)

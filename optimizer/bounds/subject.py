@@ -1,8 +1,8 @@
 """What the strong bound is proven of: a problem's relaxation, and what its operators take and hold.
 
-Where devices take turns, what a step no longer than a known one forces onto one device is found
-first, and each run of it becomes one operator (`turns`). That holds in every schedule that is not
-longer, so that a bound of the result is one of the problem, or the known step is the shortest.
+Where devices take turns, what a step of some seconds forces onto one device is found first, and
+each run of it becomes one operator (`turns`). What is proven holds for every schedule within that
+step; a longer one is not spoken of, so no bound may be raised above the step.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Subject:
 
 
 def subject_of(problem: Problem, step: float) -> Subject | None:
-    """None where no schedule is within `step` seconds, those of a known step or of any."""
+    """None where no schedule is within `step` seconds. What is proven holds for every schedule
+    within `step`; a longer one is not spoken of, so no bound may be raised above `step`."""
     relaxation, machines = relax(problem), machines_of(problem)
     limits = limits_of(problem, share_of_load(problem.seconds))
     if problem.model != "thesis":

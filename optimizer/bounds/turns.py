@@ -9,7 +9,9 @@ An operator v that follows u at once in the sort, and is of the same unit, start
 it reads nothing of other units: what it reads was made on its own device, before u or by it, and no
 operator runs between the two. To start it then if it started later breaks no rule and lengthens no
 step. Where no other unit reads what u makes, none waits for u alone either, so that u and v are one
-operator of their summed work. `as_one` makes one operator of each such run.
+operator of their summed work. `as_one` makes one operator of each such run. An edge that takes time
+(`near`) ends a run, too. Within a unit there is one where two units were found to be apart before
+others made them one: no schedule is within the step then, and the edge, if it stays, shows that.
 """
 
 from __future__ import annotations
@@ -31,19 +33,23 @@ def with_turns(relaxation: Relaxation) -> Relaxation:
     known = relaxation.source * n + relaxation.target
     waits &= ~np.isin(earlier * n + later, known)
     count = int(waits.sum())
+    is_turn = relaxation.is_turn
+    if is_turn is None:
+        is_turn = np.zeros(len(known), dtype=bool)
     return replace(
         relaxation,
         source=np.concatenate([relaxation.source, earlier[waits]]),
         target=np.concatenate([relaxation.target, later[waits]]),
         near=np.concatenate([relaxation.near, np.zeros(count)]),
         far=np.concatenate([relaxation.far, np.full(count, np.inf)]),
-        takes_turns=True,
+        is_turn=np.concatenate([is_turn, np.ones(count, dtype=bool)]),
     )
 
 
 def as_one(relaxation: Relaxation) -> tuple[Relaxation, IntArray]:
     """(the relaxation with one operator for each run, int64[n]: which of them each operator became,
     in the order). relaxation: of `with_turns`."""
+    assert relaxation.is_turn is not None
     n, unit, order = relaxation.operators, relaxation.unit, relaxation.order
     source, target = relaxation.source, relaxation.target
     waits_otherwise = (unit[source] != unit[target]) | (relaxation.near > 0.0)
@@ -59,6 +65,7 @@ def as_one(relaxation: Relaxation) -> tuple[Relaxation, IntArray]:
     leaves = home[source] != home[target]
     ends = home[source[leaves]], home[target[leaves]]
     edges = both_merged(*ends, relaxation.near[leaves], relaxation.far[leaves])
+    others = (ends[0] * count + ends[1])[~relaxation.is_turn[leaves]]
     small = replace(
         relaxation,
         order=np.arange(count),
@@ -66,6 +73,7 @@ def as_one(relaxation: Relaxation) -> tuple[Relaxation, IntArray]:
         unit=unit[first],
         source=edges[0], target=edges[1], near=edges[2], far=edges[3],
         group=relaxation.group[first],
+        is_turn=~np.isin(edges[0] * count + edges[1], others),
     )  # fmt: skip
     return small, home
 

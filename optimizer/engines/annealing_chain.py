@@ -72,7 +72,7 @@ class Walker:
         self.tables = self.costing.tables
         self.neighbourhood = make_neighbourhood(problem)
         self.is_first_come = self.tables.discipline == FIRST_COME
-        # Other graphs have few operators, and their searches are to stay as they are.
+        # With a budget of moves, the answers for other graphs are to remain the same.
         is_fine = bool(graph.notes.get("decompose"))
         self.takes_turns = is_fine and problem.model == "thesis"
         fastest = problem.seconds.min(axis=1, initial=np.inf)
@@ -129,7 +129,7 @@ class Walker:
                 self.tables, scoring.rates, self.costing.check_memory, self.costing.reference,
                 self.neighbourhood, self.tails, *walked,
             )  # fmt: skip
-        elif self.takes_turns and hold:
+        elif self.takes_turns and (hold or not decides):
             seconds, excess = anneal_turns(
                 self.tables, scoring.rates, self.costing.check_memory, self.costing.reference,
                 self.neighbourhood, self.tails, chain.device, device, *walked[4:],

@@ -21,6 +21,7 @@ from placewire.optimizer.kernels.annealing.proposals import (
 )
 from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.simulation.peak_memory import static_memory
+from placewire.optimizer.kernels.simulation.transfers import lending_ceilings
 from placewire.optimizer.kernels.tables import Tables
 
 # Moves in one window, and moves after which the critical path is found again.
@@ -199,12 +200,16 @@ def anneal_turns(
     hot: float, cold: float, seed: int, weights: FloatArray, tries: FloatArray, wins: FloatArray,
 ) -> tuple[float, float]:  # fmt: skip
     """Anneals devices as anneal_whole.anneal does, where priorities decide nothing, with fixed
-    rates float64[S, S, R].
+    rates float64[S, S, R]; where the sharing lends, these are what each pair is promised.
 
     tails float64[n]: the shortest time from an operator's finish to the step's end.
     """
     np.random.seed(seed)
     n = len(device)
+    if tables.lends:
+        rates = lending_ceilings(
+            tables.nic_rates, tables.limit_groups, tables.limit_capacity, rates
+        )
     channels = channels_at(tables, rates)
     place, last = last_readers(tables)
     old, new = new_turns(n, len(tables.server)), new_turns(n, len(tables.server))

@@ -59,9 +59,11 @@ def earliest_starts(
     unit: IntArray,
     group: IntArray,
     clashes: BoolArray,
+    known: FloatArray,
     limit: int,
 ) -> FloatArray:
-    """float64[n]: seconds before which no schedule starts an operator.
+    """float64[n]: seconds before which no schedule starts an operator, at least those that are
+    known float64[n].
 
     order int64[n] is topological; the edges into v are start[v]:start[v + 1]; operators of one unit
     share a device, those of groups that clash do not: group int64[n], -1 for none, clashes bool[k,
@@ -91,7 +93,7 @@ def earliest_starts(
     some = np.empty(limit, dtype=np.int64)
     for at in range(n):
         v = order[at]
-        least = 0.0
+        least = known[v]
         for k in range(start[v], start[v + 1]):
             u = source[k]
             least = max(least, head[u] + work[u] + near[k])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from placewire.optimizer.bounds import lower_bound
 from placewire.optimizer.engines import auto
 from placewire.optimizer.engines.costing import Costing, Found
 from placewire.optimizer.engines.levels import with_heavy_updates
@@ -68,6 +69,29 @@ def test_what_the_search_of_a_reduced_graph_finds_begins_the_next_one_by_its_own
     assert searched.graph is problem.graph
     scored = score(problem, start.solution, optimise_rates=False)
     assert start.cost == pytest.approx(scored.step_seconds, rel=1e-12)
+
+
+def test_the_search_of_a_reduced_graph_ends_at_the_bound_of_that_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem, improve = problem_of(captured("mlp", 1, decompose=True)), auto.improve
+    merged, unmerge = merge_updates(problem)
+    of_given, of_merged = lower_bound(problem).seconds, lower_bound(merged).seconds
+    assert of_given != of_merged
+    ends: list[float] = []
+
+    def noted(searched: Problem, settings: Any, progress: Any, starts: Sequence[Found],
+              until: float, bound_seconds: float, *others: Any) -> Solution:  # fmt: skip
+        ends.append(bound_seconds)
+        return improve(searched, settings, progress, starts, until, bound_seconds, *others)
+
+    monkeypatch.setattr(auto, "improve", noted)
+    clock = Clock()
+    auto.search(
+        problem, [lambda: (merged, unmerge)], SolveSettings(moves=2), np.inf, [],
+        Reporter(None, clock), clock, of_given,
+    )  # fmt: skip
+    assert ends == [of_merged, of_given]
 
 
 def test_heavy_updates_are_searched_in_parts_before_all_others(
