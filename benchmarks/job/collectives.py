@@ -100,7 +100,8 @@ def tables(pictures: Path | None) -> Iterable[Table]:
         rows=reduced,
         notes=(
             "gloo, one process a server; NICs are veth limited by HTB, with queues of 128 KiB. One "
-            "NIC: plain gloo on the fastest. In turn: as applied with `cut_collectives: false`; a mean. Cut: as applied. "
+            "NIC: plain gloo on the fastest. In turn: as applied with `cut_collectives: false`; a "
+            "mean. Cut: as applied. "
             "MPTCP: plain gloo, whose connections have a subflow on each NIC by a preloaded "
             "library; under mptcpize gloo aborts, because the kernel (6.18) refuses SO_REUSEADDR "
             "on what it accepts. Of all NICs: the tensor's bytes in this time, against the payload "
