@@ -15,7 +15,7 @@ from typing import Self
 
 _BURST_SECONDS = 0.005
 _LEAST_BURST_BYTES = 8 * 1514
-# What waits at a NIC or a port at most. With room for more, TCP fills it, and acknowledgements wait
+# So many bytes wait at a NIC or a port at most. TCP would fill more room, and acknowledgements wait
 # behind the data of the other direction: an all-reduce of 64 MB took up to 8 % longer.
 _QUEUE_BYTES = 128 << 10
 

@@ -1,4 +1,4 @@
-"""What the NICs of a server received while a script trained there, in numbers."""
+"""Counts how much the NICs of a server received while a script trained there."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def reception_of(
 
 
 def parts_of_rate(had: Reception, row: NicReception) -> tuple[float | None, ...]:
-    """What the NIC received between each two samples, as a part of its rate; None where its
+    """Returns the part of its rate that the NIC received between each two samples; None where its
     counter went back."""
     return tuple(
         None if rate is None else rate / row.rate_bits_per_second

@@ -12,7 +12,7 @@ from placewire.controller.page.chart import Scale, lines, second_ticks, step_mar
 from placewire.controller.page.templates import templates
 
 WIDTH, HEIGHT = 760, 84
-# Of the whole picture: the room beside the lanes, above a run's first one, and between two lanes.
+# These are the picture's rooms: beside the lanes, above a run's first one, and between two lanes.
 _LEFT, _RIGHT, _ABOVE, _BETWEEN = 64, 20, 38, 38
 
 

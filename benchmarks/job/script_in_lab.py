@@ -92,8 +92,8 @@ class ScriptInLab:
 
 
 def by_apply(plan: Path) -> tuple[str, dict[str, Any]]:
-    """What the command printed, and its report. Raises RuntimeError with the end of the output
-    where it failed."""
+    """Returns what the command printed, and its report. Raises RuntimeError, with the end of the
+    output, where it failed."""
     report_file = plan.with_suffix(".run.json")
     said = _controller("apply", str(plan), "--yes", "--out", str(report_file))
     return said, json.loads(report_file.read_text())

@@ -29,7 +29,7 @@ from placewire.controller.lab import Lab
 from placewire.optimizer.quantities import parse_bits_per_second
 
 LAB, NIC_RATE, SERVERS, SERVER = "vgg16", "100Mbit", 2, "s1"
-# Of all ranks.
+# This counts all ranks.
 BATCH, STEPS = 64, 5
 SCRIPT = "benchmarks/job/rival.py"
 MODEL = "placewire.examples.models.vgg16:training_step"

@@ -1,4 +1,4 @@
-"""What docs/reproduction.md says before its tables: how verdicts and figures are read."""
+"""Writes the head of docs/reproduction.md: how verdicts and figures are read."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _OF_PLACETO = _TABLE_2.of(_OURS, _ON) / _TABLE_2.of("Placeto, s", _ON)
 
 
 def _faster(method: str) -> float:
-    """What the paper calls a speedup: what is saved of the CPU's step, in per cent."""
+    """Returns the paper's speedup: the part of the CPU's step that is saved, in per cent."""
     return 100 * (1 - _TABLE_2.of(method, _ON) / _TABLE_2.of("CPU-only, s", _ON))
 
 
