@@ -11,6 +11,7 @@ from placewire.controller.lab import record as records
 from placewire.controller.lab.agent_daemons import start_agents
 from placewire.controller.lab.down import remove
 from placewire.controller.lab.lab import Lab
+from placewire.controller.lab.neighbours import require_room
 from placewire.controller.lab.record import LabRecord, NicRecord, Recorder, ServerRecord
 from placewire.controller.lab.shape import LabServer, LabShape, shape_of
 from placewire.controller.lab.switches import start_switches
@@ -26,11 +27,13 @@ from placewire.controller.plan.plan import Plan
 
 def lab_up(plan: Plan, progress: Callable[[str], None] = lambda text: None) -> Lab:
     """Makes the lab of this plan. Raises PlacewireError where a lab or a namespace of that name
-    exists, or where making it fails; then everything made is removed again."""
+    exists, where the kernel has no room for its neighbours, or where making it fails; then
+    everything made is removed again."""
     require_root_and_programs()
     shape = shape_of(plan)
     with records.exclusive():
         _refuse_existing(shape)
+        require_room(shape)
         recorder = Recorder(_record_of(shape))
         try:
             _make(shape, recorder, progress)
