@@ -85,6 +85,7 @@ def _tell_of(change: ChangeUnderWay, arguments: argparse.Namespace) -> int:
     """Tells of a change under way what the journal and the log know: agents dial in to the command
     that makes it, and cannot be asked."""
     from placewire.controller.records.journal import Journal
+    from placewire.controller.records.phase_words import phase_in_words
     from placewire.controller.records.plan_files import is_written
     from placewire.controller.records.run_log import printed, runs_of
     from placewire.controller.show.story import Show
@@ -109,7 +110,8 @@ def _tell_of(change: ChangeUnderWay, arguments: argparse.Namespace) -> int:
         return 0
     show.say(f"a change is under way: {change.holder}; agents dial in to that command")
     if latest is not None:
-        show.say("the latest decision is {decision}, of plan {plan}: {phase}".format(**latest))
+        became = phase_in_words(decisions[-1].last_phase)
+        show.say("the latest decision is {decision}, of plan {plan}: ".format(**latest) + became)
     for line in lines:
         show.say(f"{line.time} rank {line.rank} | {line.text}")
     if lines:

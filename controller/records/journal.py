@@ -27,6 +27,7 @@ from placewire.controller.records.journal_file import (
     opened,
     require_own,
 )
+from placewire.controller.records.phase_words import phase_in_words
 
 # The detail of a destroyed decision that says on which servers; a former release's does not.
 _NAMES_SERVERS = re.compile(r"(^|, )removed on ")
@@ -235,8 +236,9 @@ class Journal:
             self.decide(decision, phase, detail=detail)
         except JournalFailed as error:
             self._say(
-                f"decision {decision}: the journal does not have that it is {phase!r}: "
-                f"{error.what}; `controller history`, `status` and `recover` go by what it has"
+                f"decision {decision}: the journal does not have that it is "
+                f"{phase_in_words(phase)!r}: {error.what}; `controller history`, `status` and "
+                "`recover` go by what it has"
             )
 
     def note_removals(self, plan_name: str, servers: Collection[str]) -> None:
