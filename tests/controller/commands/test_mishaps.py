@@ -51,7 +51,7 @@ def wait_until_idle(cluster: MemoryCluster) -> None:
 
 def test_a_preview_that_is_stale_by_now(cluster: MemoryCluster) -> None:
     slow, shown = cluster.plan("slow", "40Mbit"), cluster.folder / "shown.json"
-    assert cluster.run("preview", slow, "--out", shown).code == 0
+    assert cluster.run("preview", slow, "--network-only", "--out", shown).code == 0
     assert cluster.run("apply", cluster.plan("fast"), *APPLY).code == 0
     before = cluster.leases
     stale = cluster.run("apply", shown, *APPLY)
@@ -139,7 +139,7 @@ def test_two_servers_with_one_identity_are_named_and_refused(tmp_path: Path) -> 
     cluster = MemoryCluster(tmp_path)
     cluster.members.append(cluster.copy_of("s1", 9))
     with cluster.running():
-        for command in (("preview",), ("apply", *APPLY), ("destroy", "--yes")):
+        for command in (("preview", "--network-only"), ("apply", *APPLY), ("destroy", "--yes")):
             # The first sees both; the others know from its record what the certificate is.
             patches = DIAL if command[0] == "preview" else {}
             done = cluster.run(command[0], cluster.plan(), *command[1:], patches=patches)
@@ -147,7 +147,7 @@ def test_two_servers_with_one_identity_are_named_and_refused(tmp_path: Path) -> 
             assert "s1: two agents say that they are this server" in done.output
             assert "`controller authority deny s1`, then `controller enrol`" in done.output
         assert {lease.highest_generation for lease in cluster.leases.values()} == {0}
-        doctor = cluster.run("doctor", cluster.plan(), "--json")
+        doctor = cluster.run("doctor", cluster.plan(), "--network-only", "--json")
         assert doctor.code == 5
         assert "runs twice, at" in doctor.document["servers"]["s1"][0]["what"], doctor.output
     noted = [json.loads(line) for line in (cluster.state / "refused.jsonl").open()]
