@@ -71,8 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
             tools.show.status(observations, found, job)
             tools.show.say(stands.why)
             if silent := [server for server, answer in observations.items() if answer is None]:
-                problem = with_lab_advice(AgentUnreachable(silent), plan, arguments.plan)
-                tools.show.say(str(problem))
+                unanswered = AgentUnreachable(silent)
+                tools.show.say(str(with_lab_advice(unanswered, plan, arguments.plan)))
             for line in dropped:
                 tools.show.say(line)
             if left is not None:
