@@ -213,7 +213,7 @@ def test_a_recovery_says_what_is_kept_in_the_words_of_status_and_history(
     assert became[:2] == ["kept", "undone"], history
     assert cluster.run("destroy", slow, "--yes").code == 0
     again = cluster.run("recover", slow, "--yes")
-    nothing = "on every server that answers: nothing; decision 2 was undone"
+    nothing = "on every server that answers: nothing; decision 2 was destroyed"
     assert nothing in " ".join(again.output.split()), again.output
 
 
