@@ -21,6 +21,11 @@ def find_out_why(servers: Sequence[str]) -> str:
     )
 
 
+def lab_first(about_lab: str, remedy: str) -> str:
+    """about_lab: what may be the matter with the lab, where a plan may be of one; else ""."""
+    return f"{about_lab}; for servers: {remedy}" if about_lab else remedy
+
+
 def look_into_logs(servers: Sequence[str]) -> str:
     if (lab := own_lab()) is not None:
         logs = [str(lab.directory / server / "agent.log") for server in servers]

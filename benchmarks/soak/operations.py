@@ -100,7 +100,7 @@ OPERATIONS = (
     Operation("rollback", 1, _on_a_plan("rollback", "--yes")),
     Operation("recover", 1, _on_a_plan("recover", "--yes")),
     Operation("verify", 1, _on_a_plan("verify", "--no-measurement"), changes=False),
-    Operation("preview", 1, _on_a_plan("preview"), changes=False),
+    Operation("preview", 1, _on_a_plan("preview", "--network-only"), changes=False),
     Operation("status", 1, _on_a_plan("status"), changes=False),
 )
 

@@ -30,6 +30,7 @@ from placewire.controller.errors import UsageError
 from placewire.optimizer.cluster_plan.values import server_name
 
 CONTROLLER_NAME = "controller"
+_CERTIFICATE = "authority.crt"
 Kind = Literal["agent", "controller"]
 
 # Agents renew their certificates from half of this on, so a cluster may lie idle for 15 days.
@@ -52,7 +53,7 @@ class Authority:
         self, directory: Path, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate
     ) -> None:
         self._key, self._certificate = key, certificate
-        self.certificate_file = directory / "authority.crt"
+        self.certificate_file = directory / _CERTIFICATE
         self.revocations = Revocations(directory)
 
     @property
@@ -60,10 +61,18 @@ class Authority:
         """Of the certificate in DER. A token carries it, so a new agent knows its authority."""
         return self._certificate.fingerprint(hashes.SHA256()).hex()
 
+    @staticmethod
+    def is_made(directory: Path) -> bool:
+        """Whether there is an authority, which perhaps cannot be used."""
+        try:
+            return (directory / _CERTIFICATE).exists()
+        except OSError:  # Another user's folder: `load` says so.
+            return True
+
     @classmethod
     def load(cls, directory: Path) -> Authority:
         """Creates the authority at first use. Raises UsageError where the folder is unusable."""
-        certificate_file, key_file = directory / "authority.crt", directory / "authority.key"
+        certificate_file, key_file = directory / _CERTIFICATE, directory / "authority.key"
         try:
             if not certificate_file.exists():
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from placewire.controller.abandonable import abandonable
 from placewire.controller.commands.arguments import (
     add_full,
+    add_network_only,
     add_no_measurement,
     add_plan,
     require_writable,
@@ -36,9 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan(parser, previewed=True)
     parser.add_argument("--yes", action="store_true", help="do not ask before changing servers")
     add_full(parser)
-    parser.add_argument(
-        "--network-only", action="store_true", help="shape and measure the network; run no job"
-    )
+    add_network_only(parser, "shape and measure the network; run no job")
     add_no_measurement(parser)
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the report (run.json)")
     parser.add_argument(
@@ -82,8 +80,6 @@ def run(arguments: argparse.Namespace) -> int:
             if _keep(report, tools, arguments.out):
                 written.append(f"the run's report is in {arguments.out.absolute()}")
 
-        if not arguments.network_only:
-            await abandonable(tools.launcher.require_ready)
         request = ApplyRequest(
             plan,
             arguments.plan,
@@ -129,7 +125,7 @@ def _require_no_change(state_dir: Path) -> None:
     """Raises ChangeUnderWay."""
     from placewire.controller.records.journal import Journal
 
-    with Journal.open(state_dir) as journal:
+    with Journal.open(state_dir, makes=False) as journal:
         if (holder := journal.change_lock.holder()) is not None:
             raise ChangeUnderWay(holder, where=str(state_dir))
 

@@ -99,6 +99,10 @@ def add_full(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_network_only(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--network-only", action="store_true", help=what)
+
+
 def add_no_measurement(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-measurement",

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placewire.controller.abandonable import abandonable
-from placewire.controller.commands.arguments import add_plan
+from placewire.controller.commands.arguments import add_network_only, add_plan
+from placewire.controller.commands.lab_advice import about_lab
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import print_json
-from placewire.controller.errors import AgentProblem, PlacewireError
+from placewire.controller.errors import (
+    AgentProblem,
+    JobFailed,
+    PlacewireError,
+    UsageError,
+)
 from placewire.controller.few_names import few_names
 from placewire.controller.own_lab import own_lab
 
@@ -22,18 +30,21 @@ if TYPE_CHECKING:
     from placewire.controller.story.tools import Tools
 
 PURPOSE = "report what would hinder the plan, on every server and here; changes nothing"
-# With an error, `apply` would end with the same exit code: an agent is unreachable or would refuse.
-_EXIT_CODES = {"note": 0, "warning": 0, "error": 5}
 _HERE = "this machine"
 
-add_arguments = add_plan
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_plan(parser)
+    add_network_only(parser, "only what would hinder `apply --network-only`, which runs no job")
 
 
 def run(arguments: argparse.Namespace) -> int:
     async def doctor(plan: Plan, tools: Tools) -> int:
         from placewire.controller.show.findings import findings_table
 
-        found = await _findings(plan, tools)
+        servers = await _on_servers(plan, tools, arguments.plan)
+        job = None if arguments.network_only else await job_problems(plan, tools)
+        found = {_HERE: [*of_job(job), *_of_change(tools)], **servers}
         if arguments.json:
             documents = {s: [one.model_dump() for one in some] for s, some in found.items()}
             print_json({"servers": documents})
@@ -41,14 +52,51 @@ def run(arguments: argparse.Namespace) -> int:
             tools.show.console.print(findings_table(found))
         else:
             tools.show.say("nothing stands in the way of the plan")
-        codes = [_EXIT_CODES[one.severity] for some in found.values() for one in some]
-        return max(codes, default=0)
+        return exit_code(job, servers)
 
-    return in_session(arguments, doctor, runs_job=True)
+    return in_session(arguments, doctor, makes_journal=False, runs_job=True)
 
 
-async def _findings(plan: Plan, tools: Tools) -> dict[str, Sequence[Finding]]:
-    """By server, and for this machine under the name _HERE."""
+@dataclass(frozen=True)
+class JobProblems:
+    """Why `apply` would run no job. launch: why no rank can be started; checkpoints: by server, why
+    ranks could not use its folder of checkpoints, or why that cannot be known."""
+
+    launch: PlacewireError | None = None
+    checkpoints: Mapping[str, UsageError | JobFailed] = field(default_factory=dict)
+
+
+async def job_problems(plan: Plan, tools: Tools) -> JobProblems:
+    from placewire.controller.verify.checkpoint_folder import checkpoint_problems
+
+    servers = [server.name for server in plan.cluster.servers]
+    try:
+        await abandonable(tools.launcher.require_ready)
+        # Which servers get ranks, only the decision tells.
+        checkpoints = await checkpoint_problems(plan, tools.launcher, servers)
+    except PlacewireError as problem:
+        return JobProblems(launch=problem)
+    return JobProblems(checkpoints=checkpoints)
+
+
+def exit_code(job: JobProblems | None, servers: Mapping[str, Sequence[Finding]]) -> int:
+    """With an error, that of `apply`, which looks at the launcher, the agents and the checkpoints
+    in this order."""
+    if job is not None and job.launch is not None:
+        return job.launch.exit_code
+    if any(one.severity == "error" for some in servers.values() for one in some):
+        return AgentProblem.exit_code
+    refused = [] if job is None else [p for p in job.checkpoints.values() if _is_refusal(p)]
+    return refused[0].exit_code if refused else 0
+
+
+def _is_refusal(problem: UsageError | JobFailed) -> bool:
+    """Else nobody could look, which `apply` says before it goes on."""
+    return isinstance(problem, UsageError)
+
+
+async def _on_servers(plan: Plan, tools: Tools, plan_file: Path) -> Mapping[str, Sequence[Finding]]:
+    """What was found on each server, and by its agent."""
     from placewire.agent.contract.diagnosis import Diagnosis
     from placewire.agent.contract.messages import Diagnose
     from placewire.controller.verify import diagnosis
@@ -68,13 +116,14 @@ async def _findings(plan: Plan, tools: Tools) -> dict[str, Sequence[Finding]]:
     planned = diagnosis.plan_findings(plan, {s: tools.agents.hello[s] for s in present})
     common = diagnosis.versions_and_clocks(answers, version("placewire"), ahead)
     found: dict[str, Sequence[Finding]] = {}
+    lab = about_lab(plan, plan_file, [server for server in servers if server not in answers])
     for server in servers:
-        own = answers[server].findings if server in answers else (diagnosis.absent(server),)
-        own = own if (lab := own_lab()) is None else diagnosis.of_a_lab(own, lab)
+        own = answers[server].findings if server in answers else (diagnosis.absent(server, lab),)
+        own = own if (ours := own_lab()) is None else diagnosis.of_a_lab(own, ours)
         rivals = tools.agents.rivals.get(server)
         twice = [] if rivals is None else [diagnosis.copied(server, rivals)]
         found[server] = (*twice, *planned.get(server, ()), *common.get(server, ()), *own)
-    return {_HERE: await _here(plan, tools), **found}
+    return found
 
 
 def _beyond(seconds: float, uncertain: float) -> float:
@@ -82,40 +131,35 @@ def _beyond(seconds: float, uncertain: float) -> float:
     return max(0.0, abs(seconds) - uncertain) * (1 if seconds > 0 else -1)
 
 
-async def _here(plan: Plan, tools: Tools) -> Sequence[Finding]:
+def of_job(job: JobProblems | None) -> Iterator[Finding]:
+    """Servers whose checkpoints have the same problem share a finding."""
     from placewire.agent.contract.diagnosis import Finding
 
-    found: list[Finding] = []
-    try:
-        await abandonable(tools.launcher.require_ready)
-        found += await _of_checkpoints(plan, tools)
-    except PlacewireError as problem:
-        found.append(Finding(
-            severity="warning", what=problem.what, where=problem.where or "launch",
-            why="no job can be started; `apply --network-only` works", remedy=problem.remedy,
-        ))  # fmt: skip
+    if job is None:
+        return
+    if (launch := job.launch) is not None:
+        yield Finding(
+            severity="error", what=launch.what, where=launch.where or "launch",
+            why="no job can be started; `apply --network-only` works", remedy=launch.remedy,
+        )  # fmt: skip
+    alike: dict[tuple[bool, str, str], list[str]] = {}
+    for server, problem in job.checkpoints.items():
+        alike.setdefault((_is_refusal(problem), problem.what, problem.remedy), []).append(server)
+    for (is_refusal, what, remedy), some in alike.items():
+        yield Finding(
+            severity="error" if is_refusal else "warning",
+            what=what, where=few_names(some), remedy=remedy,
+            why="a job that has a rank there cannot begin; `apply --network-only` works"
+            if is_refusal
+            else "ranks look at it when they begin",
+        )  # fmt: skip
+
+
+def _of_change(tools: Tools) -> Iterator[Finding]:
+    from placewire.agent.contract.diagnosis import Finding
+
     if (holder := tools.journal.change_lock.holder()) is not None:
-        found.append(Finding(
+        yield Finding(
             severity="note", what=f"a change is under way: {holder}", where="journal",
             why="only one change can be made at a time", remedy="",
-        ))  # fmt: skip
-    return found
-
-
-async def _of_checkpoints(plan: Plan, tools: Tools) -> Sequence[Finding]:
-    """One for all servers that say the same. Which of them get ranks, only the decision tells."""
-    from placewire.agent.contract.diagnosis import Finding
-    from placewire.controller.verify.checkpoint_folder import checkpoint_problems
-
-    servers = [server.name for server in plan.cluster.servers]
-    problems = await checkpoint_problems(plan, tools.launcher, servers)
-    alike: dict[tuple[str, str], list[str]] = {}
-    for server, problem in problems.items():
-        alike.setdefault((problem.what, problem.remedy), []).append(server)
-    return [
-        Finding(
-            severity="warning", what=what, where=few_names(some), remedy=remedy,
-            why="a job that has a rank there cannot begin; `apply --network-only` works",
-        )
-        for (what, remedy), some in alike.items()
-    ]  # fmt: skip
+        )  # fmt: skip

@@ -58,14 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _recorded(
     state_dir: Path, name: str | None, latest: int
 ) -> tuple[Sequence[Decision], Sequence[Run]]:
-    """The latest so many of each. Makes no journal where there is no folder for it. name: of the
-    plan; None: of all."""
+    """The latest so many of each. name: of the plan; None: of all."""
     from placewire.controller.records.journal import Journal
 
-    try:
-        state_dir.lstat()
-    except FileNotFoundError:
-        return (), ()
-    with Journal.open(state_dir) as journal:
+    with Journal.open(state_dir, makes=False) as journal:
         decisions = [one for one in journal.decisions() if name in (None, one.plan_name)]
         return decisions[-latest:], journal.runs(name, latest)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from placewire.controller.agents.agents import Agents
 
 PURPOSE = "write a commented plan from what the agents find on their servers; changes no server"
+_ANY_SERVER = "any server"
 _MODEL = "my_package.my_module:training_step"
 
 
@@ -67,7 +68,8 @@ async def _init(arguments: argparse.Namespace) -> int:
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    async with agents_listening(arguments, say) as agents:
+    whose = arguments.servers or [_ANY_SERVER]
+    async with agents_listening(arguments, whose, say) as agents:
         say(f"waiting for agents, at most {arguments.seconds} s")
         hellos = await _hellos(agents, arguments.servers, arguments.seconds)
     name = arguments.name or arguments.lab or arguments.out.stem
@@ -88,5 +90,5 @@ async def _hellos(agents: Agents, wanted: list[str], seconds: float) -> Mapping[
         return {server: agents.hello[server] for server in wanted}
     await asyncio.sleep(seconds)
     if not agents.hello:
-        raise AgentUnreachable(["any server"], why=f"none dialled in within {seconds:g} s")
+        raise AgentUnreachable([_ANY_SERVER], why=f"none dialled in within {seconds:g} s")
     return dict(sorted(agents.hello.items()))

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from placewire.controller.commands.arguments import add_plan, require_writable
+from placewire.controller.commands.arguments import add_network_only, add_plan, require_writable
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import confirmed, print_json
 
@@ -19,6 +19,7 @@ PURPOSE = "show every change that apply would make; changes nothing"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan(parser)
+    add_network_only(parser, "of `apply --network-only`, whether ranks can be started or not")
     parser.add_argument(
         "--out", type=Path, metavar="FILE",
         help="also write it to a file: `apply FILE` then makes exactly these changes, or none",
@@ -37,7 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
         from placewire.controller.story.propose import propose
         from placewire.controller.story.tools import ApplyRequest
 
-        request = ApplyRequest(plan, arguments.plan, False, lambda: confirmed(yes=True))
+        request = ApplyRequest(
+            plan, arguments.plan, arguments.network_only, lambda: confirmed(yes=True)
+        )
         proposal = await propose(request, tools)
         if arguments.out is not None:
             write_preview(preview_of(document, arguments.plan, proposal), arguments.out)
@@ -50,4 +53,4 @@ def run(arguments: argparse.Namespace) -> int:
             print_json({"plan": plan.name, "predicted_step_seconds": predicted, "changes": changes})
         return 0
 
-    return in_session(arguments, preview, plan, shapes=True)
+    return in_session(arguments, preview, plan, makes_journal=False, shapes=True)

@@ -17,7 +17,6 @@ from placewire.controller.errors import UsageError
 from placewire.optimizer.commands.arguments import positive
 
 if TYPE_CHECKING:
-    from placewire.controller.records.journal import Run
     from placewire.controller.records.report import RunReport
 
 PURPOSE = "write a page (HTML) that shows a run: rates, NICs over time, steps, placement"
@@ -84,10 +83,8 @@ def _of_journal(name: str, back: int, state_dir: Path) -> RunReport:
     """Raises UsageError."""
     from placewire.controller.records.journal import Journal
 
-    runs: tuple[Run, ...] = ()
-    if state_dir.exists():
-        with Journal.open(state_dir) as journal:
-            runs = journal.runs(name, latest=back)
+    with Journal.open(state_dir, makes=False) as journal:
+        runs = journal.runs(name, latest=back)
     if len(runs) < back:
         raise UsageError(
             f"{len(runs)} runs of plan {name!r} are in the journal here",

@@ -5,14 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placewire.controller.commands.arguments import state_dir_of
 from placewire.controller.commands.interrupts import interruptible
-from placewire.controller.errors import CannotListen, ChangeUnderWay, UsageError
+from placewire.controller.errors import (
+    AgentUnreachable,
+    CannotListen,
+    ChangeUnderWay,
+    UsageError,
+)
 from placewire.controller.own_lab import own_lab
 from placewire.controller.uninterruptible import NOTHING_CHANGED
 
@@ -38,6 +43,7 @@ def in_session(
     plan: Plan | None = None,
     *,
     needs_journal: bool = True,
+    makes_journal: bool = True,
     runs_job: bool = False,
     every_change: bool = True,
     shapes: bool = False,
@@ -45,16 +51,21 @@ def in_session(
 ) -> int:
     """Runs a command's work, in the lab of the plan's name where one is up. arguments: of
     `add_plan`. plan: replaces what its file has now. needs_journal: whether the work must not begin
-    without the journal. runs_job: whether it needs the job's files. every_change: whether to
-    show each change of servers. shapes: whether the work is about the plan's rates, which the lab
-    must then have. Raises PlanError before anything is done."""
+    without the journal. makes_journal: whether it makes one where there is none yet. runs_job:
+    whether it needs the job's files. every_change: whether to show each change of servers. shapes:
+    whether the work is about the plan's rates, which the lab must then have. Raises PlanError
+    before anything is done, and AgentUnreachable where no agent can have enrolled here yet."""
     from placewire.controller.plan.plan_file import load_plan
 
     plan = plan or load_plan(arguments.plan, runs_job=runs_job)
     _enter_lab(plan, arguments, before_lab, shapes)
-    return interruptible(
-        _with_tools(plan, arguments, work, needs_journal, every_change), means=NOTHING_CHANGED
-    )
+    session = _with_tools(plan, arguments, work, needs_journal, makes_journal, every_change)
+    try:
+        return interruptible(session, means=NOTHING_CHANGED)
+    except AgentUnreachable as error:
+        from placewire.controller.commands.lab_advice import with_lab_advice
+
+        raise with_lab_advice(error, plan, arguments.plan) from None
 
 
 def _enter_lab(
@@ -94,6 +105,7 @@ async def _with_tools(
     arguments: argparse.Namespace,
     work: Work,
     needs_journal: bool,
+    makes_journal: bool,
     every_change: bool,
 ) -> int:
     from placewire.controller.records.journal import Journal
@@ -102,8 +114,9 @@ async def _with_tools(
 
     state: Path = arguments.state_dir
     show = Show(to_error=arguments.json, every_change=every_change)
-    listening = agents_listening(arguments, show.say)
-    with Journal.open(state, show.say, needed=needs_journal) as journal:
+    servers = [server.name for server in plan.cluster.servers]
+    listening = agents_listening(arguments, servers, show.say)
+    with Journal.open(state, show.say, needed=needs_journal, makes=makes_journal) as journal:
         try:
             async with listening as agents:
                 launcher = _launcher(plan, arguments.plan)
@@ -141,17 +154,34 @@ def require_own_folder(state_dir: Path) -> None:
 
 
 def agents_listening(
-    arguments: argparse.Namespace, say: Callable[[str], None]
+    arguments: argparse.Namespace, servers: Sequence[str], say: Callable[[str], None]
 ) -> AbstractAsyncContextManager[Agents]:
-    """The link to the agents. arguments: of `add_link`. say: told of every refused connection.
-    Raises UsageError where an argument is wrong."""
+    """The link to the agents. arguments: of `add_link`. servers: whose agents are wanted. say: told
+    of every refused connection. Raises UsageError where an argument is wrong, and AgentUnreachable
+    where no agent can have enrolled here yet; then nothing is made."""
     from placewire.controller.agents.agents import Agents
     from placewire.controller.agents.refused_connections import FILE, RefusedConnections
 
     host, port = listening_place(arguments.listen)
+    _require_authority(arguments.state_dir, servers)
     authority = authority_of(arguments.state_dir)
     refused_connections = RefusedConnections(arguments.state_dir / FILE, say)
     return Agents.listening(host, port, authority, refused_connections)
+
+
+def _require_authority(state_dir: Path, servers: Sequence[str]) -> None:
+    """Who only talks with agents makes no authority, which no agent would know. Raises
+    AgentUnreachable where there is none."""
+    from placewire.controller.agents.authority import Authority
+
+    if not Authority.is_made(state_dir / "ca"):
+        raise AgentUnreachable(
+            servers,
+            why=f"no server has enrolled here yet: {state_dir} has no certificate authority",
+            remedy="`controller provision PLAN` installs the agents and enrols them, and "
+            "`controller enrol` enrols agents that are installed; where another folder of the "
+            "controller has their authority, name it with --state-dir",
+        )
 
 
 def listening_place(text: str) -> tuple[str, int]:

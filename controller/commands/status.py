@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from placewire.controller.commands.arguments import add_full, add_plan, plan_name, state_dir_of
+from placewire.controller.commands.lab_advice import with_lab_advice
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import print_json
 from placewire.controller.errors import AgentUnreachable, ChangeUnderWay, LaunchFailed
@@ -69,6 +70,9 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             tools.show.status(observations, found, job)
             tools.show.say(stands.why)
+            if silent := [server for server, answer in observations.items() if answer is None]:
+                unanswered = AgentUnreachable(silent)
+                tools.show.say(str(with_lab_advice(unanswered, plan, arguments.plan)))
             for line in dropped:
                 tools.show.say(line)
             if left is not None:
@@ -76,7 +80,10 @@ def run(arguments: argparse.Namespace) -> int:
         return AgentUnreachable.exit_code if None in observations.values() else 0
 
     try:
-        return in_session(arguments, status, needs_journal=False, every_change=arguments.full)
+        return in_session(
+            arguments, status, needs_journal=False, makes_journal=False,
+            every_change=arguments.full,
+        )  # fmt: skip
     except ChangeUnderWay as change:
         return _tell_of(change, arguments)
 
@@ -85,6 +92,7 @@ def _tell_of(change: ChangeUnderWay, arguments: argparse.Namespace) -> int:
     """Tells of a change under way what the journal and the log know: agents dial in to the command
     that makes it, and cannot be asked."""
     from placewire.controller.records.journal import Journal
+    from placewire.controller.records.phase_words import phase_in_words
     from placewire.controller.records.plan_files import is_written
     from placewire.controller.records.run_log import printed, runs_of
     from placewire.controller.show.story import Show
@@ -92,7 +100,7 @@ def _tell_of(change: ChangeUnderWay, arguments: argparse.Namespace) -> int:
     name = plan_name(str(arguments.plan))
     show = Show(to_error=arguments.json)
     state_dir = state_dir_of(arguments, name)
-    with Journal.open(state_dir, show.say, needed=False) as journal:
+    with Journal.open(state_dir, show.say, needed=False, makes=False) as journal:
         decisions = journal.decisions()
     log = next((log for log in runs_of(state_dir / "logs", name)[-1:]), None)
     lines = []
@@ -109,7 +117,8 @@ def _tell_of(change: ChangeUnderWay, arguments: argparse.Namespace) -> int:
         return 0
     show.say(f"a change is under way: {change.holder}; agents dial in to that command")
     if latest is not None:
-        show.say("the latest decision is {decision}, of plan {plan}: {phase}".format(**latest))
+        became = phase_in_words(decisions[-1].last_phase)
+        show.say("the latest decision is {decision}, of plan {plan}: ".format(**latest) + became)
     for line in lines:
         show.say(f"{line.time} rank {line.rank} | {line.text}")
     if lines:

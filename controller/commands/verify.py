@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
             print_json({"decision": digest, "links": [link.model_dump() for link in links]})
         return 0
 
-    return in_session(arguments, verify)
+    return in_session(arguments, verify, makes_journal=False)
 
 
 def _write_snapshot(arguments: argparse.Namespace, file: Path) -> int:

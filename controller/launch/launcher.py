@@ -140,9 +140,9 @@ class NoLauncher:
     def require_ready(self) -> NoReturn:
         raise UsageError(
             "the plan does not say how to start ranks on these servers",
-            remedy="add `launch: {kind: ssh, user: NAME}` to the plan; or use `controller apply "
-            "--network-only`, which shapes and measures the network alone; or `controller lab up "
-            "PLAN`, which makes a cluster on this machine that runs the job too",
+            remedy="add `launch: {kind: ssh, user: NAME}` to the plan; or give --network-only: "
+            "`apply` then shapes and measures the network alone; or `controller lab up PLAN`, "
+            "which makes a cluster on this machine that runs the job too",
         )
 
     async def start(self, spec: ProgramSpec) -> NoReturn:

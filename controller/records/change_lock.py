@@ -28,7 +28,8 @@ class ChangeLock:
         """Names the process that has a change under way; None where there is none, or where the
         lock cannot be looked at."""
         try:
-            descriptor = self._locked(fcntl.LOCK_SH)  # Two that look are no change to each other.
+            # Two that look are no change to each other, and who only looks makes no file.
+            descriptor = self._locked(fcntl.LOCK_SH, makes=False)
         except OSError:
             return None
         if descriptor is None:
@@ -46,7 +47,9 @@ class ChangeLock:
         try:
             # One that only looks has it for a moment.
             until = time.monotonic() + _LOOKS_SECONDS
-            while (descriptor := self._locked(fcntl.LOCK_EX)) is None and time.monotonic() < until:
+            while (
+                descriptor := self._locked(fcntl.LOCK_EX, makes=True)
+            ) is None and time.monotonic() < until:
                 time.sleep(_AGAIN_SECONDS)
         except OSError as error:
             if self._needed:
@@ -77,10 +80,11 @@ class ChangeLock:
         finally:
             os.close(descriptor)
 
-    def _locked(self, how: int) -> int | None:
+    def _locked(self, how: int, *, makes: bool) -> int | None:
         """Returns a descriptor that holds the lock until it is closed; None where it is held. Only
         the file's owner may open it: whoever can read it could hold the lock. Raises OSError."""
-        descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        made = os.O_CREAT if makes else 0
+        descriptor = os.open(self._file, os.O_RDWR | made | os.O_NOFOLLOW, 0o600)
         if os.fstat(descriptor).st_uid == os.geteuid():
             os.fchmod(descriptor, 0o600)  # A former release made it readable by all.
         try:

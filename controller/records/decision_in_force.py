@@ -9,18 +9,16 @@ from dataclasses import dataclass
 from placewire.agent.contract.state import LeaseState
 from placewire.controller.few_names import few_names
 from placewire.controller.records.journal import Decision
+from placewire.controller.records.phase_words import phase_in_words
 
+# Of the other phases it is said that the decision was this.
 _BECAME = {
     "staged": "was left at 'staged'",
     "committed": "was left at 'committed'",
     "keep decided": "was to be kept",
-    "kept": "was kept",
-    "restored": "was undone",
-    "restore failed": "could not be undone everywhere",
     "destroy decided": "was to be destroyed",
     "destroy refused": "was to be destroyed, which every server refused",
     "destroyed in part": "was destroyed on some servers",
-    "destroyed": "was destroyed",
     "finished": "was finished by a later decision",
 }
 
@@ -86,5 +84,6 @@ def _named(decision: Decision) -> str:
 def _told(decision: Decision) -> str:
     last = decision.phases[-1]
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last.unix_seconds))
+    became = _BECAME.get(last.name, f"was {phase_in_words(last.name)}")
     detail = f" ({last.detail})" if last.detail else ""
-    return f"{_named(decision)} {_BECAME.get(last.name, last.name)} {when}{detail}"
+    return f"{_named(decision)} {became} {when}{detail}"

@@ -24,9 +24,12 @@ from placewire.controller.records.journal_file import (
     FILE_NAME,
     JournalFile,
     copied,
+    in_memory,
+    is_made,
     opened,
     require_own,
 )
+from placewire.controller.records.phase_words import phase_in_words
 
 # The detail of a destroyed decision that says on which servers; a former release's does not.
 _NAMES_SERVERS = re.compile(r"(^|, )removed on ")
@@ -167,18 +170,27 @@ class Journal:
     @classmethod
     @contextmanager
     def open(
-        cls, directory: Path, say: Callable[[str], None] = _tell, *, needed: bool = True
+        cls,
+        directory: Path,
+        say: Callable[[str], None] = _tell,
+        *,
+        needed: bool = True,
+        makes: bool = True,
     ) -> Iterator[Journal]:
-        """Makes the journal if there is none. say: told what could not be written, where the caller
-        goes on all the same.
+        """say: told what could not be written, where the caller goes on all the same.
 
         needed: raises UsageError where the journal cannot be used. Otherwise says so, and gives a
         journal that has what can still be read, perhaps nothing, and into which nothing is written.
+        makes: makes the journal, and its folder, if there is none. Otherwise gives one that has
+        nothing, and into which nothing is written; this is for commands that only look.
         """
         lost, path = None, directory / FILE_NAME
         try:
-            require_own(directory)
-            database = opened(path)
+            if makes or is_made(path):
+                require_own(directory)
+                database = opened(path)
+            else:
+                lost, database = "this command makes no journal", in_memory()
         except (OSError, sqlite3.Error) as error:
             if needed:
                 raise UsageError(
@@ -235,8 +247,9 @@ class Journal:
             self.decide(decision, phase, detail=detail)
         except JournalFailed as error:
             self._say(
-                f"decision {decision}: the journal does not have that it is {phase!r}: "
-                f"{error.what}; `controller history`, `status` and `recover` go by what it has"
+                f"decision {decision}: the journal does not have that it is "
+                f"{phase_in_words(phase)!r}: {error.what}; `controller history`, `status` and "
+                "`recover` go by what it has"
             )
 
     def note_removals(self, plan_name: str, servers: Collection[str]) -> None:

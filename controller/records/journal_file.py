@@ -169,11 +169,28 @@ def opened(file: Path) -> sqlite3.Connection:
     return database
 
 
+def is_made(file: Path) -> bool:
+    """Whether there is such a file, which perhaps cannot be used."""
+    try:
+        file.lstat()
+    except FileNotFoundError:
+        return False
+    except OSError:  # To open it says why.
+        return True
+    return True
+
+
+def in_memory() -> sqlite3.Connection:
+    """A journal that has nothing."""
+    made = sqlite3.connect(":memory:", isolation_level=None)
+    made.executescript(_SCHEMA)
+    return made
+
+
 def copied(file: Path) -> sqlite3.Connection:
     """A journal in memory, with all that the file has; where not all of it can be read, with
     nothing: a decision without its last phases would be ended in another way."""
-    copy = sqlite3.connect(":memory:", isolation_level=None)
-    copy.executescript(_SCHEMA)
+    copy = in_memory()
     uri = f"{file.absolute().as_uri()}?mode=rw"
     with (
         suppress(sqlite3.Error),

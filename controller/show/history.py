@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from rich.table import Table
 
 from placewire.controller.records.journal import Decision, Run
+from placewire.controller.records.phase_words import phase_in_words
 from placewire.controller.records.report import RunReport
 from placewire.controller.show.console import table
 from placewire.optimizer.quantities import format_seconds
@@ -21,7 +22,7 @@ def decisions_table(decisions: Sequence[Decision]) -> Table:
     )
     for one in decisions:
         generations = ", ".join(f"{server} {n}" for server, n in one.generations.items())
-        became = one.phases[-1].name if one.phases else ""
+        became = phase_in_words(one.phases[-1].name) if one.phases else ""
         begun = one.phases[0].unix_seconds if one.phases else 0.0
         made.add_row(
             str(one.id), _when(begun), one.plan_name, one.plan_digest[:12], generations, became

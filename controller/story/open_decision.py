@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from placewire.agent.contract.state import LeaseState
 from placewire.controller.records.journal import Decision, Journal
+from placewire.controller.records.phase_words import phase_in_words
 from placewire.controller.story.what_is_known import Way
 
 # The last phases of decisions that leave nothing to do.
@@ -56,8 +57,8 @@ def about_open(decision: Decision, leases: Mapping[str, LeaseState], plan_file: 
     if is_over(decision, leases):
         return f"{_nothing_left(decision)}: {recovery} {_ONLY_RECORDS}"
     return (
-        f"decision {decision.id} was left at {decision.last_phase!r} by a controller that is gone: "
-        f"{recovery} would {way_of(decision)} it"
+        f"{_at(decision, 'was left')} by a controller that is gone: {recovery} would "
+        f"{way_of(decision)} it"
     )
 
 
@@ -65,17 +66,16 @@ def about_recovery(decision: Decision, *, over: bool) -> str:
     """The same, as recovery itself says it before it begins. over: of is_over."""
     if over:
         return f"{_nothing_left(decision)}; recovery {_ONLY_RECORDS}"
-    return (
-        f"decision {decision.id} was left at {decision.last_phase!r}; recovery will "
-        f"{way_of(decision)} it"
-    )
+    return f"{_at(decision, 'was left')}; recovery will {way_of(decision)} it"
 
 
 def _nothing_left(decision: Decision) -> str:
-    return (
-        f"decision {decision.id} is at {decision.last_phase!r} in the journal, and no server holds "
-        "anything of it any more"
-    )
+    held = "no server holds anything of it any more"
+    return f"{_at(decision, 'is')} in the journal, and {held}"
+
+
+def _at(decision: Decision, verb: str) -> str:
+    return f"decision {decision.id} {verb} at {phase_in_words(decision.last_phase)!r}"
 
 
 def _holds_nothing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from placewire.controller.abandonable import abandonable
 from placewire.controller.change.change import preview
 from placewire.controller.change.generations import next_generations
 from placewire.controller.compile import deliverable
@@ -20,9 +21,12 @@ from placewire.optimizer.placement import Placement
 
 
 async def propose(request: ApplyRequest, tools: Tools) -> Proposal:
-    """Changes nothing on any server."""
+    """Changes nothing on any server. Raises what `apply` would end with, also where no rank of the
+    job could be started."""
     plan, show = request.plan, tools.show
     servers = [server.name for server in plan.cluster.servers]
+    if not request.network_only:
+        await abandonable(tools.launcher.require_ready)
     with tools.stage("agents"):
         await tools.agents.wait_for(servers, timeout_seconds=10)
     with tools.stage("decide"):
@@ -57,7 +61,7 @@ async def _require_usable_checkpoints(plan: Plan, placement: Placement, tools: T
     for problem in problems.values():
         if isinstance(problem, UsageError):
             raise problem
-    for problem in problems.values():  # A preview is of use where no rank can be started yet.
+    for problem in problems.values():
         tools.show.say(f"{problem.where}: {problem.what}; ranks look at it when they begin")
 
 

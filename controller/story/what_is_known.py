@@ -13,6 +13,7 @@ from typing import Literal
 from placewire.agent.contract.state import LeaseState
 from placewire.controller.errors import JournalFailed
 from placewire.controller.records.journal import Decision, Journal
+from placewire.controller.records.phase_words import phase_in_words
 from placewire.controller.story.held import words_of
 
 Way = Literal["finish", "undo", "destroy"]
@@ -89,7 +90,8 @@ def _unknown(server: str, lease: LeaseState, plan_name: str, known: Known, way: 
             f"{decision.id} of plan {decision.plan_name!r}, as that generation"
         )
     if lease.is_kept and not decision.was_decided_to_keep:
-        return f"{holds}, kept; the journal has decision {decision.id} as {decision.last_phase!r}"
+        recorded = phase_in_words(decision.last_phase)
+        return f"{holds}, kept; the journal has decision {decision.id} as {recorded!r}"
     was_removed = known.removed.get(server, 0) >= decision.id
     if lease.is_in_force and (was_removed or decision.was_destroyed_by_former_release):
         return f"{holds}; the journal has decision {decision.id} as destroyed there"

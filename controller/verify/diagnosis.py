@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from placewire.agent.contract.diagnosis import Diagnosis, Finding
 from placewire.agent.contract.messages import Hello
 from placewire.agent.contract.state import NicFacts
-from placewire.controller.agent_advice import find_out_why, make_anew
+from placewire.controller.agent_advice import find_out_why, lab_first, make_anew
 from placewire.controller.own_lab import OwnLab
 from placewire.controller.plan.job import ReplayJob
 from placewire.controller.plan.plan import Plan
@@ -124,9 +124,10 @@ def copied(server: str, addresses: tuple[str, str]) -> Finding:
     )  # fmt: skip
 
 
-def absent(server: str) -> Finding:
+def absent(server: str, about_lab: str = "") -> Finding:
+    """about_lab: what may be the matter with the lab, where the plan may be of one."""
     return Finding(
         severity="error", what="does not dial in", where="agent",
         why="nothing can be asked of that server, and nothing changed there",
-        remedy=find_out_why([server]),
+        remedy=lab_first(about_lab, find_out_why([server])),
     )  # fmt: skip

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 from placewire.optimizer.capture.errors import CaptureError
+from placewire.optimizer.capture.given_numbers import with_floats
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,12 @@ class GradientScaler:
     growth_factor: float = 2.0
     backoff_factor: float = 0.5
     growth_interval: int = 2000
+
+    @staticmethod
+    def of(document: Mapping[str, Any]) -> GradientScaler:
+        """document: the fields. Raises TypeError for an unknown field, and what is no number."""
+        floats = ("init_scale", "growth_factor", "backoff_factor")
+        return GradientScaler(**with_floats(document, floats))
 
     def __post_init__(self) -> None:
         admitted = {

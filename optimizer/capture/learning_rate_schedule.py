@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 from placewire.optimizer.capture.errors import CaptureError
+from placewire.optimizer.capture.given_numbers import with_floats
 
 # The options of each schedule beside warmup_steps; total_steps and every_steps are mandatory.
 TAKES: Mapping[str, tuple[str, ...]] = {
@@ -39,6 +41,11 @@ class LearningRateSchedule:
     final: float | None = None
     every_steps: int | None = None
     decay: float | None = None
+
+    @staticmethod
+    def of(document: Mapping[str, Any]) -> LearningRateSchedule:
+        """document: the fields. Raises TypeError for an unknown field, and what is no number."""
+        return LearningRateSchedule(**with_floats(document, ("final", "decay")))
 
     def __post_init__(self) -> None:
         if self.name not in TAKES:

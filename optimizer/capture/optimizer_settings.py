@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from placewire.optimizer.capture.errors import CaptureError
+from placewire.optimizer.capture.given_numbers import with_floats
 from placewire.optimizer.capture.gradient_scaler import GradientScaler
 from placewire.optimizer.capture.learning_rate_schedule import LearningRateSchedule
 from placewire.optimizer.capture.optimizer_options import DEFAULTS, Option, options_of
@@ -37,15 +38,15 @@ class OptimizerSettings:
         """document: the fields, and in `schedule`, `scaler` and `groups` their fields. Raises
         CaptureError, and TypeError for an unknown field."""
         name = str(document.get("name", cls.name))
-        schedule = LearningRateSchedule(**document.get("schedule") or {})
+        schedule = LearningRateSchedule.of(document.get("schedule") or {})
         scaler = document.get("scaler")
         groups = (ParameterGroup.of(one) for one in document.get("groups") or ())
         return cls(
             **{
-                **document,
+                **with_floats(document, ("lr", "clip_norm")),
                 "options": options_of(name, document.get("options") or {}),
                 "schedule": schedule,
-                "scaler": None if scaler is None else GradientScaler(**scaler),
+                "scaler": None if scaler is None else GradientScaler.of(scaler),
                 "groups": tuple(
                     replace(group, options=options_of(name, group.options)) for group in groups
                 ),

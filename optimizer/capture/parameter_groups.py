@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from placewire.optimizer.capture.errors import CaptureError
+from placewire.optimizer.capture.given_numbers import with_floats
 from placewire.optimizer.capture.optimizer_options import Option
 
 # How many parameters an error names.
@@ -34,7 +35,7 @@ class ParameterGroup:
             if key not in known:
                 hint = f"; as options: {{{key}: …}}" if key in ("weight_decay", "momentum") else ""
                 raise TypeError(f"one of groups has {key!r}; it takes {', '.join(known)}{hint}")
-        return ParameterGroup(**{**document, "match": tuple(match)})
+        return ParameterGroup(**{**with_floats(document, ("lr",)), "match": tuple(match)})
 
     @property
     def signature(self) -> str:

@@ -11,6 +11,8 @@ from placewire.visible import visible_lines
 
 Given = TypeVar("Given")
 DONE, BAD_INPUT, INFEASIBLE = 0, 3, 4
+# Begins the line that says why a command failed.
+ERROR = "error: "
 
 
 class InputError(ValueError):
@@ -28,13 +30,13 @@ def ended(run: Callable[[Given], int], given: Given) -> int:
     except BrokenPipeError:  # an OSError, but no wrong input: optimizer/cli.py handles it
         raise
     except OSError as error:
-        say(f"error: {error.filename or ''}: {error.strerror or error}")
+        say(f"{ERROR}{error.filename or ''}: {error.strerror or error}")
         return BAD_INPUT
     except ValueError as error:  # InputError, GraphError, PlacementError, InfeasibleError
         from placewire.optimizer.engines.refusals import OutOfTimeError
         from placewire.optimizer.problem import InfeasibleError
 
-        say(f"error: {error}")
+        say(f"{ERROR}{error}")
         return INFEASIBLE if isinstance(error, InfeasibleError | OutOfTimeError) else BAD_INPUT
 
 

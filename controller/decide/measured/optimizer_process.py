@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 
 from placewire.controller.errors import InfeasiblePlacement, PlacewireError
 from placewire.controller.launch.programs import run_to_end
+from placewire.optimizer.commands.outcome import ERROR, INFEASIBLE
 
 Say = Callable[[str], None]
 # -P: otherwise Python would import from the folder that this process happens to be in, which may be
 # another user's, and root is the one who runs it in a lab.
 OPTIMIZER_PROGRAM = ("-P", "-m", "placewire.optimizer.cli")
-_INFEASIBLE = 4
+_MOST_LINES = 12
 
 
 async def run_relayed(words: Sequence[str], say: Say) -> bytes:
@@ -24,13 +25,21 @@ async def run_relayed(words: Sequence[str], say: Say) -> bytes:
     # This process reads the child's output as UTF-8, whatever this terminal's encoding is.
     environment = {**os.environ, "PYTHONIOENCODING": "utf-8:backslashreplace"}
     ended = await run_to_end(argv, environment=environment, on_line=lambda line: say("  " + line))
-    if ended.status == _INFEASIBLE:
-        raise InfeasiblePlacement("\n".join(ended.tail[-3:]) or "no placement fits the cluster")
+    if ended.status == INFEASIBLE:
+        told = "\n".join(_complaint(ended.tail))
+        raise InfeasiblePlacement(told or "no placement fits the cluster")
     if ended.status != 0:
         module, command = words[words.index("-m") + 1 :][:2]
         raise PlacewireError(
             f"{module} ended with {ended.status}",
             where=f"{module} {command}",
-            remedy="\n  ".join(ended.tail[-12:]),
+            remedy="\n  ".join(_complaint(ended.tail)[-_MOST_LINES:]),
         )
     return ended.output
+
+
+def _complaint(tail: Sequence[str]) -> Sequence[str]:
+    """What the program said last of what went wrong, without the progress before it; all of the
+    tail where it ended otherwise, as by a signal."""
+    found = [k for k, line in enumerate(tail) if line.startswith(ERROR)]
+    return [tail[found[-1]].removeprefix(ERROR), *tail[found[-1] + 1 :]] if found else tail

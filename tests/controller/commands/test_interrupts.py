@@ -16,6 +16,7 @@ import yaml
 
 from placewire.command_line import INTERRUPTED
 from placewire.controller.agents.agents import Agents
+from placewire.controller.agents.authority import Authority
 from placewire.controller.cli import main
 from placewire.controller.commands import provision
 from placewire.controller.commands.interrupts import interruptible
@@ -120,6 +121,7 @@ class Interrupted:
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder, self.patch = folder, patch
+        Authority.load(folder / "state" / "ca")
         self.replace(Agents, "wait_for", self.nothing)
         self.replace(destruction, "others_on", self.nothing)
         self.replace(dropped_servers, "dropped_servers", self.nothing)

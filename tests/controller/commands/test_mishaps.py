@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from placewire.controller.cli import main
 from tests.controller.memory_cluster import SILENCE, MemoryCluster
 from tests.free_port import free_port
 
@@ -50,7 +51,7 @@ def wait_until_idle(cluster: MemoryCluster) -> None:
 
 def test_a_preview_that_is_stale_by_now(cluster: MemoryCluster) -> None:
     slow, shown = cluster.plan("slow", "40Mbit"), cluster.folder / "shown.json"
-    assert cluster.run("preview", slow, "--out", shown).code == 0
+    assert cluster.run("preview", slow, "--network-only", "--out", shown).code == 0
     assert cluster.run("apply", cluster.plan("fast"), *APPLY).code == 0
     before = cluster.leases
     stale = cluster.run("apply", shown, *APPLY)
@@ -117,7 +118,7 @@ def test_a_server_that_goes_and_stays_away_is_said_to_be_left(cluster: MemoryClu
     assert "restores its server within" in done.output
     status = cluster.run("status", cluster.plan())
     assert status.code == 5 and "unreachable" in status.output
-    assert "decision 1 could not be undone everywhere" in status.output
+    assert "decision 1 was not undone everywhere" in status.output
     cluster.come_back("s2")
     assert cluster.run("recover", cluster.plan(), "--yes").code == 0
     wait_until_idle(cluster)
@@ -138,7 +139,7 @@ def test_two_servers_with_one_identity_are_named_and_refused(tmp_path: Path) -> 
     cluster = MemoryCluster(tmp_path)
     cluster.members.append(cluster.copy_of("s1", 9))
     with cluster.running():
-        for command in (("preview",), ("apply", *APPLY), ("destroy", "--yes")):
+        for command in (("preview", "--network-only"), ("apply", *APPLY), ("destroy", "--yes")):
             # The first sees both; the others know from its record what the certificate is.
             patches = DIAL if command[0] == "preview" else {}
             done = cluster.run(command[0], cluster.plan(), *command[1:], patches=patches)
@@ -146,7 +147,7 @@ def test_two_servers_with_one_identity_are_named_and_refused(tmp_path: Path) -> 
             assert "s1: two agents say that they are this server" in done.output
             assert "`controller authority deny s1`, then `controller enrol`" in done.output
         assert {lease.highest_generation for lease in cluster.leases.values()} == {0}
-        doctor = cluster.run("doctor", cluster.plan(), "--json")
+        doctor = cluster.run("doctor", cluster.plan(), "--network-only", "--json")
         assert doctor.code == 5
         assert "runs twice, at" in doctor.document["servers"]["s1"][0]["what"], doctor.output
     noted = [json.loads(line) for line in (cluster.state / "refused.jsonl").open()]
@@ -188,6 +189,32 @@ def test_a_change_that_was_left_is_undone_without_a_journal(cluster: MemoryClust
     done = cluster.run("recover", plan, "--yes")
     assert done.code == 0 and "recovery will undo what servers hold" in done.output, done.output
     assert phases(cluster) == {"idle"}
+
+
+def test_a_recovery_says_what_is_kept_in_the_words_of_status_and_history(
+    cluster: MemoryCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow, fast = cluster.plan("slow", "40Mbit"), cluster.plan("fast")
+    whole = cluster.run("apply", slow, *APPLY, "--no-measurement")
+    assert whole.code == 0 and whole.steps is not None
+    killed = cluster.run("apply", fast, *APPLY, "--no-measurement", dies_at=whole.steps // 2)
+    assert killed.code == -9
+    done = cluster.run("recover", slow, "--yes")
+    assert done.code == 0, done.output
+    kept = "on every server that answers: decision 1; decision 1 was kept"
+    said = " ".join(done.output.split())
+    assert said.index("decision 2: the change is undone") < said.index(kept), done.output
+    assert "decision 2 was undone" in said[said.index(kept) :]
+    assert kept in " ".join(cluster.run("status", slow).output.split())
+    with pytest.raises(SystemExit):
+        main(["history", "memory", "--state-dir", str(cluster.state)])
+    history = capsys.readouterr().out
+    became = [line.split("│")[-2].strip() for line in history.splitlines() if "│" in line]
+    assert became[:2] == ["kept", "undone"], history
+    assert cluster.run("destroy", slow, "--yes").code == 0
+    again = cluster.run("recover", slow, "--yes")
+    nothing = "on every server that answers: nothing; decision 2 was destroyed"
+    assert nothing in " ".join(again.output.split()), again.output
 
 
 def test_one_recovery_ends_all_that_was_left(cluster: MemoryCluster) -> None:

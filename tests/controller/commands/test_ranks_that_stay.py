@@ -11,6 +11,7 @@ import yaml
 
 from placewire.agent.contract.state import LeaseState
 from placewire.controller.agents.agents import Agents
+from placewire.controller.agents.authority import Authority
 from placewire.controller.cli import main
 from placewire.controller.commands import recover, session
 from placewire.controller.errors import JobFailed, JournalFailed, LaunchFailed
@@ -70,6 +71,7 @@ def test_it_says_so_and_goes_on(
     monkeypatch.setattr(recover, "_say_what_stands", nothing)
     plan, state = tmp_path / "plan.yaml", tmp_path / "state"
     plan.write_text(yaml.safe_dump(plan_document(2)))
+    Authority.load(state / "ca")
     with pytest.raises(SystemExit) as ended:
         main([
             command, str(plan), "--yes", "--no-lab", "--state-dir", str(state),
@@ -105,6 +107,7 @@ def test_no_rank_is_ended_where_the_network_s_part_may_not_go_on(
     monkeypatch.setattr(destruction, "answered_leases", carried)
     plan, state = tmp_path / "plan.yaml", tmp_path / "state"
     plan.write_text(yaml.safe_dump(plan_document(2)))
+    Authority.load(state / "ca")
     with pytest.raises(SystemExit) as ended:
         main([
             command, str(plan), "--yes", "--no-lab", "--state-dir", str(state),

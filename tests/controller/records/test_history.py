@@ -59,7 +59,7 @@ def test_decisions_and_runs_are_a_line_each(
         rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines]
         return [row for row in rows if word in row]
 
-    assert [row[3:] for row in cells("a" * 12)] == [["a" * 12, "s1 1, s2 4", "restored"]]
+    assert [row[3:] for row in cells("a" * 12)] == [["a" * 12, "s1 1, s2 4", "undone"]]
     assert cells("done")[0][1:] == [
         "small", "mlp:step", "strict", "2", "2", "2 s", "2.1 s", "+5.0%", "done",
     ]  # fmt: skip

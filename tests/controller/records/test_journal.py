@@ -143,6 +143,8 @@ def test_who_only_looks_keeps_no_change_from_beginning(
 ) -> None:
     """Two commands look for a moment; neither takes the other for a change."""
     lock = ChangeLock(tmp_path, print, needed=True)
+    with lock.exclusive():  # Who only looks makes no file of it.
+        pass
     monkeypatch.setattr(change_lock, "_LOOKS_SECONDS", 60.0)
     with subprocess.Popen(
         [sys.executable, "-c", LOOK, str(tmp_path)], text=True, stdin=subprocess.PIPE,

@@ -141,7 +141,7 @@ def test_an_undo_by_recovery_needs_no_journal_that_can_be_written(
     with held(tmp_path / "journal"):
         done = asyncio.run(recover(PLAN, tools(cluster).agents, cluster.journal))
     assert done is not None and done.way == "undo" and cluster.in_force() == {str(OLD)}
-    assert "does not have that it is 'restored'" in capsys.readouterr().err
+    assert "does not have that it is 'undone'" in capsys.readouterr().err
 
 
 def test_without_a_journal_what_is_under_a_lease_is_undone(cluster: Cluster) -> None:

@@ -9,13 +9,12 @@ from typing import Any, cast
 import pytest
 
 import placewire.controller.story.propose as module
-from placewire.controller.commands.doctor import _here
+from placewire.controller.commands.doctor import exit_code, job_problems, of_job
 from placewire.controller.decide.decide import PlacementDecision
 from placewire.controller.errors import LaunchFailed, UsageError
 from placewire.controller.launch.launcher import NoLauncher
 from placewire.controller.launch.programs import Ended, OnLine
 from placewire.controller.plan.plan import Plan
-from placewire.controller.records.journal import Journal
 from placewire.controller.show.story import Show
 from placewire.controller.story.propose import propose
 from placewire.controller.story.tools import ApplyRequest, Tools
@@ -149,9 +148,10 @@ async def test_a_server_that_gets_no_rank_is_not_asked(
 async def test_doctor_tells_of_it(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("no folder")
     none = cast(Any, None)
-    with Journal.open(tmp_path / "state") as journal:
-        tools = Tools(none, journal, cast(Any, Old()), tmp_path, tmp_path, Show())
-        one, other = await _here(saving_in(tmp_path / "kept"), tools)
-    assert one.where == "s1" and "cannot be looked at" in one.what
-    assert other.where == "s2, s3" and "is no folder" in other.what
+    tools = Tools(none, none, cast(Any, Old()), tmp_path, tmp_path, Show())
+    found = await job_problems(saving_in(tmp_path / "kept"), tools)
+    one, other = of_job(found)
+    assert one.where == "s1" and "cannot be looked at" in one.what and one.severity == "warning"
+    assert other.where == "s2, s3" and "is no folder" in other.what and other.severity == "error"
     assert "a job that has a rank there cannot begin" in other.why
+    assert exit_code(found, {"s1": [one]}) == UsageError.exit_code
