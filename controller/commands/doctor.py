@@ -105,17 +105,29 @@ async def _here(plan: Plan, tools: Tools) -> Sequence[Finding]:
 async def _of_checkpoints(plan: Plan, tools: Tools) -> Sequence[Finding]:
     """One for all servers that say the same. Which of them get ranks, only the decision tells."""
     from placewire.agent.contract.diagnosis import Finding
-    from placewire.controller.verify.checkpoint_folder import checkpoint_problems
+    from placewire.controller.plan.job import PlacedJob
+    from placewire.controller.verify.checkpoint_folder import checkpoint_outlook, planned_identity
 
+    if not isinstance(plan.job, PlacedJob):
+        return []
     servers = [server.name for server in plan.cluster.servers]
-    problems = await checkpoint_problems(plan, tools.launcher, servers)
+    identity = planned_identity(plan.job)
+    outlook = await checkpoint_outlook(plan.job, identity, tools.launcher, servers)
     alike: dict[tuple[str, str], list[str]] = {}
-    for server, problem in problems.items():
+    for server, problem in outlook.problems.items():
         alike.setdefault((problem.what, problem.remedy), []).append(server)
-    return [
+    hindering = [
         Finding(
             severity="warning", what=what, where=few_names(some), remedy=remedy,
             why="a job that has a rank there cannot begin; `apply --network-only` works",
         )
         for (what, remedy), some in alike.items()
     ]  # fmt: skip
+    beginning = [
+        Finding(
+            severity="note", what=begins, where=some,
+            why="what is in job.checkpoint.folder decides it", remedy="",
+        )
+        for begins, some in outlook.beginnings().items()
+    ]  # fmt: skip
+    return [*hindering, *beginning]
