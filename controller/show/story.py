@@ -142,9 +142,7 @@ class Show:
     def event(self, event: RankEvent) -> None:
         if isinstance(event, StepDone):
             if (step := self._steps.ended(event)) is not None:
-                told = reported(step.loss, step.metrics)
-                bucket = "" if step.bucket is None else f" ({step.bucket})"
-                self.say(f"  step {step.number}{bucket}: {step.seconds:.3f} s{told}")
+                self.say(f"  {step}")
         elif isinstance(event, Started | Resumed):
             self.progress(
                 f"rank {event.rank} runs, pid {event.pid}"
