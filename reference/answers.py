@@ -13,7 +13,7 @@ from placewire.controller.errors import ErrorAnswer
 from placewire.optimizer.explain.explanation import Explanation
 from reference.text import item, paragraph
 
-_RUN = "It is the run's report: [run.json](../files.md#runjson)."
+_RUN = "It is the run's report, with `--network-only`, too: [run.json](../files.md#runjson)."
 _PLACEMENT = "It is the [placement](../files.md#placement)."
 _ADVICE = "As `optimizer advise`."
 _ANY = ""

@@ -77,7 +77,9 @@ class ProvisionAnswer(TypedDict):
 
 
 class EarlierRecovery(TypedDict):
-    decision: Annotated[int | None, "its number; null where no change was left, or is known"]
+    decision: Annotated[
+        int | None, "its number; null where no change was left, or the journal is lost"
+    ]
     way: Annotated[
         str | None, "`undo`, `finish` or `destroy`; null where no change was left unfinished"
     ]

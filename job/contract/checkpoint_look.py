@@ -31,6 +31,8 @@ from placewire.job.contract.same_job import differences_between
 # A folder that a dead server exports answers nobody; one that is mounted at its first use, or read
 # from tape, answers late.
 _SECONDS = 10.0
+# What others wrote into a manifest is told in so many characters: an answer has room for them.
+_LONGEST_LIST = 10_000
 _WRITABLE = "give a folder that the ranks' user may write to, on every server"
 
 
@@ -72,7 +74,8 @@ def answer_to(asked: CheckpointQuestion) -> CheckpointAnswer:
     last = _last_of_each_job(own)
     if (problem := _refusal(asked, found.checkpoints, damaged, last)) is not None:
         return CheckpointAnswer(problem=problem)
-    return CheckpointAnswer(begins=_beginning(folder, last))
+    is_captured = asked.job.structure_hash is not None
+    return CheckpointAnswer(begins=_beginning(folder, last, is_captured=is_captured))
 
 
 def folder_above_missing(folder: Path) -> CheckpointProblem:
@@ -109,7 +112,7 @@ def nothing_left(last: Checkpoint, steps: int) -> CheckpointProblem:
 
 def of_another_job(last: Checkpoint, differences: Sequence[str]) -> CheckpointProblem:
     return CheckpointProblem(
-        what=f"{last.path} is of another job: {'; '.join(differences)}",
+        what=f"{last.path} is of another job: {'; '.join(differences)[:_LONGEST_LIST]}",
         remedy="give job.checkpoint another folder, or make the plan as it was for the checkpoint; "
         "docs/job.md says how plain PyTorch loads it",
     )
@@ -117,7 +120,7 @@ def of_another_job(last: Checkpoint, differences: Sequence[str]) -> CheckpointPr
 
 def incomplete(checkpoint: Checkpoint, missing: Sequence[str]) -> CheckpointProblem:
     return CheckpointProblem(
-        what=f"checkpoint {checkpoint.path} lacks {', '.join(missing)}",
+        what=f"checkpoint {checkpoint.path} lacks {', '.join(missing)[:_LONGEST_LIST]}",
         remedy="every rank wrote a file of its own: put all of them into that folder, or move "
         "the checkpoint away to resume from the previous one",
     )
@@ -159,14 +162,15 @@ def _of_another(last: Checkpoint, asked: CheckpointQuestion) -> CheckpointProble
     )
 
 
-def _beginning(folder: Path, last: Sequence[Checkpoint]) -> str:
+def _beginning(folder: Path, last: Sequence[Checkpoint], *, is_captured: bool) -> str:
     if len(last) > 1:
         return (
             f"the job resumes from its own last checkpoint in {folder}, which has some of several "
             f"jobs, the last after {last[-1].manifest.step} steps"
         )
     if last:
-        return f"the job resumes after {last[0].manifest.step} steps, from {last[0].path}"
+        resumes = f"the job resumes after {last[0].manifest.step} steps, from {last[0].path}"
+        return resumes if is_captured else f"{resumes}, unless it is of another model"
     state = "has no checkpoint" if folder.exists() else "is not there yet, and is made"
     return f"the job begins at step 0: {folder} {state}"
 

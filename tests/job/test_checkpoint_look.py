@@ -78,10 +78,9 @@ def test_a_misspelt_folder_is_told_as_one_that_is_new(tmp_path: Path) -> None:
         )
     save(folder, 4)
     save(folder, 9)
-    for question in (asked, captured):
-        assert begins(question(folder)) == (
-            f"the job resumes after 9 steps, from {folder}/step-00000009"
-        )
+    resumes = f"the job resumes after 9 steps, from {folder}/step-00000009"
+    assert begins(captured(folder)) == resumes
+    assert begins(asked(folder)) == f"{resumes}, unless it is of another model"
 
 
 def test_a_folder_in_a_folder_that_is_missing_is_refused(tmp_path: Path) -> None:
@@ -256,6 +255,10 @@ def test_a_folder_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None
 
 def test_an_answer_is_a_sentence(tmp_path: Path) -> None:
     """The ranks' user gives it, and the controller shows it."""
+    save(tmp_path / "other", 5, optimizer="x" * 100_000)
+    assert "is of another job: optimizer was xxx" in told(asked(tmp_path / "other"))
+    save(tmp_path / "lacks", 5, files={f"rank{k}.safetensors": 1 for k in range(10_000)})
+    assert "lacks rank0.safetensors, rank1" in told(asked(tmp_path / "lacks"))
     for what, remedy in (("a" * 100_000, "b"), ("a", "b" * 10_000)):
         with pytest.raises(ValueError, match="at most"):
             CheckpointProblem(what=what, remedy=remedy)
