@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+from placewire.agent.answers import answered
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.messages import Observation
 from placewire.agent.contract.state import ApplyReport, LeaseState
@@ -14,7 +15,7 @@ from placewire.agent.keep.keeper import Keeper
 from placewire.agent.steady import read_steadily
 from placewire.agent.store import DamagedError, put_damaged_aside, read_kept, take_lock
 from placewire.agent.wiring import build_keeper
-from placewire.visible import json_document, visible, visible_lines
+from placewire.visible import visible, visible_lines
 
 
 def status(config: AgentConfig, *, as_json: bool) -> int:
@@ -32,7 +33,8 @@ def status(config: AgentConfig, *, as_json: bool) -> int:
         due = (change.due_sentence for change in found.deviations)
         problems = [*found.problems, *due, *seen.lease.owed]
     if as_json:
-        print(json_document({**seen.model_dump(mode="json"), "problems": problems}, indent=2))
+        state, lease = seen.state.model_dump(mode="json"), seen.lease.model_dump(mode="json")
+        print(answered({"state": state, "lease": lease, "problems": problems}))
     else:
         print(visible_lines(_text(config.server, seen, problems), indent="  "))
     return 1 if problems else 0

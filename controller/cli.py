@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         code, what = INTERRUPTED, str(interrupt) or "interrupted"
         print(visible_lines(f"controller: {what}", indent="  "), file=sys.stderr)
         if getattr(arguments, "json", False):
-            print_only_json(PlacewireError(what).document() | {"exit_code": code})
+            print_only_json({**PlacewireError(what).document(), "exit_code": code})
     if (why := lost_output()) is not None:
         print(f"controller: standard output: {why}; not all of it is written", file=sys.stderr)
         if getattr(arguments, "json", False):  # The document is what was asked for.

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
 
 from placewire.command_line import INTERRUPTED
 from placewire.controller.agent_advice import find_out_why
@@ -49,6 +49,30 @@ EXIT_CODES: Mapping[int, str] = {
 }
 
 
+class Error(TypedDict):
+    what: str
+    where: str
+    remedy: str
+
+
+class ErrorAnswer(TypedDict):
+    """where it fails"""
+
+    error: Annotated[Error, "`what`, `where` and `remedy`, each a text"]
+    exit_code: Annotated[int, "as the command ends"]
+    holds: Annotated[NotRequired[Mapping[str, str]], "by server, what it holds now"]
+    servers: Annotated[
+        NotRequired[Mapping[str, Mapping[str, Any]]], "of `provision`: as without an error"
+    ]
+    links: Annotated[
+        NotRequired[Sequence[Mapping[str, Any]]], "the rates, as measured, where some are not kept"
+    ]
+    differences: Annotated[
+        NotRequired[Mapping[str, Sequence[str]]],
+        "of `verify`: by server, what differs from a snapshot, in sentences",
+    ]
+
+
 class PlacewireError(Exception):
     """what: what happened. where: a YAML path, server, NIC, queue or rank. remedy: what to do.
     holds: by server, in words, what it holds now, where a command was done on some servers only."""
@@ -60,11 +84,13 @@ class PlacewireError(Exception):
         super().__init__(what)
         self.what, self.where, self.remedy = what, where, remedy
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> ErrorAnswer:
         """The error as `--json` prints it."""
-        error = {"what": self.what, "where": self.where, "remedy": self.remedy}
-        held = {"holds": dict(self.holds)} if self.holds else {}
-        return {"error": error, "exit_code": self.exit_code, **held}
+        error: Error = {"what": self.what, "where": self.where, "remedy": self.remedy}
+        answer: ErrorAnswer = {"error": error, "exit_code": self.exit_code}
+        if self.holds:
+            answer["holds"] = dict(self.holds)
+        return answer
 
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""
@@ -167,8 +193,8 @@ class ProvisionFailed(AgentProblem):
         super().__init__(what, where=where, remedy=remedy)
         self.outcomes = outcomes
 
-    def document(self) -> dict[str, Any]:
-        return super().document() | {"servers": self.outcomes}
+    def document(self) -> ErrorAnswer:
+        return {**super().document(), "servers": self.outcomes}
 
 
 class VerificationFailed(PlacewireError):
@@ -182,8 +208,8 @@ class VerificationFailed(PlacewireError):
         super().__init__(what, where=where, remedy=remedy)
         self.links = tuple(links)
 
-    def document(self) -> dict[str, Any]:
-        return super().document() | {"links": [link.model_dump() for link in self.links]}
+    def document(self) -> ErrorAnswer:
+        return {**super().document(), "links": [link.model_dump() for link in self.links]}
 
 
 class NotAsInSnapshot(VerificationFailed):
@@ -200,8 +226,8 @@ class NotAsInSnapshot(VerificationFailed):
             "destroyed",
         )
 
-    def document(self) -> dict[str, Any]:
-        return super().document() | {"differences": self.differences}
+    def document(self) -> ErrorAnswer:
+        return {**super().document(), "differences": self.differences}
 
 
 class JobFailed(PlacewireError):

@@ -15,6 +15,7 @@ from placewire.controller.errors import EXIT_CODES
 from placewire.controller.plan.plan import Plan
 from placewire.exposition import Metric
 from placewire.optimizer.commands.arguments import CODES
+from reference.answers import ANSWERS, answer_lines
 from reference.commands import command_lines
 from reference.models import Entry, Section, sections
 from reference.text import item, paragraph
@@ -46,6 +47,7 @@ def pages() -> Mapping[str, str]:
         ),
         "agent.md": _command_page("agent", placewire.agent.main.parser()),
         "exit-codes.md": _codes_page(),
+        "json.md": _answers_page(),
         "metrics.md": _metrics_page(),
     }
 
@@ -118,6 +120,16 @@ def _codes_page() -> str:
         lines += [f"| {code} | {words} |" for code, words in codes.items()]
         lines.append("")
     return _joined(lines)
+
+
+def _answers_page() -> str:
+    return _joined(
+        [
+            "# What `--json` prints, key by key", "", _MADE, "",
+            paragraph("[json.md](../json.md) says what holds for all of it."), "",
+            *(line for program in ANSWERS for line in answer_lines(program)),
+        ]
+    )  # fmt: skip
 
 
 def _metrics_page() -> str:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import TypedDict
 
 import pytest
 import yaml
 
+import placewire.agent.main
+import placewire.controller.cli
+import placewire.optimizer.cli
 from placewire.agent.contract.config import AgentConfig
 from placewire.controller.plan.plan import Plan
 from placewire.controller.plan.plan_file import load_plan
 from reference.__main__ import write
+from reference.answers import ANSWERS, meanings
+from reference.commands import commands_of
 from reference.pages import pages
 from reference.text import WIDTH, paragraph
 from tests.documents import plan_keys
@@ -65,6 +72,59 @@ def test_defaults_are_those_of_a_plan_that_says_nothing() -> None:
     joined = re.sub(r"\n  ", " ", PLAN.replace("\\\n", "\n\n"))
     for key, default in told.items():
         assert re.search(rf"^- `{key}`: .*; default `{default}`$", joined, re.M), key
+
+
+def test_every_command_that_prints_json_says_its_keys() -> None:
+    programs = {
+        "controller": placewire.controller.cli.parser(),
+        "optimizer": placewire.optimizer.cli.parser(with_arguments=True),
+        "agent": placewire.agent.main.parser(),
+    }
+    printing = {
+        one.prog
+        for parser in programs.values()
+        for one in commands_of(parser)
+        if "--json" in one._option_string_actions
+    }
+    assert printing == {f"{p} {c}" for p, commands in ANSWERS.items() for c in commands if c}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "controller history", "controller lab list", "controller authority issue s1 --out made",
+        "controller authority deny s1", "controller logs nothing", "optimizer engines",
+        "optimizer reductions",
+    ],
+)  # fmt: skip
+def test_a_command_prints_the_keys_that_it_says(
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PLACEWIRE_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    program, *arguments = words.split()
+    main = {"controller": placewire.controller.cli.main, "optimizer": placewire.optimizer.cli.main}
+    code: object = None
+    try:
+        main[program]([*arguments, "--json"])
+    except SystemExit as ended:
+        code = ended.code
+    printed = set(json.loads(capsys.readouterr().out)) - {"version"}
+    command = next(one for one in ANSWERS[program] if one and " ".join(arguments).startswith(one))
+    (said,) = ANSWERS[program]["" if code else command]
+    assert isinstance(said, type) and printed
+    assert printed <= set(meanings(said))
+
+
+def test_a_key_that_nothing_is_said_of_is_no_answer() -> None:
+    class Silent(TypedDict):
+        key: int
+
+    with pytest.raises(TypeError, match="says nothing of its key"):
+        meanings(Silent)
 
 
 @pytest.mark.parametrize("file", sorted(FOLDER.iterdir()), ids=lambda file: file.name)

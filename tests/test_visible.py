@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from placewire.agent.contract.messages import ReadBackResult
 from placewire.agent.contract.state import Change, DriftState, Refusal
 from placewire.controller.cli import COMMANDS, main
-from placewire.controller.commands.talking import print_json
+from placewire.controller.commands.talking import print_document
 from placewire.controller.errors import AgentRefused, JobFailed, PlacewireError
 from placewire.controller.launch.job_status import JobStatus
 from placewire.controller.records.run_log import RunLog
@@ -179,7 +179,7 @@ def test_an_error_is_shown(
 def test_a_document_and_a_log_have_it_as_escapes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_json({"a": EVIL})
+    print_document({"a": EVIL})
     out = capsys.readouterr().out
     assert not obeyed(out) and json.loads(out) == {"version": 1, "a": EVIL}
     with (tmp_path / "log").open("w") as file:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
+from placewire.agent.answers import DoctorAnswer, answered
 from placewire.agent.contract.diagnosis import Finding
 from placewire.agent.contract.state import NicFacts
 from placewire.agent.doctor.facts import Facts
 from placewire.agent.doctor.findings import ORDER, exit_code
-from placewire.visible import json_document
 from placewire.visible_console import VisibleConsole
 
 WIDTH = 100
@@ -23,13 +23,13 @@ _GIGABIT = 1e9
 
 def document(facts: Facts, found: Sequence[Finding]) -> str:
     """The findings and the facts that they follow from, as JSON."""
-    content = {
+    content: DoctorAnswer = {
         "server": facts.server,
         "exit_code": exit_code(tuple(found)),
         "findings": [one.model_dump() for one in found],
         "facts": facts.model_dump(mode="json"),
     }
-    return json_document(content, indent=2)
+    return answered(content)
 
 
 def print_findings(facts: Facts, found: Sequence[Finding]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from placewire.controller.commands.arguments import add_plan
 from placewire.controller.commands.session import with_launcher
-from placewire.controller.commands.talking import print_json
+from placewire.controller.commands.talking import print_document
 
 if TYPE_CHECKING:
     from placewire.controller.launch.launcher import Launcher
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
             as_json=arguments.json,
         )  # fmt: skip
         if arguments.json:
-            print_json(json.loads(answer))
+            print_document(json.loads(answer))
         else:
             print(answer, end="")
         return 0

@@ -20,7 +20,7 @@ from placewire.controller.commands.arguments import (
     tcp_port,
 )
 from placewire.controller.commands.session import in_session
-from placewire.controller.commands.talking import confirmed, print_json
+from placewire.controller.commands.talking import confirmed, print_document, print_json
 from placewire.controller.errors import ChangeUnderWay, JournalFailed, UsageError
 from placewire.visible import visible_json, visible_lines
 
@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
                         written.append(f"the run's page is in {page.absolute()}")
                     tools.show.notes(written)
         if arguments.json:
-            print_json(report.model_dump(mode="json"))
+            print_document(report.model_dump(mode="json"))
         return 0
 
     plan = None if previewed is None else previewed.parsed()

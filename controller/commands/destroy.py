@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from placewire.controller.commands.answers import DestroyAnswer
 from placewire.controller.commands.arguments import add_plan
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import confirmed, print_json
@@ -44,8 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
             counts = {server: len(report.changes) for server, report in reports.items()}
             otherwise = await left_otherwise(tools.agents, list(reports))
             if arguments.json:
-                told: dict[str, object] = {"changes": counts, "others": dict(others)}
-                print_json(told | ({"not_as_before": otherwise} if otherwise else {}))
+                answer: DestroyAnswer = {"changes": counts, "others": dict(others)}
+                if otherwise:
+                    answer["not_as_before"] = otherwise
+                print_json(answer)
             else:
                 tools.show.say(_told(plan.name, counts, others, otherwise))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from placewire.agent.contract.diagnosis import Finding
     from placewire.controller.plan.plan import Plan
     from placewire.controller.story.tools import Tools
+    from placewire.controller.verify.checkpoint_folder import CheckpointOutlook
 
 PURPOSE = "report what would hinder the plan, on every server and here; changes nothing"
 _HERE = "this machine"
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         from placewire.controller.show.findings import findings_table
 
         servers = await _on_servers(plan, tools, arguments.plan)
-        job = None if arguments.network_only else await job_problems(plan, tools)
+        job = None if arguments.network_only else await job_outlook(plan, tools)
         found = {_HERE: [*of_job(job), *_of_change(tools)], **servers}
         if arguments.json:
             documents = {s: [one.model_dump() for one in some] for s, some in found.items()}
@@ -58,35 +59,44 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True)
-class JobProblems:
-    """Why `apply` would run no job. launch: why no rank can be started; checkpoints: by server, why
-    ranks could not use its folder of checkpoints, or why that cannot be known."""
+class JobOutlook:
+    """What would become of the job under `apply`. launch: why no rank can be started. checkpoints:
+    what ranks would make of their folder; None where nobody looked."""
 
     launch: PlacewireError | None = None
-    checkpoints: Mapping[str, UsageError | JobFailed] = field(default_factory=dict)
+    checkpoints: CheckpointOutlook | None = None
+
+    @property
+    def problems(self) -> Mapping[str, UsageError | JobFailed]:
+        """By server, why ranks could not use its folder, or why that cannot be known."""
+        return {} if self.checkpoints is None else self.checkpoints.problems
 
 
-async def job_problems(plan: Plan, tools: Tools) -> JobProblems:
-    from placewire.controller.verify.checkpoint_folder import checkpoint_problems
+async def job_outlook(plan: Plan, tools: Tools) -> JobOutlook:
+    from placewire.controller.plan.job import PlacedJob
+    from placewire.controller.verify.checkpoint_folder import checkpoint_outlook, planned_identity
 
-    servers = [server.name for server in plan.cluster.servers]
     try:
         await abandonable(tools.launcher.require_ready)
+        if not isinstance(plan.job, PlacedJob):
+            return JobOutlook()
         # Which servers get ranks, only the decision tells.
-        checkpoints = await checkpoint_problems(plan, tools.launcher, servers)
+        servers = [server.name for server in plan.cluster.servers]
+        identity = planned_identity(plan.job)
+        looked = await checkpoint_outlook(plan.job, identity, tools.launcher, servers)
     except PlacewireError as problem:
-        return JobProblems(launch=problem)
-    return JobProblems(checkpoints=checkpoints)
+        return JobOutlook(launch=problem)
+    return JobOutlook(checkpoints=looked)
 
 
-def exit_code(job: JobProblems | None, servers: Mapping[str, Sequence[Finding]]) -> int:
+def exit_code(job: JobOutlook | None, servers: Mapping[str, Sequence[Finding]]) -> int:
     """With an error, that of `apply`, which looks at the launcher, the agents and the checkpoints
     in this order."""
     if job is not None and job.launch is not None:
         return job.launch.exit_code
     if any(one.severity == "error" for some in servers.values() for one in some):
         return AgentProblem.exit_code
-    refused = [] if job is None else [p for p in job.checkpoints.values() if _is_refusal(p)]
+    refused = [] if job is None else [p for p in job.problems.values() if _is_refusal(p)]
     return refused[0].exit_code if refused else 0
 
 
@@ -131,7 +141,7 @@ def _beyond(seconds: float, uncertain: float) -> float:
     return max(0.0, abs(seconds) - uncertain) * (1 if seconds > 0 else -1)
 
 
-def of_job(job: JobProblems | None) -> Iterator[Finding]:
+def of_job(job: JobOutlook | None) -> Iterator[Finding]:
     """Servers whose checkpoints have the same problem share a finding."""
     from placewire.agent.contract.diagnosis import Finding
 
@@ -143,7 +153,7 @@ def of_job(job: JobProblems | None) -> Iterator[Finding]:
             why="no job can be started; `apply --network-only` works", remedy=launch.remedy,
         )  # fmt: skip
     alike: dict[tuple[bool, str, str], list[str]] = {}
-    for server, problem in job.checkpoints.items():
+    for server, problem in job.problems.items():
         alike.setdefault((_is_refusal(problem), problem.what, problem.remedy), []).append(server)
     for (is_refusal, what, remedy), some in alike.items():
         yield Finding(
@@ -152,6 +162,12 @@ def of_job(job: JobProblems | None) -> Iterator[Finding]:
             why="a job that has a rank there cannot begin; `apply --network-only` works"
             if is_refusal
             else "ranks look at it when they begin",
+        )  # fmt: skip
+    begins = {} if job.checkpoints is None else job.checkpoints.beginnings()
+    for sentence, where in begins.items():
+        yield Finding(
+            severity="note", what=sentence, where=where,
+            why="what is in job.checkpoint.folder decides it", remedy="",
         )  # fmt: skip
 
 

@@ -43,8 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     state_dir = arguments.state_dir if name is None else state_dir_of(arguments, name)
     decisions, runs = _recorded(state_dir, name, arguments.last)
     if arguments.json:
-        told = {"decisions": list(map(asdict, decisions)), "runs": list(map(asdict, runs))}
-        print_json(told)
+        print_json({"decisions": list(map(asdict, decisions)), "runs": list(map(asdict, runs))})
     elif not decisions:
         print("nothing was decided yet" + (f" for {name}" if name else ""))
     else:

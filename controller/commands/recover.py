@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from placewire.controller.commands.answers import EarlierRecovery, RecoverAnswer
 from placewire.controller.commands.arguments import add_plan
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import confirmed, print_json
@@ -59,7 +59,7 @@ def _require_journal(plan: Plan, tools: Tools) -> None:
     left_open(journal, plan.name)
 
 
-async def _by_journal(plan: Plan, tools: Tools, *, yes: bool) -> Mapping[str, object]:
+async def _by_journal(plan: Plan, tools: Tools, *, yes: bool) -> RecoverAnswer:
     """Ends all that was left open, the latest first, and says so. Returns the document of `--json`:
     of the latest, with those of the others."""
     from placewire.controller.story.held import about_carried
@@ -77,7 +77,7 @@ async def _by_journal(plan: Plan, tools: Tools, *, yes: bool) -> Mapping[str, ob
         if done.others:
             tools.show.say(about_carried(done.others, plan.name))
 
-    documents: dict[tuple[int, int], dict[str, object]] = {}
+    documents: dict[tuple[int, int], EarlierRecovery] = {}
     while examined is not None:
         found = examined.decision
         tools.show.say(about_recovery(found, over=examined.over))
@@ -95,7 +95,12 @@ async def _by_journal(plan: Plan, tools: Tools, *, yes: bool) -> Mapping[str, ob
         ended = left is None or (left.id, len(left.phases)) in documents
         examined = None if ended else await examine(plan, tools.agents, tools.journal)
     latest, *earlier = documents.values()
-    return {**latest, "earlier": earlier}
+    return {
+        "decision": latest["decision"],
+        "way": latest["way"],
+        "by_lease": latest["by_lease"],
+        "earlier": earlier,
+    }
 
 
 def _told(done: Recovered) -> str:
@@ -105,7 +110,7 @@ def _told(done: Recovered) -> str:
     return f"decision {done.decision.id}: {_TOLD[done.way]}{where}{when}"
 
 
-async def _by_leases(plan: Plan, tools: Tools, why: str, *, yes: bool) -> Mapping[str, object]:
+async def _by_leases(plan: Plan, tools: Tools, why: str, *, yes: bool) -> RecoverAnswer:
     """Returns the document of `--json`, which has the servers that were restored."""
     from placewire.controller.story.recovery import recover_by_leases
 

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
                 | {"read_back": server in found and found[server].model_dump(mode="json")}
                 for server, answer in observations.items()
             }
-            open_decision = left and {
+            open_decision = None if left is None else {
                 "decision": left.id, "phase": left.last_phase, "over": is_over(left, leases),
             }  # fmt: skip
             print_json({

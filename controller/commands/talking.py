@@ -6,13 +6,19 @@ import asyncio
 import sys
 from collections.abc import Mapping
 
+from placewire.controller.commands.answers import Answer
 from placewire.controller.errors import UsageError
 from placewire.visible import json_document
 
 _printed = [False]
 
 
-def print_json(document: Mapping[str, object]) -> None:
+def print_json(answer: Answer) -> None:
+    print_document(answer)
+
+
+def print_document(document: Mapping[str, object]) -> None:
+    """Also of what is a file's document, too, or an error's."""
     _printed[0] = True
     sys.stdout.write(json_document(document, indent=2) + "\n")
 
@@ -25,7 +31,7 @@ def begin_output() -> None:
 def print_only_json(document: Mapping[str, object]) -> None:
     """Prints it where the command has printed none: one command prints one document."""
     if not _printed[0]:
-        print_json(document)
+        print_document(document)
 
 
 async def confirmed(*, yes: bool) -> bool:

@@ -50,7 +50,10 @@ class PlanState(Frozen):
 
 
 class PlanCheckpoint(Frozen):
-    folder: Folder = Field(description="a folder that all servers share, under the same path")
+    folder: Folder = Field(
+        description="a folder that all servers share, under the same path; ranks make it, but no "
+        "folder above it"
+    )
     every: Count = Field(
         100,
         description="the steps from one checkpoint to the next; the last step makes one too",

@@ -1,4 +1,4 @@
-"""Logs what ranks print: a file for each run (plan_files.py).
+"""Logs what ranks print, and the steps of placed ones: a file for each run (plan_files.py).
 
 A log does not grow beyond LONGEST_BYTES: where ranks print more, its beginning and its newest end
 are kept, and a line in between says how much is left out.

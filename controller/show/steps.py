@@ -19,6 +19,11 @@ class Step:
     metrics: Mapping[str, float] = field(default_factory=dict)
     bucket: str | None = None
 
+    def __str__(self) -> str:
+        bucket = "" if self.bucket is None else f" ({self.bucket})"
+        told = reported(self.loss, self.metrics)
+        return f"step {self.number}{bucket}: {self.seconds:.3f} s{told}"
+
 
 class Steps:
     """Ranks end a step at different times, and their events come in any order."""

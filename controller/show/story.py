@@ -56,7 +56,6 @@ _STAGES = {
     "enrol": "enrolling agents that need a certificate, each with a token",
     "remove": "removing what was installed",
 }
-_LONGEST_LINE = 90
 
 
 class Show:
@@ -81,10 +80,8 @@ class Show:
         self._print(Text(visible_lines(text, indent="  "), style=style))
 
     def progress(self, text: str) -> None:
-        """Prints one line, which is cut."""
-        shown = visible(text)
-        cut = shown if len(shown) <= _LONGEST_LINE else f"{shown[: _LONGEST_LINE - 1]}…"
-        self._print(Text(f"  {cut}"))
+        """Prints one line, whole: it may be why something failed. A terminal wraps it."""
+        self._print(Text(f"  {visible(text)}"))
 
     def _print(self, text: Text) -> None:
         elapsed = time.monotonic() - self._began
@@ -145,9 +142,7 @@ class Show:
     def event(self, event: RankEvent) -> None:
         if isinstance(event, StepDone):
             if (step := self._steps.ended(event)) is not None:
-                told = reported(step.loss, step.metrics)
-                bucket = "" if step.bucket is None else f" ({step.bucket})"
-                self.say(f"  step {step.number}{bucket}: {step.seconds:.3f} s{told}")
+                self.say(f"  {step}")
         elif isinstance(event, Started | Resumed):
             self.progress(
                 f"rank {event.rank} runs, pid {event.pid}"

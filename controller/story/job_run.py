@@ -17,10 +17,13 @@ from placewire.controller.metrics.run_facts import facts_of
 from placewire.controller.plan.job import TorchrunJob
 from placewire.controller.records.report import CalibratedRow
 from placewire.controller.records.run_log import run_log
+from placewire.controller.show.steps import Steps
 from placewire.controller.story.tools import ApplyRequest, Tools
 from placewire.controller.verify.nic_use import NicWatch
 from placewire.job.contract.specification import Carried, ProgramSpec, RankEvent, StepDone
 
+# Placed ranks print no step themselves. The log has each once, when all ranks ended it.
+_STEPS_RANK = 0
 # Ranks are silent within a step; one may take so many times as long as predicted.
 SLOWER_STEPS = 20.0
 
@@ -53,8 +56,8 @@ async def run_job(
     events: list[RankEvent],
     nics: NicWatch,
 ) -> None:
-    """Adds the ranks' events to `events`, also when the job fails; logs what ranks print. nics:
-    watches the NICs meanwhile."""
+    """Adds the ranks' events to `events`, also when the job fails; logs steps and what ranks print.
+    nics: watches the NICs meanwhile."""
     plan, silence_seconds = request.plan, SILENCE_SECONDS
     specs: Sequence[ProgramSpec]
     if isinstance(decision, PlacementDecision):
@@ -71,18 +74,22 @@ async def run_job(
         assert isinstance(plan.job, TorchrunJob)
         specs = script_specs(plan, plan.job)
 
-    def on_event(event: RankEvent) -> None:
-        if isinstance(event, Carried):  # each server's last one holds the totals
-            events[:] = [e for e in events if not (type(e) is Carried and e.rank == event.rank)]
-        if isinstance(event, StepDone):
-            nics.step_ended(event.step)
-        events.append(event)
-        tools.run.event(event)
-        tools.show.event(event)
-
     with run_log(tools.logs, plan.name) as log:
         facts = facts_of(log.path.stem, plan, decision, time.time())
         tools.run.begin(facts, nics.sent_bytes)
+
+        steps = Steps(len(specs))
+
+        def on_event(event: RankEvent) -> None:
+            if isinstance(event, Carried):  # each server's last one holds the totals
+                events[:] = [e for e in events if not (type(e) is Carried and e.rank == event.rank)]
+            if isinstance(event, StepDone):
+                nics.step_ended(event.step)
+                if (step := steps.ended(event)) is not None:
+                    log.write(_STEPS_RANK, str(step))
+            events.append(event)
+            tools.run.event(event)
+            tools.show.event(event)
 
         def on_line(rank: int, text: str, is_error: bool) -> None:
             log.write(rank, text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from placewire.controller.abandonable import abandonable
 from placewire.controller.change.change import preview
 from placewire.controller.change.generations import next_generations
@@ -10,14 +12,12 @@ from placewire.controller.compile.network import compile_network, larger_frames
 from placewire.controller.decide.decide import PlacementDecision, decide
 from placewire.controller.decide.traffic import TrafficDecision, decide_traffic
 from placewire.controller.errors import AgentRefused, PlanError, UsageError
-from placewire.controller.plan.job import TorchrunJob
-from placewire.controller.plan.plan import Plan
+from placewire.controller.plan.job import PlacedJob, TorchrunJob
 from placewire.controller.story.dropped_servers import dropped_servers
 from placewire.controller.story.proposal import Proposal
 from placewire.controller.story.tools import ApplyRequest, Tools
-from placewire.controller.verify.checkpoint_folder import checkpoint_problems
+from placewire.controller.verify.checkpoint_folder import captured_identity, checkpoint_outlook
 from placewire.optimizer.device_names import server_of
-from placewire.optimizer.placement import Placement
 
 
 async def propose(request: ApplyRequest, tools: Tools) -> Proposal:
@@ -35,7 +35,7 @@ async def propose(request: ApplyRequest, tools: Tools) -> Proposal:
             raise PlanError(str(request.plan_file), mistakes)
     show.decision(decision)
     if isinstance(decision, PlacementDecision) and not request.network_only:
-        await _require_usable_checkpoints(plan, decision.placement, tools)
+        await _look_at_checkpoints(decision, tools)
     with tools.stage("preview"):
         hello = {server: tools.agents.hello[server] for server in servers}
         able = {server: h.capabilities for server, h in hello.items()}
@@ -54,14 +54,22 @@ async def propose(request: ApplyRequest, tools: Tools) -> Proposal:
     return Proposal(decision, desired, previewed)
 
 
-async def _require_usable_checkpoints(plan: Plan, placement: Placement, tools: Tools) -> None:
-    """On the servers that get ranks: on others the folder may be missing. Raises UsageError."""
-    servers = [*dict.fromkeys(map(server_of, placement.devices_used))]
-    problems = await checkpoint_problems(plan, tools.launcher, servers)
-    for problem in problems.values():
+async def _look_at_checkpoints(decision: PlacementDecision, tools: Tools) -> None:
+    """Says with which step the job begins. Asks the servers that get ranks: on others the folder
+    may be missing. Raises UsageError where ranks would refuse the folder."""
+    job = decision.variant.job
+    if not isinstance(job, PlacedJob) or job.checkpoint is None:
+        return
+    servers = [*dict.fromkeys(map(server_of, decision.placement.devices_used))]
+    identity = await asyncio.to_thread(captured_identity, job, decision.graph_file)
+    outlook = await checkpoint_outlook(job, identity, tools.launcher, servers)
+    for problem in outlook.problems.values():
         if isinstance(problem, UsageError):
             raise problem
-    for problem in problems.values():
+    told = outlook.beginnings()
+    for begins, some in told.items():
+        tools.show.say(begins if len(told) == 1 else f"{some}: {begins}")
+    for problem in outlook.problems.values():
         tools.show.say(f"{problem.where}: {problem.what}; ranks look at it when they begin")
 
 

@@ -1,61 +1,101 @@
-"""Asks on servers, before anything changes, whether ranks would refuse a folder of checkpoints."""
+"""Asks on servers, before anything changes, what ranks would make of a folder of checkpoints."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from pydantic import ValidationError
 
 from placewire.controller.errors import JobFailed, LaunchFailed, UsageError
+from placewire.controller.few_names import few_names
 from placewire.controller.launch.launcher import Launcher
 from placewire.controller.plan.job import PlacedJob
-from placewire.controller.plan.plan import Plan
-from placewire.job.contract.checkpoint_look import CheckpointProblem, CheckpointQuestion
+from placewire.job.contract.checkpoint_look import CheckpointAnswer, CheckpointQuestion
+from placewire.job.contract.job_identity import JobIdentity
+from placewire.optimizer.graph.graph_file import load_graph
+from placewire.optimizer.graph.halves import forward_hash
 
 _PROGRAM = ("-m", "placewire.job.contract.checkpoint_look")
 _MOST_AT_ONCE = 16
 
 
-async def checkpoint_problems(
-    plan: Plan, launcher: Launcher, servers: Sequence[str]
-) -> Mapping[str, UsageError | JobFailed]:
-    """By server, in this order, UsageError where ranks would refuse the folder, and JobFailed where
-    no program can look at it. All servers are heard. Empty where the job saves nothing, and where
-    programs do not run on the servers: a folder of theirs is not here."""
-    if not isinstance(plan.job, PlacedJob) or plan.job.checkpoint is None:
-        return {}
-    if not launcher.on_servers:
-        return {}
-    job, checkpoint = plan.job, plan.job.checkpoint
+@dataclass(frozen=True)
+class CheckpointOutlook:
+    """By server, in the order in which they were named. problems: UsageError where ranks would
+    refuse the folder, JobFailed where no program can look at it. begins: with which step the job
+    begins, a sentence."""
+
+    problems: Mapping[str, UsageError | JobFailed]
+    begins: Mapping[str, str]
+
+    def beginnings(self) -> Mapping[str, str]:
+        """The servers that say it, by what they say: one entry where all see the same folder."""
+        alike: dict[str, list[str]] = {}
+        for server, told in self.begins.items():
+            alike.setdefault(told, []).append(server)
+        return {told: few_names(some) for told, some in alike.items()}
+
+
+def planned_identity(job: PlacedJob) -> JobIdentity:
+    """What the plan alone says of its job."""
+    return JobIdentity(
+        model=job.model, batch=job.batch, seed=job.seed, optimizer=job.optimizer.name
+    )
+
+
+def captured_identity(job: PlacedJob, graph_file: Path) -> JobIdentity:
+    """job: as ranks would run it. graph_file: its step's. The tensors of the model are not there:
+    only ranks have them. Nor is what computes the loss, in a file of a graph that notes no loss."""
+    graph = load_graph(graph_file)
+    computation = forward_hash(graph)
+    known = {
+        "structure_hash": graph.structure_hash if computation else None,
+        "computation_hash": computation,
+        "accumulate": int(job.accumulate),
+        "shards": int(job.shards),
+    }
+    return planned_identity(job).model_copy(update=known)
+
+
+async def checkpoint_outlook(
+    job: PlacedJob, identity: JobIdentity, launcher: Launcher, servers: Sequence[str]
+) -> CheckpointOutlook:
+    """All servers are heard. Empty where the job saves nothing, and where programs do not run on
+    the servers: a folder of theirs is not here."""
+    checkpoint = job.checkpoint
+    if checkpoint is None or not launcher.on_servers:
+        return CheckpointOutlook({}, {})
     asked = CheckpointQuestion(
-        folder=checkpoint.folder,
-        resume=checkpoint.resume,
-        steps=job.steps,
-        model=job.model,
-        batch=job.batch,
-        seed=job.seed,
-        optimizer=job.optimizer.name,
+        folder=checkpoint.folder, resume=checkpoint.resume, steps=job.steps, job=identity
     )
     turn = asyncio.Semaphore(_MOST_AT_ONCE)
 
-    async def problem(server: str) -> UsageError | JobFailed | None:
+    async def answer(server: str) -> CheckpointAnswer | JobFailed:
         async with turn:
             try:
-                found = await _problem_on(server, asked, launcher)
+                return await _answer_of(server, asked, launcher)
             except JobFailed as failed:
                 return failed
-        if found is None:
-            return None
-        return UsageError(found.what, where=server, remedy=found.remedy)
 
-    answers = await asyncio.gather(*map(problem, servers))
-    return {s: one for s, one in zip(servers, answers, strict=True) if one is not None}
+    answers = await asyncio.gather(*map(answer, servers))
+    problems: dict[str, UsageError | JobFailed] = {}
+    begins: dict[str, str] = {}
+    for server, told in zip(servers, answers, strict=True):
+        if isinstance(told, JobFailed):
+            problems[server] = told
+        elif (found := told.problem) is not None:
+            problems[server] = UsageError(found.what, where=server, remedy=found.remedy)
+        else:
+            begins[server] = told.begins
+    return CheckpointOutlook(problems, begins)
 
 
-async def _problem_on(
+async def _answer_of(
     server: str, asked: CheckpointQuestion, launcher: Launcher
-) -> CheckpointProblem | None:
+) -> CheckpointAnswer:
     ended = await launcher.run(
         server, _PROGRAM, given=asked.model_dump_json().encode(), on_line=lambda line: None
     )
@@ -63,7 +103,7 @@ async def _problem_on(
     answer = ended.output.strip().rpartition(b"\n")[2]
     try:
         if ended.status == 0:
-            return None if answer == b"null" else CheckpointProblem.model_validate_json(answer)
+            return CheckpointAnswer.model_validate_json(answer)
         told = ended.tail[-1] if ended.tail else f"exit {ended.status}"
     except ValidationError:
         told = repr(answer[-200:])

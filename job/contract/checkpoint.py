@@ -26,6 +26,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import AfterValidator, ValidationError
 
 from placewire.frozen import Frozen, place_of
+from placewire.job.contract.job_identity import JobIdentity
 
 MANIFEST = "placewire.json"
 LOCK = "in-use"
@@ -82,24 +83,16 @@ def _tensor_file_name(name: str) -> str:
 TensorFileName = Annotated[str, AfterValidator(_tensor_file_name)]
 
 
-class Manifest(Frozen):
-    """step: how many steps are done, which is also the number of the next step. tensors: type and
-    shape of each saved tensor of the model, by name. files: sizes in bytes, by name. param_groups:
-    by the optimizer's name in the checkpoint, its entries as in torch's Optimizer.param_groups.
-    scaler: what torch's GradScaler.state_dict() has beside the scaler's tensors; None without one.
-    structure_hash: of the whole step; computation_hash: of what the loss is computed from, without
-    updates, "" in a former release's. accumulate, shards: None in a former release's."""
+class Manifest(JobIdentity):
+    """step: how many steps are done, which is also the number of the next step. files: sizes in
+    bytes, by name. param_groups: by the optimizer's name in the checkpoint, its entries as in
+    torch's Optimizer.param_groups. scaler: what torch's GradScaler.state_dict() has beside the
+    scaler's tensors; None without one. A former release's has no computation_hash, accumulate and
+    shards."""
 
     version: Literal[2] = 2
     step: int
     structure_hash: str
-    computation_hash: str = ""
-    model: str
-    batch: int
-    accumulate: int | None = None
-    shards: int | None = None
-    seed: int
-    optimizer: str
     optimizer_settings: str
     devices: tuple[str, ...]
     torch: str

@@ -1,8 +1,9 @@
-"""Looks, where ranks will run, whether they would refuse the folder of their job's checkpoints.
+"""Looks, where ranks will run, what they would make of the folder of their job's checkpoints: with
+which step the job begins, or why they would refuse the folder.
 
 `python -m placewire.job.contract.checkpoint_look` reads a question from standard input and prints
-the reason, or null. It changes nothing. What only the captured model tells, ranks still ask.
-Where the folder does not answer, it says so on standard error and ends with 1.
+the answer. It changes nothing. What only the model itself tells, ranks still ask. Where the folder
+does not answer, it says so on standard error and ends with 1.
 """
 
 from __future__ import annotations
@@ -21,27 +22,27 @@ from placewire.frozen import Frozen
 from placewire.job.contract.checkpoint import (
     Checkpoint,
     CheckpointError,
-    Manifest,
     Resume,
     listed_in,
 )
+from placewire.job.contract.job_identity import JobIdentity
+from placewire.job.contract.same_job import differences_between
 
 # A folder that a dead server exports answers nobody; one that is mounted at its first use, or read
 # from tape, answers late.
 _SECONDS = 10.0
+# What others wrote into a manifest is told in so many characters: an answer has room for them.
+_LONGEST_LIST = 10_000
 _WRITABLE = "give a folder that the ranks' user may write to, on every server"
 
 
 class CheckpointQuestion(Frozen):
-    """What a plan says of its job and of the folder of its checkpoints."""
+    """What a plan says of the folder of its job's checkpoints, and what is known of the job."""
 
     folder: str
     resume: Resume
     steps: int
-    model: str
-    batch: int
-    seed: int
-    optimizer: str
+    job: JobIdentity
 
 
 class CheckpointProblem(Frozen):
@@ -51,21 +52,39 @@ class CheckpointProblem(Frozen):
     remedy: Annotated[str, Field(max_length=1_000)]
 
 
-def problem_in(asked: CheckpointQuestion) -> CheckpointProblem | None:
+class CheckpointAnswer(Frozen):
+    """problem: why ranks would refuse the folder. begins: with which step the job begins, in a
+    sentence; "" where the folder is refused."""
+
+    problem: CheckpointProblem | None = None
+    begins: Annotated[str, Field(max_length=20_000)] = ""
+
+
+def answer_to(asked: CheckpointQuestion) -> CheckpointAnswer:
     folder = Path(asked.folder)
-    if (why := _not_writable(folder)) is not None:
-        return CheckpointProblem(
-            what=f"job.checkpoint.folder {folder} cannot be written to: {why}", remedy=_WRITABLE
-        )
+    if (problem := _unusable(folder)) is not None:
+        return CheckpointAnswer(problem=problem)
     try:
         found = listed_in(folder)
     except OSError as error:
-        return CheckpointProblem(
-            what=f"job.checkpoint.folder {folder} cannot be read: {error.strerror}",
-            remedy=_WRITABLE,
-        )
+        what = f"job.checkpoint.folder {folder} cannot be read: {error.strerror}"
+        return CheckpointAnswer(problem=CheckpointProblem(what=what, remedy=_WRITABLE))
     damaged = [one.why for one in found.unusable if one.is_ours]
-    return _refusal(asked, found.checkpoints, damaged)
+    own = [one for one in found.checkpoints if not differences_between(one.manifest, asked.job)]
+    last = _last_of_each_job(own)
+    if (problem := _refusal(asked, found.checkpoints, damaged, last)) is not None:
+        return CheckpointAnswer(problem=problem)
+    is_captured = asked.job.structure_hash is not None
+    return CheckpointAnswer(begins=_beginning(folder, last, is_captured=is_captured))
+
+
+def folder_above_missing(folder: Path) -> CheckpointProblem:
+    """A folder that others are mounted in is there; what is missing above is no place to save."""
+    return CheckpointProblem(
+        what=f"job.checkpoint.folder {folder} cannot be made: {folder.parent} is not there",
+        remedy="correct the path, or mount what is missing; ranks make the folder itself, and none "
+        "above it",
+    )
 
 
 def without_checkpoint(folder: Path) -> CheckpointProblem:
@@ -91,20 +110,44 @@ def nothing_left(last: Checkpoint, steps: int) -> CheckpointProblem:
     )
 
 
+def of_another_job(last: Checkpoint, differences: Sequence[str]) -> CheckpointProblem:
+    return CheckpointProblem(
+        what=f"{last.path} is of another job: {'; '.join(differences)[:_LONGEST_LIST]}",
+        remedy="give job.checkpoint another folder, or make the plan as it was for the checkpoint; "
+        "docs/job.md says how plain PyTorch loads it",
+    )
+
+
+def incomplete(checkpoint: Checkpoint, missing: Sequence[str]) -> CheckpointProblem:
+    return CheckpointProblem(
+        what=f"checkpoint {checkpoint.path} lacks {', '.join(missing)[:_LONGEST_LIST]}",
+        remedy="every rank wrote a file of its own: put all of them into that folder, or move "
+        "the checkpoint away to resume from the previous one",
+    )
+
+
 def _refusal(
-    asked: CheckpointQuestion, found: Sequence[Checkpoint], damaged: Sequence[CheckpointError]
+    asked: CheckpointQuestion,
+    found: Sequence[Checkpoint],
+    damaged: Sequence[CheckpointError],
+    last: Sequence[Checkpoint],
 ) -> CheckpointProblem | None:
+    """last: of each job that may be the plan's."""
+    if not last and damaged:
+        return CheckpointProblem(what=damaged[-1].what, remedy=damaged[-1].remedy)
     if not found:
-        if damaged:
-            return CheckpointProblem(what=damaged[-1].what, remedy=damaged[-1].remedy)
         return without_checkpoint(Path(asked.folder)) if asked.resume == "required" else None
     if asked.resume == "never":
-        return with_checkpoints(Path(asked.folder), found[-1])
-    # Which of these jobs is the plan's, only the model tells. Each that may be has ended already.
-    last = [one for one in _last_of_each_job(found) if _may_be(one.manifest, asked)]
-    if not last or any(one.manifest.step < asked.steps for one in last):
+        return with_checkpoints(Path(asked.folder), (last or found)[-1])
+    if not last:
+        return of_another_job(found[-1], differences_between(found[-1].manifest, asked.job))
+    if len(last) == 1 and (missing := last[0].missing):
+        return incomplete(last[0], missing)
+    # Which of these jobs is the plan's, the model may tell alone.
+    if any(one.manifest.step < asked.steps for one in last):
         return None
-    of_model = [one for one in last if one.manifest.model == asked.model]
+    known = asked.job.structure_hash is not None
+    of_model = [one for one in last if known or one.manifest.model == asked.job.model]
     return nothing_left(of_model[-1], asked.steps) if of_model else _of_another(last[-1], asked)
 
 
@@ -113,10 +156,23 @@ def _of_another(last: Checkpoint, asked: CheckpointQuestion) -> CheckpointProble
     model, step = last.manifest.model[:200], last.manifest.step
     return CheckpointProblem(
         what=f"{last.path} is of {model} after {step} steps; the plan asks for {asked.steps} of "
-        f"{asked.model}. Either it is another job's, or the model has "
+        f"{asked.job.model}. Either it is another job's, or the model has "
         "another name now and nothing is left to train",
         remedy="give job.checkpoint another folder; or raise job.steps, if the model is the same",
     )
+
+
+def _beginning(folder: Path, last: Sequence[Checkpoint], *, is_captured: bool) -> str:
+    if len(last) > 1:
+        return (
+            f"the job resumes from its own last checkpoint in {folder}, which has some of several "
+            f"jobs, the last after {last[-1].manifest.step} steps"
+        )
+    if last:
+        resumes = f"the job resumes after {last[0].manifest.step} steps, from {last[0].path}"
+        return resumes if is_captured else f"{resumes}, unless it is of another model"
+    state = "has no checkpoint" if folder.exists() else "is not there yet, and is made"
+    return f"the job begins at step 0: {folder} {state}"
 
 
 def _last_of_each_job(found: Sequence[Checkpoint]) -> list[Checkpoint]:
@@ -133,48 +189,55 @@ def _last_of_each_job(found: Sequence[Checkpoint]) -> list[Checkpoint]:
     return sorted(by_job.values(), key=lambda one: one.manifest.step)
 
 
-def _may_be(saved: Manifest, asked: CheckpointQuestion) -> bool:
-    own = asked.batch, asked.seed, asked.optimizer
-    return (saved.batch, saved.seed, saved.optimizer) == own
-
-
-def _not_writable(folder: Path) -> str | None:
-    """Why nothing can be written to the folder, or why it cannot be made; None where it can."""
+def _unusable(folder: Path) -> CheckpointProblem | None:
+    """Says why nothing can be written to the folder, or why it cannot be made. Where that cannot be
+    known, as beneath a mount whose server is gone, it is unusable, too."""
+    why: str | None
     try:
-        nearest = _nearest(folder)
-        if not stat.S_ISDIR(nearest.stat().st_mode):
-            return f"{nearest} is no folder"
-    except FileNotFoundError as error:
-        return f"{error.filename} is a link to nothing"
+        nearest = folder if _is_there(folder) else folder.parent
+        if not _is_there(nearest):
+            return folder_above_missing(folder)
+        why = _not_writable(nearest)
     except OSError as error:
-        return f"{error.filename}: {error.strerror}"
-    if os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
+        why = f"{error.filename}: {error.strerror}"
+    if why is None:
         return None
-    return f"{nearest} may not be written to by this user ({os.geteuid()})"
+    return CheckpointProblem(
+        what=f"job.checkpoint.folder {folder} cannot be written to: {why}", remedy=_WRITABLE
+    )
 
 
-def _nearest(folder: Path) -> Path:
-    """The folder, or the lowest above it that exists. Raises OSError where that cannot be known,
-    as beneath a mount whose server is gone."""
-    while True:
-        try:
-            folder.lstat()
-        except (FileNotFoundError, NotADirectoryError):
-            folder = folder.parent
-        else:
-            return folder
+def _is_there(path: Path) -> bool:
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _not_writable(path: Path) -> str | None:
+    """path: is there, if only as a link to nothing."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return f"{path} is a link to nothing"
+    if not stat.S_ISDIR(mode):
+        return f"{path} is no folder"
+    if os.access(path, os.W_OK | os.X_OK, effective_ids=True):
+        return None
+    return f"{path} may not be written to by this user ({os.geteuid()})"
 
 
 def main() -> None:
     asked = CheckpointQuestion.model_validate_json(sys.stdin.read())
-    looking = ThreadPoolExecutor(1).submit(problem_in, asked)
+    looking = ThreadPoolExecutor(1).submit(answer_to, asked)
     try:
-        problem = looking.result(_SECONDS)
+        answer = looking.result(_SECONDS)
     except TimeoutError:
         silent = f"{asked.folder} does not answer within {_SECONDS:g} s"
         print(silent, file=sys.stderr, flush=True)
         os._exit(1)  # Nobody waits for that thread.
-    print("null" if problem is None else problem.model_dump_json(), flush=True)
+    print(answer.model_dump_json(), flush=True)
 
 
 if __name__ == "__main__":

@@ -36,10 +36,11 @@ from placewire.job.contract.checkpoint import (
     tensor_file,
     write_new,
 )
+from placewire.job.contract.checkpoint_look import folder_above_missing, incomplete
+from placewire.job.contract.same_job import differences_between, same_computation
 from placewire.job.contract.specification import Saved
 from placewire.job.errors import JobError
 from placewire.job.placed.agreement import failures
-from placewire.job.placed.same_job import differences_between, same_computation
 from placewire.job.placed.saved_tensors import saved_tensors
 from placewire.job.placed.state import RankState
 from placewire.job.placed.tensor_file import TensorFileError, require_writable, write_tensors
@@ -80,7 +81,7 @@ class Checkpoints:
         """To be called by the first rank: removes what an ended job left unfinished. Returns the
         name of a file by which the other ranks recognise the folder."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self._make_folder()
             self._take()
             for remains in remains_in(self.folder):
                 self._remove(remains)
@@ -93,6 +94,14 @@ class Checkpoints:
             ) from error
         self._probe = probe
         return probe.name
+
+    def _make_folder(self) -> None:
+        """None above it, which may be where nothing is mounted yet."""
+        try:
+            self.folder.mkdir(exist_ok=True)
+        except FileNotFoundError as error:
+            problem = folder_above_missing(self.folder)
+            raise JobError(problem.what, problem.remedy) from error
 
     def _remove(self, path: Path) -> None:
         """Says where that fails, which ends no training, once for each. Raises OSError where the
@@ -137,11 +146,8 @@ class Checkpoints:
     def load(self, checkpoint: Checkpoint) -> None:
         """Overwrites what this rank holds. Raises JobError where a file cannot be loaded."""
         if missing := checkpoint.missing:
-            raise JobError(
-                f"checkpoint {checkpoint.path} lacks {', '.join(missing)}",
-                "every rank wrote a file of its own: put all of them into that folder, or move "
-                "the checkpoint away to resume from the previous one",
-            )
+            problem = incomplete(checkpoint, missing)
+            raise JobError(problem.what, problem.remedy)
         scaled = checkpoint.manifest.scaler is not None
         try:
             with saved_tensors(checkpoint) as saved:

@@ -27,13 +27,14 @@ from placewire.job.contract.checkpoint import (
 from placewire.job.contract.checkpoint_look import (
     CheckpointProblem,
     nothing_left,
+    of_another_job,
     with_checkpoints,
     without_checkpoint,
 )
+from placewire.job.contract.same_job import differences_between, same_computation
 from placewire.job.contract.specification import RankSpec, Resumed
 from placewire.job.errors import JobError
 from placewire.job.placed.checkpoint import Checkpoints
-from placewire.job.placed.same_job import differences_between, same_computation
 from placewire.job.transport.rendezvous import await_key
 
 # A folder that is shared over a network shows a new file late.
@@ -94,11 +95,7 @@ def _choose(spec: RankSpec, checkpoints: Checkpoints) -> Checkpoint | None:
     if resume == "never":
         raise _refused(with_checkpoints(checkpoints.folder, last))
     if differences := differing[last.path]:
-        raise JobError(
-            f"{last.path} is of another job: {'; '.join(differences)}",
-            "give job.checkpoint another folder, or make the plan as it was for the checkpoint; "
-            "docs/job.md says how plain PyTorch loads it",
-        )
+        raise _refused(of_another_job(last, differences))
     if last.manifest.step >= spec.steps:
         raise _refused(nothing_left(last, spec.steps))
     return last

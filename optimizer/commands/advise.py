@@ -6,8 +6,9 @@ import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from placewire.optimizer.commands.answers import AdviseAnswer, answered
 from placewire.optimizer.commands.arguments import EXIT_CODES, output_file, seconds, whole
 from placewire.optimizer.commands.clusters import (
     add_cluster_arguments,
@@ -19,7 +20,6 @@ from placewire.optimizer.commands.outputs import refuse_overwriting
 from placewire.optimizer.commands.placing import place_best
 from placewire.optimizer.commands.time_left import time_left
 from placewire.optimizer.quantities import format_bytes, format_seconds, format_step
-from placewire.visible import json_document
 
 if TYPE_CHECKING:
     from placewire.optimizer.cluster import Cluster
@@ -106,13 +106,13 @@ def _advise(options: argparse.Namespace) -> int:
     bound = None if placement is None else placement.least_bound_seconds
     batch = every[0].notes.get("batch")
     if options.json:
-        document: dict[str, Any] = {
+        answer: AdviseAnswer = {
             "rows": [row.summary() for row in rows],
             "bound_seconds": bound,
             "advice": advice,
             "spread": spread,
         }
-        print(json_document(document))
+        print(answered(answer))
         return DONE
     tell("\n".join([*_table(rows, batch if isinstance(batch, int) else None), "", advice]))
     if spread:

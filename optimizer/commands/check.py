@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from placewire.optimizer.commands.answers import answered
 from placewire.optimizer.commands.arguments import EXIT_CODES, seconds
 from placewire.optimizer.commands.outcome import DONE, INFEASIBLE, ended, tell
-from placewire.visible import json_document
 
 
 def parser(prog: str) -> argparse.ArgumentParser:
@@ -40,7 +40,7 @@ def _check(options: argparse.Namespace) -> int:
     violations = check(graph, load_placement(options.placement), options.prove)
     if options.json:
         found = [{"where": v.where, "what": v.what} for v in violations]
-        print(json_document({"violations": found}))
+        print(answered({"violations": found}))
     else:
         for violation in violations:
             tell(str(violation))

@@ -8,11 +8,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from placewire.optimizer.commands.answers import answered
 from placewire.optimizer.commands.arguments import EXIT_CODES
 from placewire.optimizer.commands.clusters import read_cluster
 from placewire.optimizer.commands.outcome import DONE, InputError, tell
 from placewire.optimizer.registry import BrokenMethodError
-from placewire.visible import json_document
 
 if TYPE_CHECKING:
     from placewire.optimizer.problem import Problem
@@ -54,7 +54,7 @@ def print_methods(
             {"name": name, "package": registry.package(name), "broken": why}
             for name, why in broken.items()
         ]
-        print(json_document({"methods": documents + lost}))
+        print(answered({"methods": documents + lost}))
         return DONE
     for name, method, package, refusal in rows:
         source = f"{method.paper}, {method.section}" if method.section else method.paper or _OURS

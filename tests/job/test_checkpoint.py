@@ -32,6 +32,7 @@ from placewire.job.contract.checkpoint import (
     Manifest,
     checkpoints_in,
 )
+from placewire.job.contract.same_job import differences_between
 from placewire.job.contract.specification import (
     OptimizerSpec,
     RankSpec,
@@ -47,7 +48,6 @@ from placewire.job.placed.convert_checkpoint import convert
 from placewire.job.placed.lower import RankProgram, lower
 from placewire.job.placed.plain_state import read_checkpoint
 from placewire.job.placed.resume import begin, changes
-from placewire.job.placed.same_job import differences_between
 from placewire.job.placed.state import job_manifest, rank_state
 from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.protocol import load_training_step
@@ -560,6 +560,15 @@ def test_required_needs_one_and_a_folder_has_one_job(tmp_path: Path) -> None:
     assert holder.begin() == 0
     with pytest.raises(JobError, match="another job saves"):
         job(tmp_path / "b").begin()
+
+
+def test_ranks_make_the_folder_and_none_above_it(tmp_path: Path) -> None:
+    """A folder above that is missing may be where nothing is mounted yet."""
+    folder = tmp_path / "mount" / "kept"
+    with pytest.raises(JobError, match=f"{folder.parent} is not there"):
+        job(folder).begin()
+    folder.parent.mkdir()
+    assert job(folder).begin() == 0 and folder.is_dir()
 
 
 def test_who_may_only_read_the_folder_cannot_hold_its_lock(tmp_path: Path) -> None:

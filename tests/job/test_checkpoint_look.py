@@ -14,10 +14,12 @@ import pytest
 import placewire.job.contract.checkpoint_look as module
 from placewire.job.contract.checkpoint import MANIFEST, Manifest, checkpoint_path
 from placewire.job.contract.checkpoint_look import (
+    CheckpointAnswer,
     CheckpointProblem,
     CheckpointQuestion,
-    problem_in,
+    answer_to,
 )
+from placewire.job.contract.job_identity import JobIdentity
 
 PROGRAM = [sys.executable, "-m", "placewire.job.contract.checkpoint_look"]
 # Root may write anywhere while it has its capabilities; ranks in a lab have none.
@@ -25,10 +27,17 @@ WITHOUT_CAPABILITIES = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--
 
 
 def asked(folder: Path, **changes: Any) -> CheckpointQuestion:
-    known: dict[str, Any] = {
-        "resume": "auto", "steps": 10, "model": "m:f", "batch": 4, "seed": 0, "optimizer": "adamw",
-    }  # fmt: skip
-    return CheckpointQuestion(folder=str(folder), **{**known, **changes})
+    """changes: of the question, and of what is known of the job: as before its step is captured."""
+    about: dict[str, Any] = {"resume": "auto", "steps": 10}
+    job: dict[str, Any] = {"model": "m:f", "batch": 4, "seed": 0, "optimizer": "adamw"}
+    for key, value in changes.items():
+        (about if key in about else job)[key] = value
+    return CheckpointQuestion(folder=str(folder), **about, job=JobIdentity(**job))
+
+
+def captured(folder: Path, **changes: Any) -> CheckpointQuestion:
+    known = {"structure_hash": "h", "computation_hash": "c", "accumulate": 1, "shards": 1}
+    return asked(folder, **{**known, **changes})
 
 
 def save(folder: Path, step: int, **changes: Any) -> None:
@@ -41,10 +50,86 @@ def save(folder: Path, step: int, **changes: Any) -> None:
     (path / MANIFEST).write_text(made.model_dump_json())
 
 
+def problem_in(question: CheckpointQuestion) -> CheckpointProblem | None:
+    answer = answer_to(question)
+    assert (answer.problem is None) == bool(answer.begins)
+    return answer.problem
+
+
 def told(question: CheckpointQuestion) -> str:
     problem = problem_in(question)
     assert problem is not None
     return problem.what
+
+
+def begins(question: CheckpointQuestion) -> str:
+    assert problem_in(question) is None
+    return answer_to(question).begins
+
+
+def test_a_misspelt_folder_is_told_as_one_that_is_new(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    for question in (asked, captured):
+        assert begins(question(folder)) == (
+            f"the job begins at step 0: {folder} is not there yet, and is made"
+        )
+        assert (
+            begins(question(tmp_path)) == f"the job begins at step 0: {tmp_path} has no checkpoint"
+        )
+    save(folder, 4)
+    save(folder, 9)
+    resumes = f"the job resumes after 9 steps, from {folder}/step-00000009"
+    assert begins(captured(folder)) == resumes
+    assert begins(asked(folder)) == f"{resumes}, unless it is of another model"
+
+
+def test_a_folder_in_a_folder_that_is_missing_is_refused(tmp_path: Path) -> None:
+    """As beneath a mount that is missing, or in a misspelt path."""
+    folder = tmp_path / "mount" / "kept"
+    problem = problem_in(asked(folder))
+    assert problem is not None and f"{folder.parent} is not there" in problem.what
+    assert "mount what is missing" in problem.remedy
+    folder.parent.mkdir()
+    assert begins(asked(folder))
+
+
+@pytest.mark.parametrize(
+    ("saved", "why"),
+    [
+        ({"batch": 5}, "batch was 5 and is 4"),
+        ({"seed": 1}, "seed was 1 and is 0"),
+        ({"optimizer": "sgd"}, "optimizer was sgd and is adamw"),
+    ],
+)
+def test_another_job_s_checkpoint_is_refused_by_what_the_plan_says(
+    tmp_path: Path, saved: dict[str, Any], why: str
+) -> None:
+    save(tmp_path, 5, **saved)
+    for question in (asked, captured):
+        assert told(question(tmp_path)) == (f"{tmp_path}/step-00000005 is of another job: {why}")
+
+
+def test_another_model_s_checkpoint_is_refused_as_soon_as_the_step_is_captured(
+    tmp_path: Path,
+) -> None:
+    cut = {"accumulate": 1, "shards": 1}
+    save(tmp_path, 5, structure_hash="other", computation_hash="another", **cut)
+    assert begins(asked(tmp_path)), "the plan alone does not say what the model computes"
+    assert "the structure of its step was other and is h" in told(captured(tmp_path))
+    assert begins(captured(tmp_path, accumulate=2)), "in another cut only ranks can compare"
+    renamed = told(captured(tmp_path, accumulate=2, model="m:g"))
+    assert "model was m:f and is m:g" in renamed
+    save(tmp_path, 4, **cut)
+    assert begins(captured(tmp_path)).endswith("after 4 steps, from " + f"{tmp_path}/step-00000004")
+    save(tmp_path, 6, structure_hash="of another optimizer's options", computation_hash="c", **cut)
+    assert "after 6 steps" in begins(captured(tmp_path))
+
+
+def test_a_checkpoint_that_lacks_a_rank_s_file_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, 5, files={"rank0.safetensors": 3})
+    assert told(asked(tmp_path)) == f"checkpoint {tmp_path}/step-00000005 lacks rank0.safetensors"
+    (tmp_path / "step-00000005" / "rank0.safetensors").write_text("abc")
+    assert begins(asked(tmp_path))
 
 
 def test_a_job_with_steps_left_is_not_refused(tmp_path: Path) -> None:
@@ -62,10 +147,10 @@ def test_a_job_without_steps_left_is_refused(tmp_path: Path, steps: int) -> None
     assert f"is after 9 steps; the plan asks for {steps}" in told(asked(tmp_path, steps=steps))
 
 
-def test_another_job_s_checkpoint_says_nothing_of_this_one(tmp_path: Path) -> None:
+def test_another_job_s_checkpoints_beside_this_one_s_say_nothing(tmp_path: Path) -> None:
     save(tmp_path, 90, batch=5)
     save(tmp_path, 80, seed=1)
-    assert problem_in(asked(tmp_path)) is None, "ranks say what differs"
+    assert "batch was 5 and is 4" in told(asked(tmp_path)), "the last one is told"
     save(tmp_path, 70, tensors={"model.other": "float32[2]"})
     save(tmp_path, 8)
     assert problem_in(asked(tmp_path)) is None, "which of the two is the plan's, ranks find out"
@@ -84,17 +169,12 @@ def test_checkpoints_that_differ_in_one_thing_are_not_taken_for_one_job_s(
     assert problem_in(asked(tmp_path, steps=500)) is None
 
 
-def test_another_optimizer_s_checkpoint_alone_says_nothing_of_this_job(tmp_path: Path) -> None:
-    save(tmp_path, 1000, optimizer="sgd")
-    assert problem_in(asked(tmp_path, steps=500)) is None, "ranks say what differs"
-    assert "nothing is left" in told(asked(tmp_path, steps=500, optimizer="sgd"))
-
-
 def test_another_model_s_checkpoint_is_told_as_what_it_may_be(tmp_path: Path) -> None:
     save(tmp_path, 1000, model="m:g")
     problem = problem_in(asked(tmp_path, steps=500))
     assert problem is not None and "is of m:g after 1000 steps" in problem.what
     assert "another job's" in problem.what and "another folder" in problem.remedy
+    assert "nothing is left to train" in told(captured(tmp_path, steps=500))
     save(tmp_path, 900)
     assert told(asked(tmp_path, steps=500)).startswith(f"{tmp_path}/step-00000900 is after 900")
 
@@ -138,7 +218,7 @@ def test_a_folder_that_cannot_be_reached_is_refused_with_the_reason(
     assert f"{stale}: Stale file handle" in told(asked(stale))
 
 
-@pytest.mark.parametrize("deeper", [".", "new/deeper"])
+@pytest.mark.parametrize("deeper", [".", "new"])
 def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path, deeper: str) -> None:
     tmp_path.chmod(0o555)
     words = WITHOUT_CAPABILITIES if os.geteuid() == 0 else []
@@ -146,22 +226,23 @@ def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path, deeper: s
         [*words, *PROGRAM], input=asked(tmp_path / deeper).model_dump_json().encode(),
         stdout=subprocess.PIPE, check=True,
     )  # fmt: skip
-    problem = CheckpointProblem.model_validate_json(done.stdout)
-    assert f"{tmp_path} may not be written to" in problem.what
+    problem = CheckpointAnswer.model_validate_json(done.stdout).problem
+    assert problem is not None and f"{tmp_path} may not be written to" in problem.what
     assert "ranks' user may write to" in problem.remedy
     tmp_path.chmod(0o755)
     done = subprocess.run(
         [*words, *PROGRAM], input=asked(tmp_path / deeper).model_dump_json().encode(),
         stdout=subprocess.PIPE, check=True,
     )  # fmt: skip
-    assert done.stdout == b"null\n" and not (tmp_path / "new").exists()
+    answer = CheckpointAnswer.model_validate_json(done.stdout)
+    assert answer.problem is None and not (tmp_path / "new").exists()
 
 
 def test_a_folder_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None:
     """It is no problem of the plan: what is mounted at its first use may answer later."""
     slow = (
         "import time, placewire.job.contract.checkpoint_look as look; look._SECONDS = 0.1; "
-        "look.problem_in = lambda asked: time.sleep(600); look.main()"
+        "look.answer_to = lambda asked: time.sleep(600); look.main()"
     )
     done = subprocess.run(
         [sys.executable, "-c", slow], input=asked(tmp_path).model_dump_json().encode(),
@@ -174,6 +255,10 @@ def test_a_folder_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None
 
 def test_an_answer_is_a_sentence(tmp_path: Path) -> None:
     """The ranks' user gives it, and the controller shows it."""
+    save(tmp_path / "other", 5, optimizer="x" * 100_000)
+    assert "is of another job: optimizer was xxx" in told(asked(tmp_path / "other"))
+    save(tmp_path / "lacks", 5, files={f"rank{k}.safetensors": 1 for k in range(10_000)})
+    assert "lacks rank0.safetensors, rank1" in told(asked(tmp_path / "lacks"))
     for what, remedy in (("a" * 100_000, "b"), ("a", "b" * 10_000)):
         with pytest.raises(ValueError, match="at most"):
             CheckpointProblem(what=what, remedy=remedy)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from placewire.optimizer.commands.answers import answered
 from placewire.optimizer.commands.arguments import EXIT_CODES, fraction, seconds, whole
 from placewire.optimizer.commands.clusters import (
     add_equal_servers,
@@ -22,7 +23,6 @@ from placewire.optimizer.published.comparison.presets import PRESETS
 from placewire.optimizer.published.formulations.solver import SolverName
 from placewire.optimizer.published.formulations.topological_sort import SortName
 from placewire.optimizer.reductions.reduction import REDUCTIONS
-from placewire.visible import json_document
 
 if TYPE_CHECKING:
     from placewire.optimizer.published.comparison.cases import (
@@ -155,7 +155,7 @@ def _compare(options: argparse.Namespace) -> int:
         found = compare(cases, file, _say)
     written = _write(options.out, csv_text(found), found)
     if options.json:
-        print(json_document({"rows": figures(found)}))
+        print(answered({"rows": figures(found)}))
     else:
         print("\n".join([*table_lines(found), "", written]))
     return DONE
@@ -180,8 +180,8 @@ def _reproduce(options: argparse.Namespace) -> int:
     if options.json:
         names = ("model", "what", "paper", "ours", "why")
         figures = [{name: getattr(one, name) for name in names} for one in found]
-        told = {"title": preset.title, "figures": figures}
-        print(json_document({**told, "differs": list(preset.differs)}))
+        differs = list(preset.differs)
+        print(answered({"title": preset.title, "figures": figures, "differs": differs}))
     else:
         print("\n".join([*beside_lines(preset, found), "", written]))
     return DONE

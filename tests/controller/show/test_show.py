@@ -23,7 +23,7 @@ from placewire.controller.show.placements import (
 from placewire.controller.show.reports import steps_table
 from placewire.controller.show.steps import Step, Steps
 from placewire.controller.show.story import Show
-from placewire.job.contract.specification import Finished, StepDone, Validated
+from placewire.job.contract.specification import Failed, Finished, StepDone, Validated
 from placewire.optimizer.placement import Placement, Sent, Variant
 from tests.controller.plans import placement, plan
 
@@ -309,18 +309,26 @@ def test_a_failed_job_says_how_many_steps_it_ran_where_their_times_are_not_used(
     assert "the job ended after 7 steps" in show.console.file.getvalue()
 
 
-def test_what_a_script_prints_is_shown_whole_and_other_lines_say_that_they_are_cut() -> None:
+@pytest.mark.parametrize("forced", ["", "1"])  # No terminal, and one.
+def test_what_a_script_prints_and_why_a_rank_failed_are_shown_whole(
+    monkeypatch: pytest.MonkeyPatch, forced: str
+) -> None:
+    """Each in one line, which a terminal wraps."""
+    monkeypatch.setenv("FORCE_COLOR", forced)
     show = Show()
+    assert show.console.is_terminal == bool(forced)
     out = show.console.file = io.StringIO()
     show.console.width = 80
     metrics = " ".join(f"'metric_{k}': '{k}.5'," for k in range(20)) + " the end"
     show.printed(3, f"[3] {metrics}")
-    assert " ".join(out.getvalue().split()).endswith(f"rank 3 | [3] {metrics}")
-    show.console.width = 200
-    show.progress("a" * 90)
-    show.progress("b" * 91)
-    whole, cut = out.getvalue().splitlines()[-2:]
-    assert whole.endswith(" " + "a" * 90) and cut.endswith(" " + "b" * 89 + "…")
+    reason = "no memory for " + ", ".join(f"layer_{k}" for k in range(40)) + " and its gradient"
+    show.event(Failed(rank=3, what=reason))
+    show.progress(f"left out: {reason}")
+    lines = out.getvalue().splitlines()
+    told = (f"rank 3 | [3] {metrics}", f"  rank 3 failed: {reason}", f"  left out: {reason}")
+    assert len(lines) == len(told)
+    for line, text in zip(lines, told, strict=True):
+        assert text in line
 
 
 def test_a_script_has_no_steps_that_it_ended_after() -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+import placewire.optimizer.profile.measure as measure_module
 from placewire.optimizer.capture.allocations import Span, peaks_inside, read_trace
+from placewire.optimizer.capture.step import capture
+from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.commands.profile import main
 from placewire.optimizer.graph.graph_file import load_graph, save_graph
 from placewire.optimizer.graph.operator_graph import OperatorGraph, OperatorRow, build_graph
@@ -173,6 +179,19 @@ def test_samples_are_as_many_as_time_allows(step_seconds: float, expected: tuple
 
 def test_fewer_samples_where_asked() -> None:
     assert taken(Sampling(samples=4), 0.1) == (5, 4)
+
+
+def test_samples_are_told_of_every_three_seconds_and_not_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, said = itertools.count(step=0.25), list[str]()
+    clock = SimpleNamespace(monotonic=lambda: next(now), perf_counter=time.perf_counter)
+    monkeypatch.setattr(measure_module, "time", clock)
+    captured = capture(MLP, 4, OptimizerChoice(), 0)
+    found = measure_module.measure(captured, 1, Sampling(), said.append)
+    assert found.samples == 45
+    # The clock is asked twice for each sample, which so takes half a second.
+    assert [int(one.split()[2].rstrip(",")) for one in said] == [*range(3, 46, 6)]
 
 
 def test_the_peak_inside_an_operator_is_of_its_own_changes_only() -> None:

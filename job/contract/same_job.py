@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from placewire.job.contract.checkpoint import Manifest
+from placewire.job.contract.job_identity import JobIdentity
 
 _NAMED_DIFFERENCES = 3
 
 
-def differences_between(saved: Manifest, job: Manifest) -> tuple[str, ...]:
-    """Returns why the job cannot go on from the saved one; empty where it can."""
-    found = _tensor_differences(saved.tensors, job.tensors)
+def differences_between(saved: Manifest, job: JobIdentity) -> tuple[str, ...]:
+    """Returns why the job cannot go on from the saved one; empty where nothing that is known of it
+    hinders that."""
+    found = [] if job.tensors is None else _tensor_differences(saved.tensors, job.tensors)
     for what in ("optimizer", "batch", "seed"):
         before, now = getattr(saved, what), getattr(job, what)
         if before != now and None not in (before, now):
             found.append(f"{what} was {before} and is {now}")
+    if job.structure_hash is None:
+        return tuple(found)
     # A step that is cut otherwise has other operators. A former release did not note the cut, and
     # made other operators of several micro-batches.
     own = job.accumulate, job.shards
@@ -24,9 +28,12 @@ def differences_between(saved: Manifest, job: Manifest) -> tuple[str, ...]:
     )
     same = same_computation(saved, job)
     if not found and same_cut and not same:
+        alike = "the computation is not the same"
+        if job.tensors is not None:
+            alike = "the parameters are the same and the computation is not"
         found.append(
-            "the parameters are the same and the computation is not (the structure of its step was "
-            f"{saved.structure_hash[:12]} and is {job.structure_hash[:12]})"
+            f"{alike} (the structure of its step was {saved.structure_hash[:12]} and is "
+            f"{job.structure_hash[:12]})"
         )
         if saved.accumulate is None:
             found[-1] += (
@@ -41,7 +48,7 @@ def differences_between(saved: Manifest, job: Manifest) -> tuple[str, ...]:
     return tuple(found)
 
 
-def same_computation(saved: Manifest, job: Manifest) -> bool:
+def same_computation(saved: Manifest, job: JobIdentity) -> bool:
     """Whether both compute the same loss, however they update weights; a former release noted only
     the whole step."""
     if saved.structure_hash == job.structure_hash:
