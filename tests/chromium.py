@@ -125,7 +125,7 @@ def chromium(folder: Path) -> Iterator[ShownPage]:
     """folder: for its profile and log. Skips the test where there is no Chromium."""
     program = shutil.which("chromium")
     if program is None:
-        pytest.skip("chromium is not installed")
+        pytest.skip("chromium is not installed: `make test-page` fetches it")
     folder.mkdir(exist_ok=True)
     our_commands, our_answers = os.pipe(), os.pipe()
     argv = [
