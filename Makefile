@@ -15,6 +15,8 @@
 #              transformers and accelerate; a quarter of an hour)
 # make test-monitoring   a real Prometheus loads the alerts of deploy/, scrapes a lab's agents and a run, and
 #              answers the dashboard's questions (root; it fetches Debian's package, 19 MB, and installs nothing)
+# make test-page     the page of a run in headless Chromium, on screen and printed; make test does the same
+#              where chromium is installed, and else says that it was left out (root installs it: 300 MB)
 # make check   format, lint, types, import rules and the fast tests, in about a minute
 # make bench-engine   the engine's figures: docs/benchmarks/engine.md is written anew (over an hour)
 # make bench-methods  every method on the same graphs: docs/benchmarks/methods.md (three hours; a run that
@@ -26,7 +28,7 @@
 # make bench-job      the placed job's figures: docs/benchmarks/job.md (root: it makes labs)
 # make soak        a lab of four servers under random operations and faults for three hours (root)
 # make reference      docs/reference is written anew, from the code
-.PHONY: setup setup-kernel setup-provision demo test test-models test-monitoring test-thorough test-kernel test-kernel-short test-provision check bench bench-agent bench-engine bench-job bench-methods reproduce soak lock reference
+.PHONY: setup setup-kernel setup-provision demo test test-models test-monitoring test-page test-thorough test-kernel test-kernel-short test-provision check bench bench-agent bench-engine bench-job bench-methods reproduce soak lock reference
 BIN := .venv/bin
 # Where the environment forbids it, each process would compile our modules anew, tests too.
 unexport PYTHONDONTWRITEBYTECODE
@@ -52,6 +54,10 @@ test-models: setup
 test-monitoring: setup
 	deploy/prometheus/unpack.sh
 	$(BIN)/pytest -q tests/monitoring/with_prometheus.py
+
+test-page: setup
+	deploy/chromium.sh
+	$(BIN)/pytest -q tests/controller/page
 
 setup-kernel: setup
 	deploy/kernel-machine/setup.sh

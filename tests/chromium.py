@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -22,6 +22,20 @@ _LONGEST_SECONDS = 240.0
 _SANDBOX_NEEDS_A_USER = ("--no-sandbox",) if os.geteuid() == 0 else ()
 # Chromium reads commands from descriptor 3 and writes answers to descriptor 4.
 _READS, _WRITES = 3, 4
+
+
+# Chromium's own, where nobody sets another margin; and CSS's.
+_MARGIN_INCHES, _PIXELS_PER_INCH = 0.4, 96
+
+
+class Paper(NamedTuple):
+    """Inches, as Chromium names them."""
+
+    paperWidth: float
+    paperHeight: float
+
+
+A4, LETTER = Paper(8.27, 11.69), Paper(8.5, 11)
 
 
 class ShownPage:
@@ -44,6 +58,7 @@ class ShownPage:
                 self._ask(f"{domain}.enable")
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self._ask("Emulation.setDeviceMetricsOverride", **size)
+        self._ask("Emulation.setEmulatedMedia", media="")
         self.requested.clear()
         self._events.clear()
         self._ask("Page.navigate", url=file.as_uri())
@@ -60,6 +75,18 @@ class ShownPage:
         """Writes the whole page, however long, as PNG."""
         told = self._ask("Page.captureScreenshot", captureBeyondViewport=True, format="png")
         file.write_bytes(base64.b64decode(told["data"]))
+
+    def printed(self, paper: Paper) -> bytes:
+        """The PDF that a reader gets who prints it so and changes no setting."""
+        told = self._ask("Page.printToPDF", **paper._asdict())
+        return base64.b64decode(told["data"])
+
+    def as_printed(self, paper: Paper) -> None:
+        """Shows it as on paper, in a window as wide as what Chromium prints on."""
+        self._ask("Emulation.setEmulatedMedia", media="print")
+        width = round(_PIXELS_PER_INCH * (paper.paperWidth - 2 * _MARGIN_INCHES))
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self._ask("Emulation.setDeviceMetricsOverride", **size)
 
     def _ask(self, method: str, **parameters: Any) -> dict[str, Any]:
         number = next(self._numbers)
@@ -98,7 +125,7 @@ def chromium(folder: Path) -> Iterator[ShownPage]:
     """folder: for its profile and log. Skips the test where there is no Chromium."""
     program = shutil.which("chromium")
     if program is None:
-        pytest.skip("chromium is not installed")
+        pytest.skip("chromium is not installed: `make test-page` fetches it")
     folder.mkdir(exist_ok=True)
     our_commands, our_answers = os.pipe(), os.pipe()
     argv = [

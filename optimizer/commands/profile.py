@@ -305,6 +305,7 @@ def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
     from placewire.optimizer.profile.cache import ProfileKey, load_profile, save_profile
     from placewire.optimizer.profile.measure import measure
     from placewire.optimizer.profile.processor import processor_model
+    from placewire.optimizer.profile.throttling import telling_of_throttling
 
     built = built_step(asked)
     step = of_bucket(built, options.bucket, options.model)
@@ -342,7 +343,8 @@ def profiled_graph(options: argparse.Namespace) -> OperatorGraph:
         if profile is not None:
             say(f"profile: from {known.file(options.cache)}")
             return _with_profile(graph, profile, known, options.calibrate)
-    profile = measure(captured, options.threads, limits, say)
+    with telling_of_throttling(say):
+        profile = measure(captured, options.threads, limits, say)
     if options.cache:
         save_profile(options.cache, key, graph, profile)
     return _with_profile(graph, profile, key, options.calibrate)

@@ -423,7 +423,13 @@ def parts_of_rails(
 
 
 @pytest.mark.network
-@pytest.mark.parametrize("rates", [{"a": 400e6, "b": 400e6}, {"a": 280e6, "b": 120e6}])
+@pytest.mark.parametrize(
+    "rates",
+    [
+        {"a": 400e6, "b": 400e6}, {"a": 280e6, "b": 120e6},
+        {"a": 240e6, "b": 120e6, "c": 40e6},
+    ],
+)  # fmt: skip
 def test_every_nic_carries_its_part(tmp_path: Path, rates: dict[str, float]) -> None:
     wanted = {rail: rate / sum(rates.values()) for rail, rate in rates.items()}
     for parts in parts_of_rails(tmp_path, rates, [4_000_000, 100]):

@@ -1,4 +1,4 @@
-"""The story of one apply with the agent as a server runs it, killed in between.
+"""The story of one apply with the agent as a server runs it, killed in between; and its GPUs.
 
 The agent runs under its shipped systemd unit, with the distribution's Open vSwitch, in the
 machine's own network namespace.
@@ -25,6 +25,7 @@ from tests.agent.controller_double import ControllerDouble
 from tests.agent.server_under_test import ServerUnderTest, wait_for
 from tests.agent.states import desired_state
 from tests.agent.transfers import PAYLOAD, RATES, listen, transfer
+from tests.kernel import nvidia_driver
 from tests.kernel.whole_machine import (
     PEER,
     SETTINGS,
@@ -99,6 +100,31 @@ def test_the_story_of_one_apply_under_the_shipped_unit(machine: WholeMachine) ->
     said = journal()
     assert not re.search(r"Traceback|[Pp]ermission denied|not permitted", said), said
     print("\n" + system(f"systemd-analyze security --no-pager {UNIT} | tail -1"))
+
+
+def test_what_the_shipped_unit_starts_may_open_the_files_of_nvidia_s_driver(
+    machine: WholeMachine,
+) -> None:
+    """Whether it may is decided when the unit starts: with a driver that comes later it may not,
+    which is told."""
+    certificates = ServerUnderTest(SETTINGS, THE_MACHINE, PEER)
+    with nvidia_driver.device_files(), ControllerDouble(certificates) as controller:
+        with nvidia_driver.loaded():
+            system(f"systemctl start {UNIT}")
+            told = controller.wait_for_agent()["capabilities"]
+            # The kernel finds nobody behind the two, and forbids the third.
+            assert nvidia_driver.opened() == {
+                "/dev/nvidia0": "ENXIO", "/dev/nvidiactl": "ENXIO", "/dev/placewire-test": "EPERM",
+            }  # fmt: skip
+            gpus = [(one["name"], one["memory_bytes"]) for one in told["devices"]]
+            assert gpus == [("NVIDIA A100-SXM4-80GB", 80 << 30)] * 2 and not told["gpu_problem"]
+            system(f"systemctl stop {UNIT}")
+        system(f"systemctl start {UNIT}")
+        told = controller.wait_for_agent(2)["capabilities"]
+        assert set(nvidia_driver.opened().values()) == {"EPERM"}
+        assert [one["name"] for one in told["devices"]] == ["cpu"]
+        assert told["gpu_problem"].startswith("nvidia-smi failed: NVIDIA-SMI has failed")
+        system(f"systemctl stop {UNIT}")
 
 
 def measure(machine: WholeMachine, controller: ControllerDouble) -> float:

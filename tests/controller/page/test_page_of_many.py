@@ -1,4 +1,4 @@
-"""The page of a run on many servers, and of one on few: both are readable, wide and narrow."""
+"""The page of a run on many servers, and on few: both are readable, also narrow and printed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from placewire.controller.page.page import report_page
 from placewire.controller.records.nic_use import NicUse, NicUseRow
 from placewire.controller.records.of_traffic import TrafficRow
 from placewire.controller.records.report import RunReport
-from tests.chromium import ShownPage, chromium
+from tests.chromium import A4, LETTER, Paper, ShownPage, chromium
 from tests.controller.page.elements import Elements
+from tests.controller.page.printed import Printed
 from tests.controller.page.reports import link, placed
 
 RAILS, SAMPLES = "ab", 60
@@ -152,3 +153,47 @@ def test_a_browser_shows_it_readably_and_asks_nobody_for_anything(
     )
     if folder := os.environ.get("PLACEWIRE_PICTURES"):
         browser.picture(Path(folder) / f"page-{servers}-{width}.png")
+
+
+# On paper a figure ends where its box does, and what stands out is on the page before.
+STANDS_OUT = """[...document.querySelectorAll("figure span")].filter(
+  e => e.getBoundingClientRect().top < e.closest("figure").getBoundingClientRect().top
+).map(e => e.outerHTML)"""
+COLOURS = """Object.fromEntries([".bar.bound", ".broken"].map(
+  kind => [kind, getComputedStyle(document.querySelector(kind)).backgroundColor]))"""
+
+
+@pytest.mark.parametrize("servers", [4, 32])
+@pytest.mark.parametrize("paper", [A4, LETTER], ids=["A4", "letter"])
+def test_paper_shows_all_that_a_screen_does(
+    browser: ShownPage, tmp_path: Path, servers: int, paper: Paper
+) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(report_page(a_run(tmp_path, servers)))
+    browser.open(file, 1280)
+    tables, rows = (
+        browser.value(f"document.querySelectorAll('{kind}').length") for kind in ("table", "tr")
+    )
+    pdf = browser.printed(paper)
+    browser.as_printed(paper)
+    # It does not scroll sideways: nothing is cut at the edge, nor is the whole made smaller for it.
+    assert browser.value(LAID_OUT) == [] and browser.value(STANDS_OUT) == []
+    small, usual = (
+        browser.value(f"parseFloat(getComputedStyle(document.querySelector('{kind}')).fontSize)")
+        for kind in ("p.small", "body")
+    )
+    assert small < usual, "what is less important has smaller letters"
+    printed = Printed(pdf)
+    assert 3 <= len(printed.sizes) <= 9
+    assert printed.sizes == [pytest.approx(tuple(paper), abs=0.01)] * len(printed.sizes)
+    assert len(printed.pages_of("TR")) == rows
+    pages = printed.pages_of("Table")
+    assert len(pages) == tables and all(pages)
+    # A row of servers says nothing without the names of its columns. Of four servers the list of
+    # what each pair sent goes on to the next page.
+    assert sum(len(some) > 1 for some in pages) <= (1 if servers == 4 else 0)
+    # As readers print who do not ask for backgrounds.
+    for colour in browser.value(COLOURS).values():
+        assert printed.fills_with(colour), colour
+    if folder := os.environ.get("PLACEWIRE_PICTURES"):
+        (Path(folder) / f"page-{servers}-{paper.paperWidth}.pdf").write_bytes(pdf)

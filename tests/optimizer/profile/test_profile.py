@@ -19,6 +19,7 @@ from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.commands.profile import main
 from placewire.optimizer.graph.graph_file import load_graph, save_graph
 from placewire.optimizer.graph.operator_graph import OperatorGraph, OperatorRow, build_graph
+from placewire.optimizer.profile import throttling
 from placewire.optimizer.profile.sampling import Sampling
 from placewire.optimizer.profile.scale import with_scaled_seconds, with_total_seconds
 
@@ -119,6 +120,15 @@ def test_a_damaged_cache_is_measured_anew(tmp_path: Path, damage: str) -> None:
     again = profile(tmp_path)
     assert (again.seconds > 0).sum() == (first.seconds > 0).sum()
     assert json.loads(file.read_text())["key"]["structure_hash"] == first.structure_hash
+
+
+def test_it_says_where_the_kernel_held_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = iter((3, 8))
+    monkeypatch.setattr(throttling, "throttled_periods", lambda own, cgroups: next(counts))
+    profile(tmp_path)
+    assert "held this process back 5 times" in capsys.readouterr().err
 
 
 def test_what_cannot_be_captured_ends_with_3(
