@@ -20,16 +20,17 @@ from typing import Any
 
 import torch
 import torch.distributed.distributed_c10d as c10d
-from torch._C._distributed_c10d import ProcessGroup
+from torch._C._distributed_c10d import ProcessGroup, Work
 
-from .handles import with_is_completed
+from .handles import with_handles_of_python, with_is_completed
 from .nics import NOT_CUT, Nics, say
 from .operators import replaced_kernels
 
 # NAME:PART,… of the NICs that all servers have, or NOT_CUT.
 NICS_VARIABLE = "PLACEWIRE_NICS"
-# It relies on what no release of torch promises, and no earlier one was tried.
-_LEAST_TORCH = (2, 13)
+# What a kernel that Python wrote needs to know its process group and to return a handle. No release
+# of torch promises them; they are there since 2.2.
+_NEEDED = ((ProcessGroup, "unbox"), (Work, "boxed"))
 _KEPT: list[Any] = []
 
 
@@ -43,6 +44,7 @@ def install() -> None:
         try:
             _KEPT.append(replaced_kernels(nics))
             with_is_completed()
+            with_handles_of_python()
         except Exception as error:
             say(f"each collective is one NIC's: {error!r}")
             nics = Nics(NOT_CUT)
@@ -60,9 +62,9 @@ def forget(group: Any = None) -> None:
 def _text() -> str:
     """Returns the NICs and parts by which this rank would cut, or NOT_CUT."""
     text = os.environ[NICS_VARIABLE]
-    version = tuple(int(number) for number in torch.__version__.split(".")[:2])
-    if text != NOT_CUT and version < _LEAST_TORCH:
-        say(f"torch {torch.__version__} gives each collective to one NIC; 2.13 can cut them")
+    lacking = [f"{kind.__name__}.{name}" for kind, name in _NEEDED if not hasattr(kind, name)]
+    if text != NOT_CUT and lacking:
+        say(f"torch {torch.__version__} gives each collective to one NIC: it lacks {lacking[0]}")
         return NOT_CUT
     return text
 
