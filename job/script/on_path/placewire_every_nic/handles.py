@@ -10,7 +10,6 @@ from typing import Any, cast
 import torch
 from torch._C._distributed_c10d import BarrierOptions, ProcessGroup, Work
 
-
 # Handles that only C++ holds, in a torch that does not keep their Python part alive.
 _KEPT: set[Work] = set()
 # The calls of a process group that return a handle to Python, which then holds it itself.
@@ -79,16 +78,18 @@ def with_handles_of_python() -> None:
         return
     _KEPT.discard(work)
     for name in _CALLS:
-        setattr(ProcessGroup, name, _handed_over(getattr(ProcessGroup, name)))
+        setattr(ProcessGroup, name, _handed_over(name, getattr(ProcessGroup, name)))
 
 
-def _handed_over(call: Any) -> Any:
+def _handed_over(name: str, call: Any) -> Any:
     @functools.wraps(call)
-    def called(*args: Any, **options: Any) -> Any:
-        work = call(*args, **options)
+    def called(self: Any, *args: Any, **options: Any) -> Any:
+        work = call(self, *args, **options)
         _KEPT.discard(work)
         return work
 
+    # By its name torch knows that a group which Python wrote asks for what C++ does.
+    called.__code__ = called.__code__.replace(co_name=name)
     return called
 
 
