@@ -7,9 +7,9 @@ on each NIC at that moment, when all of its ranks are there. A part of the eleme
 collective then goes to each NIC, in proportion to `PLACEWIRE_NICS`.
 
 All ranks must decide alike what is cut, or they wait for each other. So they agree on it when the
-first group is made, and it depends on sizes alone that all ranks see alike. What only two ranks
-take part in is never cut, nor what may have other sizes on other ranks: send and recv, all_to_all,
-gather and scatter.
+first group is made, and it depends on sizes alone that all ranks see alike. send and recv are never
+cut: a sender cannot know whether the receiver takes from any rank. Nor is all_to_all, in which no
+rank sees what the others send to each other, nor gather and scatter, which load one server alone.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from torch._C._distributed_c10d import BarrierOptions, ProcessGroup, Work
 
 # Handles that only C++ holds, in a torch that does not keep their Python part alive.
 _KEPT: set[Work] = set()
+_BARRIER: Any = ProcessGroup.barrier  # Before it is replaced.
 # The calls of a process group that return a handle to Python, which then holds it itself.
 _CALLS = (
     "allreduce", "broadcast", "reduce", "allgather", "_allgather_base", "_reduce_scatter_base",
@@ -59,7 +60,7 @@ class Holding(ProcessGroup):
     def holder(self, work: Work) -> Any:
         self._own.work = work
         try:
-            held = ProcessGroup.barrier(self, BarrierOptions())
+            held = _BARRIER(self, BarrierOptions())
         finally:
             del self._own.work
         return kept(work) if held is work else held
