@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed.distributed_c10d as c10d
-from torch._C._distributed_c10d import ProcessGroup, Work
+from torch._C._distributed_c10d import ProcessGroup
 
 from .handles import with_handles_of_python, with_is_completed
 from .nics import NOT_CUT, Nics, say
@@ -28,9 +28,9 @@ from .operators import replaced_kernels
 
 # NAME:PART,… of the NICs that all servers have, or NOT_CUT.
 NICS_VARIABLE = "PLACEWIRE_NICS"
-# What a kernel that Python wrote needs to know its process group and to return a handle. No release
-# of torch promises them; they are there since 2.2.
-_NEEDED = ((ProcessGroup, "unbox"), (Work, "boxed"))
+# The oldest that was tried: it relies on what no release of torch promises. Before 2.2 torch lacks
+# ProcessGroup.unbox, without which a kernel that Python wrote cannot know its group.
+_LEAST_TORCH = (2, 4)
 _KEPT: list[Any] = []
 
 
@@ -62,9 +62,10 @@ def forget(group: Any = None) -> None:
 def _text() -> str:
     """Returns the NICs and parts by which this rank would cut, or NOT_CUT."""
     text = os.environ[NICS_VARIABLE]
-    lacking = [f"{kind.__name__}.{name}" for kind, name in _NEEDED if not hasattr(kind, name)]
-    if text != NOT_CUT and lacking:
-        say(f"torch {torch.__version__} gives each collective to one NIC: it lacks {lacking[0]}")
+    version = tuple(int(number) for number in torch.__version__.split(".")[:2])
+    if text != NOT_CUT and version < _LEAST_TORCH:
+        least = ".".join(map(str, _LEAST_TORCH))
+        say(f"torch {torch.__version__} gives each collective to one NIC; {least} can cut them")
         return NOT_CUT
     return text
 

@@ -90,8 +90,9 @@ def _handed_over(name: str, call: Any) -> Any:
         return work
 
     # By its name torch knows that a group which Python wrote asks for what C++ does.
-    called.__code__ = called.__code__.replace(co_name=name)
-    return called
+    function: Any = called
+    function.__code__ = function.__code__.replace(co_name=name)
+    return function
 
 
 def with_is_completed() -> None:

@@ -10,7 +10,7 @@ lock meanwhile, for which a thread of gloo's may wait.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._C._distributed_c10d import ProcessGroup, Work
@@ -27,7 +27,7 @@ def is_told(operation: Any) -> bool:
 
 def begun_by_torch(name: str, backend: Any, values: dict[str, Any]) -> Any:
     """Has a backend begin an operator of c10d; values: its arguments by their names."""
-    group = ProcessGroup(backend.rank(), backend.size())
+    group = cast(Any, ProcessGroup)(backend.rank(), backend.size())
     group._register_backend(_KIND, ProcessGroup.BackendType.GLOO, backend)
     takes, function = _function(name)
     given = {**values, "process_group": group.boxed()}
