@@ -432,7 +432,7 @@ def test_ranks_that_would_cut_otherwise_agree_not_to(tmp_path: Path) -> None:
 
 
 def test_a_torch_that_cannot_is_left_alone_and_says_so(tmp_path: Path) -> None:
-    old = ENDS.replace("dist.init", "torch.__version__ = '2.5.1+cpu'\ndist.init", 1)
+    old = ENDS.replace("dist.init", "torch.__version__ = '2.3.1+cpu'\ndist.init", 1)
     for one in run(tmp_path, old.format(end=END), 2, nics="lo:1,lo:2"):
         assert one.returncode == 0 and "gives each collective to one NIC" in one.stderr
     lacking = ENDS.replace("dist.init", "del torch._C._distributed_c10d.Work\ndist.init", 1)
