@@ -290,7 +290,7 @@ def test_every_collective_gives_what_it_gave(tmp_path: Path, ranks: int, nics: s
         assert all(one["groups"] >= len(nics.split(",")) for one in cut)
 
 
-# What torch before 2.10, and before 2.7, makes of an operation and of a handle that Python wrote.
+# What an older torch makes of an operation, and of a handle that Python wrote.
 OLDER = """
 from placewire_every_nic import handles, operators
 operators.is_told = lambda operation: False
