@@ -1,10 +1,10 @@
 """Begins operators that reduce where torch does not tell Python by which operation they do so.
 
 Python cannot read the ReduceOp that an older torch (2.7 and before) gives a kernel; torch's own
-kernels can. Ours is in the place of that for the processor's memory. The same one is there for PrivateUse1, a kind of
-device that no tensor of ours is on: it asks its process group for the backend of that kind, and
-begins the operator there. A function of TorchScript calls it, because that does not keep Python's
-lock meanwhile, for which a thread of gloo's may wait.
+kernels can. Ours is in the place of that for the processor's memory. The same one is there for
+PrivateUse1, a kind of device that no tensor of ours is on: it asks its process group for the
+backend of that kind, and begins the operator there. A function of TorchScript calls it, because
+that does not keep Python's lock meanwhile, for which a thread of gloo's may wait.
 """
 
 from __future__ import annotations
