@@ -31,9 +31,11 @@ from tests.end_to_end.cluster import (
     once,
     read_report,
 )
+from tests.end_to_end.scripts import SUMS, require_that_sums_used_every_nic
 from tests.end_to_end.snapshots import differences, run
 from tests.measured import until
 from tests.paths import ROOT
+from tests.torch_alone import torch_alone
 from tests.trace_files import (
     check_trace,
     computed,
@@ -524,6 +526,23 @@ def test_an_ordinary_script_uses_every_nic(cluster: TestCluster, untouched: None
     sums = {line.rsplit(" ", 1)[1] for line in done.output.splitlines() if "sum to" in line}
     assert len(sums) == 1
     assert cluster.run("history", plan).code == 0
+
+
+def test_a_script_in_an_environment_that_lacks_us_uses_every_nic(
+    cluster: TestCluster, untouched: None
+) -> None:
+    document, report_file = cluster.document(), cluster.folder / "own.run.json"
+    (cluster.folder / "own.py").write_text(SUMS)
+    python = torch_alone(cluster.folder / "own")
+    document["job"] = {
+        "kind": "torchrun", "script": "own.py", "workdir": str(cluster.folder),
+        "python": str(python),
+    }  # fmt: skip
+    del document["solve"], document["network"]["sharing"]
+    plan = str(cluster.plan(document, "own"))
+    done = cluster.run("apply", plan, "--yes", "--out", str(report_file))
+    assert done.code == 0, done.told
+    require_that_sums_used_every_nic(done.output, read_report(report_file), ours=False)
 
 
 def test_a_rail_that_is_unplugged_ends_a_script_and_is_named(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ from tests.free_port import free_port
 
 pytestmark = pytest.mark.slow
 LONGEST_SECONDS = 240
+# The words that run a script. Others try another torch (docs/design/testing.md).
+PYTHON = shlex.split(os.environ.get("PLACEWIRE_TEST_SCRIPT_PYTHON", sys.executable))
 # The same numbers on both ways, whose sums are exact in any order.
 COLLECTIVES = """
 import hashlib, json, sys
@@ -35,6 +38,12 @@ def values(n=5003, dtype=torch.float32, k=0):
 def note(name, *tensors):
     data = b"".join(t.detach().contiguous().view(-1).view(torch.uint8).numpy() for t in tensors)
     found[name] = hashlib.sha256(data).hexdigest()
+
+def note_unless_lacking(name, act):
+    try:
+        note(name, *act())
+    except RuntimeError as error:  # gloo of an older torch lacks it.
+        found[name] = f"lacking: {error}"
 
 for dtype in (torch.float32, torch.float64, torch.int64, torch.uint8, torch.float16):
     x = values(dtype=dtype) % 5
@@ -76,10 +85,6 @@ x = values(200_000)
 dist.all_reduce(x, async_op=True)
 dist.barrier(async_op=True).wait()
 note("after a barrier's end", x)
-try:
-    dist.reduce_scatter_tensor(torch.zeros(5003), values((world + 1) * 5003))
-except (RuntimeError, ValueError) as error:
-    found["wrong sizes"] = type(error).__name__
 several = [values(k=k) for k in range(9)]
 for work in [dist.all_reduce(x, async_op=True) for x in several]:
     work.wait()
@@ -116,8 +121,8 @@ note("all_gather, strided", *out)
 out = torch.zeros(5003)
 dist.reduce_scatter_tensor(out, values(world * 5003))
 note("reduce_scatter_tensor", out)
-dist.reduce_scatter(out, [values(k=k) for k in range(world)])
-note("reduce_scatter", out)
+given = [values(k=k) for k in range(world)]
+note_unless_lacking("reduce_scatter", lambda: (dist.reduce_scatter(out, given), out)[1:])
 out = torch.zeros(world * 500)
 dist.all_to_all_single(out, values(world * 500))
 note("all_to_all_single", out)
@@ -125,10 +130,20 @@ sent = [k + 1 + rank for k in range(world)]
 out = torch.zeros(sum(1 + rank + k for k in range(world)))
 dist.all_to_all_single(out, values(sum(sent)), [1 + rank + k for k in range(world)], sent)
 note("all_to_all_single, uneven", out)
+lists = [values(k=k) for k in range(world)], [torch.zeros(5003) for _ in range(world)]
+note_unless_lacking("all_to_all", lambda: (dist.all_to_all(lists[1], lists[0]), *lists[1])[1:])
+x = torch.zeros(5003)
+both = [
+    dist.P2POp(dist.isend, values(), (rank + 1) % world),
+    dist.P2POp(dist.irecv, x, (rank - 1) % world),
+]
+for work in dist.batch_isend_irecv(both):
+    work.wait()
+note("isend and irecv", x)
 if rank < 2:
     x = values()
     if rank:
-        dist.recv(x)
+        dist.recv(x)  # Of whichever rank sends.
     else:
         dist.send(x, 1)
     note("send and recv", x)
@@ -155,10 +170,15 @@ note("functional all_gather", functional.all_gather_tensor(values(), 0, everyone
 x = functional.reduce_scatter_tensor(values(world * 5003), "sum", 0, everyone)
 note("functional reduce_scatter", x)
 several = [values(), values(100, k=1), values(6400).view(64, 100)]
-note("functional all_gathers", *functional.all_gather_into_tensor_coalesced(several, everyone))
-several = [values(world * n, k=n) for n in (10, 5003, 100)]
-several = functional.reduce_scatter_tensor_coalesced(several, "sum", [0, 0, 0], everyone)
-note("functional reduce_scatters", *several)
+note_unless_lacking(
+    "functional all_gathers",
+    lambda: functional.all_gather_into_tensor_coalesced(several, everyone),
+)
+scattered = [values(world * n, k=n) for n in (10, 5003, 100)]
+note_unless_lacking(
+    "functional reduce_scatters",
+    lambda: functional.reduce_scatter_tensor_coalesced(scattered, "sum", [0, 0, 0], everyone),
+)
 dist.barrier()
 dist.monitored_barrier()
 cut = sys.modules.get("placewire_every_nic")
@@ -233,7 +253,7 @@ def run(
     }  # fmt: skip
     started = [
         subprocess.Popen(
-            [sys.executable, str(script)], text=True, cwd=folder,
+            [*PYTHON, str(script)], text=True, cwd=folder,
             env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )
@@ -260,10 +280,62 @@ def test_every_collective_gives_what_it_gave(tmp_path: Path, ranks: int, nics: s
     """From 1000 bytes on they are cut; or none is, and each is one NIC's."""
     plain = answers(run(tmp_path, COLLECTIVES, ranks))
     assert [one["groups"] for one in plain] == [0] * ranks
+    lacking = {name for name, it in plain[0]["found"].items() if str(it).startswith("lacking")}
+    assert not lacking or [sys.executable] != PYTHON, lacking
     for least in (1000, 1 << 30):
         cut = answers(run(tmp_path, COLLECTIVES, ranks, nics=nics, least=least))
-        assert [one["found"] for one in cut] == [one["found"] for one in plain]
+        for mine, own in zip(cut, plain, strict=True):
+            differing = {name for name, it in own["found"].items() if mine["found"][name] != it}
+            assert mine["found"].keys() == own["found"].keys() and differing <= lacking
         assert all(one["groups"] >= len(nics.split(",")) for one in cut)
+
+
+# What an older torch makes of an operation, and of a handle that Python wrote.
+OLDER = """
+from placewire_every_nic import handles, operators
+operators.is_told = lambda operation: False
+handles.Holding.holder = lambda self, work: handles.kept(work)
+"""
+
+
+@pytest.mark.parametrize("least", [1000, 1 << 30])
+def test_what_an_older_torch_needs_gives_the_same(tmp_path: Path, least: int) -> None:
+    plain = answers(run(tmp_path, COLLECTIVES, 2))
+    cut = answers(run(tmp_path, OLDER + COLLECTIVES, 2, nics="lo:0.7,lo:0.3", least=least))
+    assert [one["found"] for one in cut] == [one["found"] for one in plain]
+    assert all(one["groups"] >= 2 for one in cut)
+
+
+def test_with_an_older_torch_no_handle_is_kept_for_good(tmp_path: Path) -> None:
+    end = """
+from torch import nn
+import torch.distributed._functional_collectives as functional
+nn.parallel.DistributedDataParallel(nn.Linear(99, 99))(x[:99]).sum().backward()
+functional.all_reduce(x, "sum", dist.group.WORLD).sum()
+for y in functional.reduce_scatter_tensor_coalesced([x, x], "sum", [0, 0], dist.group.WORLD):
+    y.sum()
+assert not handles._KEPT
+dist.destroy_process_group()
+"""
+    for one in run(tmp_path, OLDER + ENDS.format(end=end), 2, nics="lo:1,lo:2"):
+        assert one.returncode == 0, one.stderr[-2000:]
+
+
+WRONG_SIZES = """
+import json, sys
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+try:
+    dist.reduce_scatter_tensor(torch.zeros(5003), torch.zeros(5003 * 3))
+except (RuntimeError, ValueError) as error:
+    print(json.dumps({"found": type(error).__name__, "cut": "placewire_every_nic" in sys.modules}))
+"""
+
+
+def test_wrong_sizes_are_refused_as_they_were(tmp_path: Path) -> None:
+    plain, cut = (answers(run(tmp_path, WRONG_SIZES, 2, nics=n)) for n in ("", "lo:1,lo:1"))
+    assert [one["cut"] for one in plain + cut] == [False, False, True, True]
+    assert [one["found"] for one in cut] == [one["found"] for one in plain]
 
 
 def test_ddp_fsdp_and_pipelines_train_as_they_did(tmp_path: Path) -> None:
@@ -360,7 +432,7 @@ def test_ranks_that_would_cut_otherwise_agree_not_to(tmp_path: Path) -> None:
 
 
 def test_a_torch_that_cannot_is_left_alone_and_says_so(tmp_path: Path) -> None:
-    old = ENDS.replace("dist.init", "torch.__version__ = '2.12.1+cpu'\ndist.init", 1)
+    old = ENDS.replace("dist.init", "torch.__version__ = '2.3.1+cpu'\ndist.init", 1)
     for one in run(tmp_path, old.format(end=END), 2, nics="lo:1,lo:2"):
         assert one.returncode == 0 and "gives each collective to one NIC" in one.stderr
     lacking = ENDS.replace("dist.init", "del torch._C._distributed_c10d.Work\ndist.init", 1)
@@ -405,8 +477,7 @@ def parts_of_rails(
                     *network.prefix(server), "env", f"PYTHONPATH={ON_PATH}",
                     f"PLACEWIRE_NICS={nics}", f"RANK={rank}", "WORLD_SIZE=3",
                     f"MASTER_ADDR={network.address('s1', 'a')}", "MASTER_PORT=29511",
-                    f"GLOO_SOCKET_IFNAME={network.nic('a')}", sys.executable,
-                    str(tmp_path / "script.py"),
+                    f"GLOO_SOCKET_IFNAME={network.nic('a')}", *PYTHON, str(tmp_path / "script.py"),
                 ],
                 stderr=subprocess.PIPE, text=True,
             )

@@ -10,19 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from placewire.job.contract.specification import Started
 from tests.job.test_script import finish, spec, start
 from tests.paths import ROOT
+from tests.torch_alone import torch_alone
 
 pytestmark = pytest.mark.slow
 PARTS = (0.7, 0.3)
-# Of torch's own; numpy is none of them.
-NEEDED = (
-    "torch", "torchgen", "functorch", "typing_extensions.py", "sympy", "mpmath", "filelock",
-    "jinja2", "markupsafe", "networkx", "fsspec",
-)  # fmt: skip
 SENDS = """
 import importlib.util, os, sys
 import torch, torch.distributed as dist
@@ -66,13 +61,7 @@ def ran(
 
 
 def test_torch_alone_is_enough(tmp_path: Path) -> None:
-    own = tmp_path / "own"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(own)], check=True)
-    (packages,) = own.glob("lib/python*/site-packages")
-    for name in NEEDED:
-        there = Path(torch.__file__).parents[1] / name
-        (packages / name).symlink_to(there)
-    printed, notes = ran(tmp_path, python=[str(own / "bin" / "python")])
+    printed, notes = ran(tmp_path, python=[str(torch_alone(tmp_path / "own"))])
     assert printed == {"True 2 []"}
     assert notes == ("2 processes; collectives from 256 KiB on are cut: a 70%, b 30%",)
 

@@ -7,9 +7,9 @@ on each NIC at that moment, when all of its ranks are there. A part of the eleme
 collective then goes to each NIC, in proportion to `PLACEWIRE_NICS`.
 
 All ranks must decide alike what is cut, or they wait for each other. So they agree on it when the
-first group is made, and it depends on sizes alone that all ranks see alike. What only two ranks
-take part in is never cut, nor what may have other sizes on other ranks: send and recv, all_to_all,
-gather and scatter.
+first group is made, and it depends on sizes alone that all ranks see alike. send and recv are never
+cut: a sender cannot know whether the receiver takes from any rank. Nor is all_to_all, in which no
+rank sees what the others send to each other, nor gather and scatter, which load one server alone.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ import torch
 import torch.distributed.distributed_c10d as c10d
 from torch._C._distributed_c10d import ProcessGroup
 
-from .handles import with_is_completed
+from .handles import with_handles_of_python, with_is_completed
 from .nics import NOT_CUT, Nics, say
 from .operators import replaced_kernels
 
 # NAME:PART,… of the NICs that all servers have, or NOT_CUT.
 NICS_VARIABLE = "PLACEWIRE_NICS"
-# It relies on what no release of torch promises, and no earlier one was tried.
-_LEAST_TORCH = (2, 13)
+# The oldest that was tried: it relies on what no release of torch promises. Before 2.2 torch lacks
+# ProcessGroup.unbox, without which a kernel that Python wrote cannot know its group.
+_LEAST_TORCH = (2, 4)
 _KEPT: list[Any] = []
 
 
@@ -43,6 +44,7 @@ def install() -> None:
         try:
             _KEPT.append(replaced_kernels(nics))
             with_is_completed()
+            with_handles_of_python()
         except Exception as error:
             say(f"each collective is one NIC's: {error!r}")
             nics = Nics(NOT_CUT)
@@ -62,7 +64,8 @@ def _text() -> str:
     text = os.environ[NICS_VARIABLE]
     version = tuple(int(number) for number in torch.__version__.split(".")[:2])
     if text != NOT_CUT and version < _LEAST_TORCH:
-        say(f"torch {torch.__version__} gives each collective to one NIC; 2.13 can cut them")
+        least = ".".join(map(str, _LEAST_TORCH))
+        say(f"torch {torch.__version__} gives each collective to one NIC; {least} can cut them")
         return NOT_CUT
     return text
 

@@ -22,6 +22,7 @@ from torch._C._distributed_c10d import (
 from .cuts import RULES, Cut, Values
 from .handles import AllOf, Holding, future_of
 from .nics import CPU, Nics
+from .untold_operation import begun_by_torch, is_told
 
 # By operator: what a backend calls it, which arguments it takes, and its options.
 _METHODS: dict[str, tuple[str, tuple[str, ...], Any]] = {
@@ -56,6 +57,8 @@ _OPTIONS = {
 def _begun(name: str, backend: Any, values: Values) -> Any:
     """Has a backend begin an operator, as torch's own kernel does; but unlike a call of that kernel
     this does not keep Python's lock meanwhile, for which a thread of gloo's may wait."""
+    if "reduce_op" in values and not is_told(values["reduce_op"]):
+        return begun_by_torch(name, backend, values)
     method, arguments, kind = _METHODS[name]
     options = kind()
     for argument, option in _OPTIONS.items():
@@ -110,7 +113,8 @@ class _Operator:
     def _work(self, group: Any, values: Values, filled: Any) -> Any:
         works: list[Any] = []
         finishes: list[Callable[[], None]] = []
-        for name, one in self._each(values):
+        each = self._each(values)
+        for name, one in each:
             backends, cut = self._cut(name, group, one)
             if cut is None:
                 works.append(_begun(name, group._get_backend(CPU), one))
@@ -131,7 +135,8 @@ class _Operator:
 
         future = future_of([work.get_future() for work in works], finish_all, filled)
         self._nics.begun(group, future)
-        return self._holding.holder(AllOf(future))
+        # C++ waits for each of several tensors by itself.
+        return self._holding.holder(AllOf(future, len(each)))
 
     def _each(self, values: Values) -> list[tuple[str, Values]]:
         """The operators of which this one is made, and their arguments."""
