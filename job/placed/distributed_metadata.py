@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch.distributed.checkpoint.filesystem import _StorageInfo
@@ -172,5 +172,5 @@ def _extents(value: object) -> torch.Size:
     return torch.Size(value)
 
 
-def _is_extent(value: object) -> bool:
+def _is_extent(value: object) -> TypeGuard[int]:
     return type(value) is int and 0 <= value <= MOST_ELEMENTS

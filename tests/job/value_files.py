@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 
 import torch
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from placewire.job.placed.tensor_file import write_tensors
 
@@ -45,5 +45,5 @@ def as_state_dict(values: object, path: Path) -> Path:
 
 def as_distributed(values: dict[str, object], path: Path) -> Path:
     with warnings.catch_warnings(action="ignore"):  # It says that there is one process.
-        dcp.save(dict(values), checkpoint_id=path, no_dist=True)
+        save(dict(values), checkpoint_id=path, no_dist=True)
     return path
