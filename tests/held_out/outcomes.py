@@ -40,8 +40,8 @@ REFUSED = {
 }
 _FUSED = "eager PyTorch runs the CPU's fused kernel, and ranks run matrix products"
 _BIAS = (
-    "in bf16 it adds a bias of float32 to scores in place, of which eager PyTorch sums the "
-    "gradient in bf16, and ranks in float32"
+    "its layers share one position bias, whose gradients ranks add in another order; with one "
+    "layer it is equal"
 )
 OTHER_BITS = {
     "torch.nn LSTM": OtherBits(_FUSED, in_float32=True, in_bf16=True),
@@ -53,7 +53,7 @@ OTHER_BITS = {
         in_bf16=False,
         vectors="AVX512",
     ),
-    "transformers T5": OtherBits(_BIAS, in_float32=False, in_bf16=True),
+    "transformers T5": OtherBits(_BIAS, in_float32=True, in_bf16=True),
     "transformers T5, checkpointed": OtherBits(
         "PyTorch adds the gradients of what several checkpoints read for each checkpoint first; "
         f"ranks add them as without checkpoints; {_BIAS}",
