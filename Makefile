@@ -27,7 +27,7 @@
 # make bench-agent    the agent's figures: docs/benchmarks/agent.md (root: it makes labs; two hours)
 # make bench-job      the placed job's figures: docs/benchmarks/job.md (root: it makes labs)
 # make soak        a lab of four servers under random operations and faults for three hours (root)
-# make reference      docs/reference is written anew, from the code
+# make reference      docs/reference is written anew, from the code, and docs/models.md, from the tests
 .PHONY: setup setup-kernel setup-provision demo test test-models test-monitoring test-page test-thorough test-kernel test-kernel-short test-provision check bench bench-agent bench-engine bench-job bench-methods reproduce soak lock reference
 BIN := .venv/bin
 # Where the environment forbids it, each process would compile our modules anew, tests too.
@@ -49,7 +49,7 @@ test-thorough: setup
 
 test-models: setup
 	$(BIN)/python -m pip install --quiet --requirement tests/held_out/requirements.lock
-	$(BIN)/pytest -q tests/held_out/models_of_others.py tests/held_out/scripts_of_others.py
+	$(BIN)/pytest -q tests/held_out/models_of_others.py tests/held_out/example_of_a_user.py tests/held_out/scripts_of_others.py
 
 test-monitoring: setup
 	deploy/prometheus/unpack.sh
@@ -110,3 +110,4 @@ lock:
 
 reference: setup
 	$(BIN)/python -m reference
+	$(BIN)/python -m tests.held_out.page

@@ -27,6 +27,7 @@ _EXPLAINED = {
     "cluster.servers[].devices[]": "[model.md](../model.md#profiles)",
     "job": "[plan.md](../plan.md#job)",
     "job.optimizer.schedule": "[model.md](../model.md#learning-rates)",
+    "job.state": "[job.md](../job.md#pretrained-weights)",
     "job.checkpoint": "[job.md](../job.md#checkpoints)",
     "job.validation": "[job.md](../job.md#validation)",
     "job.trace": "[job.md](../job.md#traces)",

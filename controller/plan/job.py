@@ -31,8 +31,14 @@ from placewire.optimizer.cluster_plan.values import Flag, Text
 
 class PlanState(Frozen):
     file: Folder = Field(
-        description="a safetensors file, or a folder of them, under this absolute path on every "
-        "server"
+        description="a file of safetensors or of `torch.save(model.state_dict(), FILE)`, or a "
+        "folder of safetensors or of torch.distributed.checkpoint, under this absolute path on "
+        "every server"
+    )
+    entry: Text = Field(
+        "",
+        description="which entry of the file is the `state_dict()`, like `model` of "
+        "`{'model': …, 'optimizer': …}`; empty: the file is one itself",
     )
     module: Text = Field(
         "",

@@ -94,11 +94,13 @@ class OptimizerSpec(Frozen):
 
 
 class StateSpec(Frozen):
-    """Where parameters and buffers begin. file: a file, or a folder of safetensors, under the same
-    path on every server. module: which of the model's it is of, "" for all. prefix: what its names
-    have before those of that module. partial: what is in one of both only is left."""
+    """Where parameters and buffers begin. file: a file or a folder, under the same path on every
+    server. entry: which of its state_dicts it is, "" where it is one. module: which of the model's
+    it is of, "" for all. prefix: what its names have before those of that module. partial: what is
+    in one of both only is left."""
 
     file: str
+    entry: str = ""
     module: str = ""
     prefix: str = ""
     partial: bool = False

@@ -1,13 +1,11 @@
 """Gives parameters and buffers the values of a file, as of a model that was trained before.
 
-A file is safetensors; a folder has several, as large models of Hugging Face do. Each rank reads
-what it holds, a shard by its rows. What torch.save writes is not read: to read it could run code.
+Each rank reads what it holds, a shard by its rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
@@ -15,12 +13,12 @@ import torch
 from placewire.job.contract.specification import StateSpec
 from placewire.job.errors import JobError
 from placewire.job.placed.state import RankState
-from placewire.job.placed.tensor_file import TensorFile, TensorFileError
+from placewire.job.placed.tensor_file import TensorFileError
+from placewire.job.placed.tensor_sources import TensorSource, opened
 from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.state import StateName, StateNames
 
 _NAMED = 3
-_SAFETENSORS = "*.safetensors"
 
 
 def load_initial_state(asked: StateSpec, captured: CapturedStep, state: RankState) -> str:
@@ -41,7 +39,7 @@ def load_initial_state(asked: StateSpec, captured: CapturedStep, state: RankStat
             "give a module's name as in `model.named_modules()`, or leave it out",
         )
     try:
-        with _opened(Path(asked.file)) as source:
+        with opened(Path(asked.file), asked.entry) as source:
             found = {name: asked.prefix + name.name.removeprefix(inside) for name in own}
             found = {name: key for name, key in found.items() if key in source.shapes}
             told = _differences(asked, source, names, own, found)
@@ -58,8 +56,8 @@ def load_initial_state(asked: StateSpec, captured: CapturedStep, state: RankStat
     except (OSError, TensorFileError) as error:
         raise JobError(
             f"job.state.file {asked.file} cannot be loaded: {error}",
-            "give a safetensors file, or a folder of them, under this path on every server; "
-            "safetensors.torch.save_file(model.state_dict(), FILE) writes one",
+            "give a file of safetensors or of torch.save(model.state_dict(), FILE), or a folder of "
+            "safetensors or of torch.distributed.checkpoint, under this path on every server",
         ) from error
     return told
 
@@ -76,7 +74,7 @@ def _held(
 
 def _differences(
     asked: StateSpec,
-    source: _TensorFiles,
+    source: TensorSource,
     names: StateNames,
     own: set[StateName],
     found: Mapping[StateName, str],
@@ -96,7 +94,8 @@ def _differences(
         raise JobError(
             f"job.state.file {asked.file} is of another model: {'; '.join(told)}",
             "give `prefix` where the file's names begin with more than the model's, `module` where "
-            "the model's do, or `partial: true` to begin with what is in both",
+            "the model's do, `entry` where the file has more than the model's state_dict(), or "
+            "`partial: true` to begin with what is in both",
         )
     return f"{len(found)} tensors begin as in {asked.file}" + "".join(f"; {one}" for one in told)
 
@@ -107,7 +106,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _overwrite(
-    value: torch.Tensor, source: _TensorFiles, key: str, rows: slice | None, shape: tuple[int, ...]
+    value: torch.Tensor, source: TensorSource, key: str, rows: slice | None, shape: tuple[int, ...]
 ) -> None:
     if source.shapes[key] != shape:
         raise TensorFileError(
@@ -116,28 +115,4 @@ def _overwrite(
     read = source.read(key, rows)
     if read.dtype != value.dtype and not (read.is_floating_point() and value.is_floating_point()):
         raise TensorFileError(f"{key} is {read.dtype} there, and {value.dtype} in the model")
-    value.copy_(read.view(value.shape))
-
-
-class _TensorFiles:
-    def __init__(self, files: Sequence[TensorFile]) -> None:
-        self._file_of: dict[str, TensorFile] = {}
-        for file in files:
-            if twice := self._file_of.keys() & file.entries.keys():
-                raise TensorFileError(f"{min(twice)} is in {file.path.name} and in another file")
-            self._file_of |= dict.fromkeys(file.entries, file)
-        self.shapes = {name: file.entries[name].shape for name, file in self._file_of.items()}
-
-    def read(self, name: str, rows: slice | None) -> torch.Tensor:
-        return self._file_of[name].read(name, rows)
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[_TensorFiles]:
-    """Raises OSError or TensorFileError."""
-    path = path.resolve(strict=True)  # Downloads of Hugging Face are links.
-    files = sorted(path.glob(_SAFETENSORS)) if path.is_dir() else [path]
-    if not files:
-        raise TensorFileError(f"no file in this folder is called {_SAFETENSORS}")
-    with ExitStack() as stack:
-        yield _TensorFiles([stack.enter_context(TensorFile(file.resolve())) for file in files])
+    value.copy_(read.reshape(value.shape))

@@ -30,9 +30,10 @@ _ALIGNMENT_BYTES = 8
 # So much is brought to disk at once. What waits in memory until the end takes minutes then.
 _SYNC_BYTES = 256 << 20
 # Also of a tensor without elements, whose strides count what its other extents would hold.
-_MOST_ELEMENTS = 2**63 - 1
+MOST_ELEMENTS = 2**63 - 1
 _LARGEST_HEADER_BYTES = 100_000_000
 _ABOUT = "__metadata__"
+_LONGEST_SAID = 300
 DTYPES: Mapping[str, torch.dtype] = {
     "BOOL": torch.bool,
     "U8": torch.uint8,
@@ -163,10 +164,21 @@ class TensorFile:
         self._stream.seek(self._data + entry.data_offsets[0] + skipped)
         if self._stream.readinto(flat.numpy().data) != size:
             raise TensorFileError(f"{self.path} ends within {name}")
-        dtype = entry.torch_dtype
-        if dtype == torch.bool and bool((flat > 1).any()):
-            raise TensorFileError(f"{self.path}: {name} is bool and has a byte above 1")
-        return flat.view(dtype).reshape(shape)
+        found = flat.view(entry.torch_dtype).reshape(shape)
+        require_bool(f"{self.path}: {name}", found)
+        return found
+
+
+def require_bool(where: str, tensor: torch.Tensor) -> None:
+    """Raises TensorFileError where it is bool by its type, and not by its bytes."""
+    if tensor.dtype == torch.bool and bool((tensor.contiguous().view(torch.uint8) > 1).any()):
+        raise TensorFileError(f"{where} is bool and has a byte above 1")
+
+
+def in_brief(said: object) -> str:
+    """Returns the beginning of what a file, or an error about it, says, for messages."""
+    line = str(said).strip().partition("\n")[0]
+    return line if len(line) <= _LONGEST_SAID else f"{line[:_LONGEST_SAID]}…"
 
 
 def described(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
@@ -214,7 +226,7 @@ def _require_tiled(entries: Mapping[str, Entry], size_bytes: int) -> None:
             raise ValueError(f"{name!r} has the unknown type {entry.dtype!r}")
         if any(extent < 0 for extent in entry.shape):
             raise ValueError(f"{name!r} has a negative extent")
-        if math.prod(extent for extent in entry.shape if extent) > _MOST_ELEMENTS:
+        if math.prod(extent for extent in entry.shape if extent) > MOST_ELEMENTS:
             raise ValueError(f"the extents of {name!r} are larger than those of any tensor")
         begin, end = entry.data_offsets
         if begin != place or end - begin != entry.bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from placewire.job.contract.checkpoint import CheckpointSpec
 from placewire.job.contract.specification import Noted, Resumed, StateSpec
 from placewire.job.errors import JobError
 from placewire.job.placed.initial_state import load_initial_state
-from placewire.job.placed.tensor_file import write_tensors
 from placewire.optimizer.capture import shards
 from placewire.optimizer.capture.protocol import TrainingStep, load_training_step
 from placewire.optimizer.capture.step import capture
@@ -31,39 +29,23 @@ from tests.job.test_checkpoint import (
     one_thread,  # noqa: F401 - a fixture
     spread,
 )
+from tests.job.value_files import (
+    Values,
+    as_distributed,
+    as_folder,
+    as_link,
+    as_safetensors,
+    as_state_dict,
+)
 
 GPT2, MLP = EAGER
-Values = dict[str, torch.Tensor]
+FORMATS: list[Callable[[Any, Path], Path]] = [as_safetensors, as_state_dict, as_distributed]
 
 
 def others(model: str) -> tuple[TrainingStep, Values]:
     """A step as it is under another seed, and its values."""
     step = load_training_step(model, 4, seed=99)
     return step, {name: value.clone() for name, value in step.model.state_dict().items()}
-
-
-def as_safetensors(values: Values, path: Path) -> Path:
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        write_tensors(folder, f"{path.name}.safetensors", values)
-    finally:
-        os.close(folder)
-    return path.with_name(f"{path.name}.safetensors")
-
-
-def as_folder(values: Values, path: Path) -> Path:
-    path.mkdir()
-    names = sorted(values)
-    for k, some in enumerate((names[::2], names[1::2])):
-        as_safetensors({name: values[name] for name in some}, path / f"model-{k}")
-    (path / "model.safetensors.index.json").write_text("{}")
-    return path
-
-
-def as_link(values: Values, path: Path) -> Path:
-    blob = as_safetensors(values, path).rename(path.with_name("blob"))
-    path.symlink_to(blob)
-    return path
 
 
 def load(made: Job, file: Path, **asked: Any) -> list[str]:
@@ -74,7 +56,7 @@ def load(made: Job, file: Path, **asked: Any) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("write", [as_safetensors, as_folder, as_link])
+@pytest.mark.parametrize("write", [*FORMATS, as_folder, as_link])
 @pytest.mark.parametrize("model", EAGER)
 def test_three_ranks_train_as_plain_pytorch_from_there(
     tmp_path: Path, model: str, write: Callable[[Values, Path], Path]
@@ -92,7 +74,10 @@ def test_three_ranks_train_as_plain_pytorch_from_there(
     assert made.train(range(STEPS)) == eager(again, optimizer, range(STEPS))
 
 
-def test_a_shard_begins_with_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("write", FORMATS)
+def test_a_shard_begins_with_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Any, Path], Path]
+) -> None:
     monkeypatch.setattr(shards, "LEAST_SHARD_BYTES", 1 << 12)
     monkeypatch.setattr(shards, "LEAST_SHARD_PART", 0.0)
     _, values = others(MLP)
@@ -101,7 +86,7 @@ def test_a_shard_begins_with_its_rows(tmp_path: Path, monkeypatch: pytest.Monkey
     assert cut.code.shards and cut.code.members
     state = made.checkpoints[0]._state
     parts = type(state)(cut.names.of, dict(cut.values), {}, {})
-    spec = StateSpec(file=str(as_safetensors(values, tmp_path / "values")))
+    spec = StateSpec(file=str(write(values, tmp_path / "values")))
     load_initial_state(spec, cut, parts)
     found = dict(parts.to_load(0))
     for name, value in values.items():
@@ -168,15 +153,14 @@ def _wrong(tmp_path: Path) -> dict[str, tuple[Path, str]]:
     made = {
         "shape": as_safetensors({**values, first: torch.ones(2, 3)}, tmp_path / "shape"),
         "type": as_safetensors({**values, first: values[first].int()}, tmp_path / "type"),
-        "text": tmp_path / "text.safetensors", "saved by torch": tmp_path / "model.pt",
+        "text": tmp_path / "text.safetensors",
         "empty": tmp_path / "empty", "missing": tmp_path / "missing",
     }  # fmt: skip
     made["text"].write_text("no tensors")
-    torch.save(values, made["saved by torch"])
     made["empty"].mkdir()
     words = {
         "shape": r"has the shape \[2, 3\] there", "type": "is torch.int32 there",
-        "text": "is no file of tensors", "saved by torch": "is no file of tensors",
+        "text": "is no file of tensors",
         "empty": "no file in this folder", "missing": "No such file",
     }  # fmt: skip
     return {name: (made[name], word) for name, word in words.items()}
