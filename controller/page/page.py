@@ -113,9 +113,10 @@ def _outcome(report: RunReport) -> list[str]:
     if report.measured_step_seconds is None or report.prediction_error is None:
         return [f"{report.steps_run} steps were trained; their time is not known."]
     each = "on average" if report.buckets else "each"
+    than = "longer" if report.prediction_error > 0 else "shorter"
     return [
         f"{report.steps_run} steps of {format_seconds(report.measured_step_seconds)} {each}, "
-        f"{report.prediction_error:+.1%} beside what was predicted."
+        f"{abs(report.prediction_error):.1%} {than} than predicted."
     ]
 
 

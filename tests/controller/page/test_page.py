@@ -124,7 +124,7 @@ def test_a_placed_step_shows_its_layers_its_timelines_and_its_steps(tmp_path: Pa
     measured = elements.of("polyline", "measured")
     # The steps' times, the losses with a gap in them, and a metric.
     assert len(measured) == 4 and len(elements.of("polyline", "validated")) == 2
-    assert "4 steps of 2.1 s each, +5.0% beside what was predicted." in page
+    assert "4 steps of 2.1 s each, 5.0% longer than predicted." in page
 
 
 def test_each_bucket_has_a_row() -> None:
