@@ -38,7 +38,7 @@ def about_lab(plan: Plan, file: Path, silent: Collection[str]) -> str:
     return f"the lab {plan.name!r} is up on this machine, and --no-lab keeps this command out of it"
 
 
-def with_lab_advice(error: AgentUnreachable, plan: Plan, file: Path) -> AgentUnreachable:
-    """The same error, whose remedy begins with what may be the matter with the plan's lab."""
-    remedy = lab_first(about_lab(plan, file, error.servers), error.remedy)
-    return AgentUnreachable(error.servers, why=error.why, answered=error.answered, remedy=remedy)
+def add_lab_advice(error: AgentUnreachable, plan: Plan, file: Path) -> None:
+    """The error's remedy begins with what may be the matter with the plan's lab. All else that it
+    says stays."""
+    error.remedy = lab_first(about_lab(plan, file, error.servers), error.remedy)

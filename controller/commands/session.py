@@ -63,9 +63,10 @@ def in_session(
     try:
         return interruptible(session, means=NOTHING_CHANGED)
     except AgentUnreachable as error:
-        from placewire.controller.commands.lab_advice import with_lab_advice
+        from placewire.controller.commands.lab_advice import add_lab_advice
 
-        raise with_lab_advice(error, plan, arguments.plan) from None
+        add_lab_advice(error, plan, arguments.plan)
+        raise
 
 
 def _enter_lab(

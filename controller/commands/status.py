@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from placewire.controller.commands.arguments import add_full, add_plan, plan_name, state_dir_of
-from placewire.controller.commands.lab_advice import with_lab_advice
+from placewire.controller.commands.lab_advice import add_lab_advice
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import print_json
 from placewire.controller.errors import AgentUnreachable, ChangeUnderWay, LaunchFailed
@@ -72,7 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
             tools.show.say(stands.why)
             if silent := [server for server, answer in observations.items() if answer is None]:
                 unanswered = AgentUnreachable(silent)
-                tools.show.say(str(with_lab_advice(unanswered, plan, arguments.plan)))
+                add_lab_advice(unanswered, plan, arguments.plan)
+                tools.show.say(str(unanswered))
             for line in dropped:
                 tools.show.say(line)
             if left is not None:

@@ -109,6 +109,22 @@ def test_a_server_that_goes_halfway_is_named_and_all_is_undone(
     assert "recover" not in cluster.run("status", cluster.plan()).output
 
 
+def test_a_destroy_that_a_server_does_not_answer_says_what_each_holds(
+    cluster: MemoryCluster,
+) -> None:
+    plan = cluster.plan()
+    assert cluster.run("apply", plan, *APPLY).code == 0
+    cluster.leave("s2", "destroy")
+    done = cluster.run("destroy", plan, "--yes", "--json", patches=SILENT)
+    assert done.code == 5, done.output
+    holds = done.document["holds"]
+    gone = "nothing of the plan is left"
+    assert holds == {"s1": gone, "s2": "does not say what it holds", "s3": gone}
+    for server, words in holds.items():
+        assert f"\n  {server}: {words}\n" in done.output
+    assert "again, which ends it on s2" in done.document["error"]["remedy"]
+
+
 def test_a_server_that_goes_and_stays_away_is_said_to_be_left(cluster: MemoryCluster) -> None:
     cluster.leave("s2", "run_transfers")
     short = {"placewire.controller.change.change._RESTORE_TIMEOUT_SECONDS": 3.5}
