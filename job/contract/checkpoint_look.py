@@ -71,10 +71,10 @@ def answer_to(asked: CheckpointQuestion) -> CheckpointAnswer:
         return CheckpointAnswer(problem=CheckpointProblem(what=what, remedy=_WRITABLE))
     damaged = [one.why for one in found.unusable if one.is_ours]
     own = [one for one in found.checkpoints if not differences_between(one.manifest, asked.job)]
-    last = _last_of_each_job(own)
+    is_captured = asked.job.structure_hash is not None
+    last = _last_of_each_job(own, is_captured=is_captured)
     if (problem := _refusal(asked, found.checkpoints, damaged, last)) is not None:
         return CheckpointAnswer(problem=problem)
-    is_captured = asked.job.structure_hash is not None
     return CheckpointAnswer(begins=_beginning(folder, last, is_captured=is_captured))
 
 
@@ -175,17 +175,18 @@ def _beginning(folder: Path, last: Sequence[Checkpoint], *, is_captured: bool) -
     return f"the job begins at step 0: {folder} {state}"
 
 
-def _last_of_each_job(found: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """found: smallest step first. Of two that are the same in all of this, ranks take both for
-    their job's, or neither."""
+def _last_of_each_job(found: Sequence[Checkpoint], *, is_captured: bool) -> list[Checkpoint]:
+    """found: smallest step first, none of another job as far as is known. is_captured: whether the
+    job's step is known; then only tensors are not. Of two that are the same in all that ranks still
+    compare, they take both for their job's, or neither."""
     by_job = dict[tuple[object, ...], Checkpoint]()
     for one in found:
         saved = one.manifest
-        computation = saved.computation_hash or saved.structure_hash
         tensors = tuple(sorted(saved.tensors.items()))
+        computation = saved.computation_hash or saved.structure_hash
         cut = saved.accumulate, saved.shards
         trained = saved.model, saved.batch, saved.seed, saved.optimizer
-        by_job[computation, tensors, cut, trained] = one
+        by_job[(tensors,) if is_captured else (tensors, computation, cut, trained)] = one
     return sorted(by_job.values(), key=lambda one: one.manifest.step)
 
 

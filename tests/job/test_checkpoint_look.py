@@ -169,6 +169,29 @@ def test_checkpoints_that_differ_in_one_thing_are_not_taken_for_one_job_s(
     assert problem_in(asked(tmp_path, steps=500)) is None
 
 
+@pytest.mark.parametrize(
+    "former",
+    [{"structure_hash": "of one micro-batch", "accumulate": 1, "shards": 1}, {}],
+    ids=["cut otherwise since", "of a former release"],
+)
+def test_a_job_s_own_checkpoints_are_of_one_job_once_the_step_is_captured(
+    tmp_path: Path, former: dict[str, Any]
+) -> None:
+    """Ranks would take each of them: what they differ in does not make another job."""
+    now = {"computation_hash": "c", "accumulate": 2, "shards": 1}
+    save(tmp_path, 100, **former)
+    save(tmp_path, 200, files={"rank0.safetensors": 3}, **now)
+    own = captured(tmp_path, accumulate=2, steps=300)
+    missing = f"checkpoint {tmp_path}/step-00000200 lacks rank0.safetensors"
+    assert told(own) == missing
+    (tmp_path / "step-00000200" / "rank0.safetensors").write_text("abc")
+    assert begins(own) == f"the job resumes after 200 steps, from {tmp_path}/step-00000200"
+    none_left = told(captured(tmp_path, accumulate=2, steps=200))
+    assert "is after 200 steps; the plan asks for 200" in none_left
+    save(tmp_path, 250, tensors={"model.other": "float32[2]"}, **now)
+    assert "which has some of several jobs" in begins(own), "only ranks know the tensors"
+
+
 def test_another_model_s_checkpoint_is_told_as_what_it_may_be(tmp_path: Path) -> None:
     save(tmp_path, 1000, model="m:g")
     problem = problem_in(asked(tmp_path, steps=500))
