@@ -61,15 +61,22 @@ def run(arguments: argparse.Namespace) -> int:
 @dataclass(frozen=True)
 class JobOutlook:
     """What would become of the job under `apply`. launch: why no rank can be started. checkpoints:
-    what ranks would make of their folder; None where nobody looked."""
+    what ranks would make of their folder; None where nobody looked. servers: that were asked."""
 
     launch: PlacewireError | None = None
     checkpoints: CheckpointOutlook | None = None
+    servers: Sequence[str] = ()
 
     @property
     def problems(self) -> Mapping[str, UsageError | JobFailed]:
         """By server, why ranks could not use its folder, or why that cannot be known."""
         return {} if self.checkpoints is None else self.checkpoints.problems
+
+    @property
+    def is_refused_everywhere(self) -> bool:
+        """`apply` asks only the servers that get ranks, and one that refuses may get none."""
+        refusing = {problem.where for problem in self.problems.values() if _is_refusal(problem)}
+        return bool(self.servers) and refusing.issuperset(self.servers)
 
 
 async def job_outlook(plan: Plan, tools: Tools) -> JobOutlook:
@@ -86,7 +93,7 @@ async def job_outlook(plan: Plan, tools: Tools) -> JobOutlook:
         looked = await checkpoint_outlook(plan.job, identity, tools.launcher, servers)
     except PlacewireError as problem:
         return JobOutlook(launch=problem)
-    return JobOutlook(checkpoints=looked)
+    return JobOutlook(checkpoints=looked, servers=servers)
 
 
 def exit_code(job: JobOutlook | None, servers: Mapping[str, Sequence[Finding]]) -> int:
@@ -96,8 +103,7 @@ def exit_code(job: JobOutlook | None, servers: Mapping[str, Sequence[Finding]]) 
         return job.launch.exit_code
     if any(one.severity == "error" for some in servers.values() for one in some):
         return AgentProblem.exit_code
-    refused = [] if job is None else [p for p in job.problems.values() if _is_refusal(p)]
-    return refused[0].exit_code if refused else 0
+    return UsageError.exit_code if job is not None and job.is_refused_everywhere else 0
 
 
 def _is_refusal(problem: UsageError | JobFailed) -> bool:
@@ -157,9 +163,9 @@ def of_job(job: JobOutlook | None) -> Iterator[Finding]:
         alike.setdefault((_is_refusal(problem), problem.what, problem.remedy), []).append(server)
     for (is_refusal, what, remedy), some in alike.items():
         yield Finding(
-            severity="error" if is_refusal else "warning",
+            severity="error" if is_refusal and job.is_refused_everywhere else "warning",
             what=what, where=few_names(some), remedy=remedy,
-            why="a job that has a rank there cannot begin; `apply --network-only` works"
+            why="a job that has a rank there cannot begin; `apply` asks the servers that get ranks"
             if is_refusal
             else "ranks look at it when they begin",
         )  # fmt: skip

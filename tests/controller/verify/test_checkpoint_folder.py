@@ -33,6 +33,7 @@ from placewire.job.contract.checkpoint import (
     checkpoint_path,
     checkpoints_in,
 )
+from placewire.job.contract.checkpoint_look import CheckpointAnswer
 from placewire.job.contract.same_job import differences_between
 from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
@@ -76,6 +77,18 @@ class Old(Here):
         if server == "s1":
             return Ended(1, b"", ("No module named placewire",))
         return await super().run(server, words, given=given, on_line=on_line)
+
+
+class Unmounted(Here):
+    """What servers share is not there on its last one."""
+
+    async def run(
+        self, server: str, words: Sequence[str], *, given: bytes = b"", on_line: OnLine
+    ) -> Ended:
+        if server == "s3":
+            return await super().run(server, words, given=given, on_line=on_line)
+        answer = CheckpointAnswer(begins="the job resumes").model_dump_json().encode()
+        return Ended(0, answer, ())
 
 
 ALL = ("s1", "s2", "s3")
@@ -239,21 +252,45 @@ async def test_a_server_that_gets_no_rank_is_not_asked(
     assert launcher.asked == ["s2"]
 
 
+def looking(launcher: Here, folder: Path) -> Tools:
+    """As `doctor` has them, whose job asks no agent and no journal."""
+    none = cast(Any, None)
+    return Tools(none, none, cast(Any, launcher), folder, folder, Show())
+
+
 async def test_doctor_tells_of_it(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("no folder")
-    none = cast(Any, None)
-    tools = Tools(none, none, cast(Any, Old()), tmp_path, tmp_path, Show())
-    found = await job_outlook(saving_in(tmp_path / "kept"), tools)
+    found = await job_outlook(saving_in(tmp_path / "kept"), looking(Here(), tmp_path))
+    (one,) = of_job(found)
+    assert (one.where, one.severity) == ("s1, s2, s3", "error") and "is no folder" in one.what
+    assert "a job that has a rank there cannot begin" in one.why
+    assert exit_code(found, {}) == UsageError.exit_code
+
+
+async def test_doctor_warns_where_a_server_that_gets_no_rank_may_be_what_refuses(
+    tmp_path: Path,
+) -> None:
+    """`apply` works where the placement needs no other server than those that take the folder."""
+    (tmp_path / "kept").write_text("no folder")
+    found = await job_outlook(saving_in(tmp_path / "kept"), looking(Unmounted(), tmp_path))
+    refused, begins = of_job(found)
+    assert (refused.where, refused.severity) == ("s3", "warning")
+    assert "is no folder" in refused.what and "the servers that get ranks" in refused.why
+    assert (begins.where, begins.severity) == ("s1, s2", "note")
+    assert exit_code(found, {"s3": [refused]}) == 0
+
+
+async def test_doctor_warns_where_a_server_cannot_look(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("no folder")
+    found = await job_outlook(saving_in(tmp_path / "kept"), looking(Old(), tmp_path))
     one, other = of_job(found)
     assert one.where == "s1" and "cannot be looked at" in one.what and one.severity == "warning"
-    assert other.where == "s2, s3" and "is no folder" in other.what and other.severity == "error"
-    assert "a job that has a rank there cannot begin" in other.why
-    assert exit_code(found, {"s1": [one]}) == UsageError.exit_code
+    assert other.where == "s2, s3" and "is no folder" in other.what and other.severity == "warning"
+    assert exit_code(found, {"s1": [one]}) == 0
 
 
 async def test_doctor_tells_with_which_step_the_job_begins(tmp_path: Path) -> None:
-    none = cast(Any, None)
-    tools = Tools(none, none, cast(Any, Here()), tmp_path, tmp_path, Show())
+    tools = looking(Here(), tmp_path)
 
     async def told(folder: Path) -> Finding:
         (one,) = of_job(await job_outlook(saving_in(folder), tools))
