@@ -21,7 +21,12 @@ from placewire.controller.commands.arguments import (
 )
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import confirmed, print_document, print_json
-from placewire.controller.errors import ChangeUnderWay, JournalFailed, UsageError
+from placewire.controller.errors import (
+    AgentUnreachable,
+    ChangeUnderWay,
+    JournalFailed,
+    UsageError,
+)
 from placewire.visible import visible_json, visible_lines
 
 if TYPE_CHECKING:
@@ -151,8 +156,14 @@ def _beginning_alone(logs: Path, plan_name: str) -> Iterator[None]:
 
 def _detached(arguments: argparse.Namespace, plan: Plan | None) -> int:
     """Starts the same command without `--detach`. plan: of a preview; None: the plan's file is
-    read, so that its mistakes are told here. Raises PlanError and UsageError."""
-    from placewire.controller.commands.session import CONTROLLER_PROGRAM, require_own_folder
+    read, so that its mistakes are told here. Raises PlanError, UsageError, and
+    AgentUnreachable where no agent can have enrolled here yet; then nothing is made."""
+    from placewire.controller.commands.lab_advice import add_lab_advice
+    from placewire.controller.commands.session import (
+        CONTROLLER_PROGRAM,
+        require_authority,
+        require_own_folder,
+    )
     from placewire.controller.detached import start
     from placewire.controller.plan.plan_file import load_plan
 
@@ -164,6 +175,11 @@ def _detached(arguments: argparse.Namespace, plan: Plan | None) -> int:
         word for word in sys.argv[1:] if not (word[:3] == "--d" and "--detach"[: len(word)] == word)
     ]
     state_dir = state_dir_of(arguments, plan.name)
+    try:
+        require_authority(state_dir, [server.name for server in plan.cluster.servers])
+    except AgentUnreachable as error:
+        add_lab_advice(error, plan, arguments.plan)
+        raise
     require_own_folder(state_dir)
     _require_no_change(state_dir)
     command, logs = [sys.executable, *CONTROLLER_PROGRAM, *words], state_dir / "logs"

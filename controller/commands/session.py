@@ -164,13 +164,13 @@ def agents_listening(
     from placewire.controller.agents.refused_connections import FILE, RefusedConnections
 
     host, port = listening_place(arguments.listen)
-    _require_authority(arguments.state_dir, servers)
+    require_authority(arguments.state_dir, servers)
     authority = authority_of(arguments.state_dir)
     refused_connections = RefusedConnections(arguments.state_dir / FILE, say)
     return Agents.listening(host, port, authority, refused_connections)
 
 
-def _require_authority(state_dir: Path, servers: Sequence[str]) -> None:
+def require_authority(state_dir: Path, servers: Sequence[str]) -> None:
     """Who only talks with agents makes no authority, which no agent would know. Raises
     AgentUnreachable where there is none."""
     from placewire.controller.agents.authority import Authority

@@ -106,3 +106,12 @@ def test_every_answer_names_the_lab_first_and_servers_too(
     assert ("systemctl" in told) is has_authority
     code, told = _told(capsys, tmp_path, script_plan(launch=LAUNCH), *words)
     assert code == 5 and servers in told and "lab up" not in told
+
+
+def test_what_would_go_on_in_the_background_says_it_before_it_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    detached = ("apply", "--network-only", "--yes", "--detach")
+    code, told = _told(capsys, tmp_path, script_plan(), *detached)
+    assert code == 5 and f"`controller lab up {tmp_path}/mine.yaml`" in told
+    assert not (tmp_path / "s").exists()

@@ -23,6 +23,7 @@ TALKING = [
     ("status", "{plan}", "--no-lab"),
     ("verify", "{plan}", "--no-lab"),
     ("apply", "{plan}", "--no-lab", "--yes"),
+    ("apply", "{plan}", "--no-lab", "--yes", "--detach"),
     ("rollback", "{plan}", "--no-lab", "--yes"),
     ("recover", "{plan}", "--no-lab", "--yes"),
     ("destroy", "{plan}", "--no-lab", "--yes"),
