@@ -25,7 +25,7 @@ from placewire.controller.few_names import few_names
 from placewire.controller.own_lab import own_lab
 
 if TYPE_CHECKING:
-    from placewire.agent.contract.diagnosis import Finding
+    from placewire.agent.contract.diagnosis import Finding, Severity
     from placewire.controller.plan.plan import Plan
     from placewire.controller.story.tools import Tools
     from placewire.controller.verify.checkpoint_folder import CheckpointOutlook
@@ -171,10 +171,12 @@ def of_job(job: JobOutlook | None) -> Iterator[Finding]:
         )  # fmt: skip
     begins = {} if job.checkpoints is None else job.checkpoints.beginnings()
     for sentence, where in begins.items():
-        yield Finding(
-            severity="note", what=sentence, where=where,
-            why="what is in job.checkpoint.folder decides it", remedy="",
-        )  # fmt: skip
+        why, remedy = "what is in job.checkpoint.folder decides it", ""
+        if len(begins) > 1:
+            why = "servers see different folders, and ranks refuse one that is not shared"
+            remedy = "mount job.checkpoint.folder on every server that may get a rank"
+        severity: Severity = "warning" if len(begins) > 1 else "note"
+        yield Finding(severity=severity, what=sentence, where=where, why=why, remedy=remedy)
 
 
 def _of_change(tools: Tools) -> Iterator[Finding]:

@@ -69,6 +69,11 @@ async def _look_at_checkpoints(decision: PlacementDecision, tools: Tools) -> Non
     told = outlook.beginnings()
     for begins, some in told.items():
         tools.show.say(begins if len(told) == 1 else f"{some}: {begins}")
+    if len(told) > 1:  # NFS shows names late: no reason to refuse it.
+        tools.show.say(
+            "these servers see different folders, perhaps because job.checkpoint.folder is not "
+            "mounted on some; ranks refuse one that is not shared, once the network is shaped"
+        )
     for problem in outlook.problems.values():
         tools.show.say(f"{problem.where}: {problem.what}; ranks look at it when they begin")
 

@@ -220,6 +220,22 @@ async def test_a_proposal_says_with_which_step_the_job_begins(
             save(tmp_path / "kept", 2, structure_hash=graph.structure_hash)
 
 
+async def test_a_folder_that_is_perhaps_not_shared_is_told_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where it is mounted on some servers only, and its mount point is there on the others."""
+    (tmp_path / "kept").mkdir()
+    of = saving_in(tmp_path / "kept")
+    for devices, is_told in ((("s1/0", "s2/0"), False), (("s1/0", "s3/0"), True)):
+        asked = proposing(of, devices, Unmounted(), tmp_path, monkeypatch)
+        with pytest.raises(AttributeError, match="hello"):  # What comes after needs agents.
+            await propose(*asked)
+        told = " ".join(capsys.readouterr().out.split())
+        assert "the job resumes" in told
+        assert ("ranks refuse one that is not shared" in told) is is_told
+        assert ("s3: the job begins at step 0" in told) is is_told
+
+
 async def test_servers_that_see_different_folders_are_named(tmp_path: Path) -> None:
     outlook = CheckpointOutlook({}, {"s1": "resumes", "s2": "begins", "s3": "begins"})
     assert outlook.beginnings() == {"resumes": "s1", "begins": "s2, s3"}
@@ -278,6 +294,16 @@ async def test_doctor_warns_where_a_server_that_gets_no_rank_may_be_what_refuses
     assert "is no folder" in refused.what and "the servers that get ranks" in refused.why
     assert (begins.where, begins.severity) == ("s1, s2", "note")
     assert exit_code(found, {"s3": [refused]}) == 0
+
+
+async def test_doctor_warns_of_a_folder_that_is_perhaps_not_shared(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    found = await job_outlook(saving_in(tmp_path / "kept"), looking(Unmounted(), tmp_path))
+    resumes, begins = of_job(found)
+    assert (resumes.where, begins.where) == ("s1, s2", "s3") and "at step 0" in begins.what
+    for one in (resumes, begins):
+        assert one.severity == "warning" and "not shared" in one.why and "mount" in one.remedy
+    assert exit_code(found, {}) == 0
 
 
 async def test_doctor_warns_where_a_server_cannot_look(tmp_path: Path) -> None:
