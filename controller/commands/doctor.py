@@ -46,12 +46,14 @@ def run(arguments: argparse.Namespace) -> int:
         servers = await _on_servers(plan, tools, arguments.plan)
         job = None if arguments.network_only else await job_outlook(plan, tools)
         found = {_HERE: [*of_job(job), *_of_change(tools)], **servers}
+        every = [one for some in found.values() for one in some]
         if arguments.json:
             documents = {s: [one.model_dump() for one in some] for s, some in found.items()}
             print_json({"servers": documents})
-        elif any(found.values()):
+            return exit_code(job, servers)
+        if every:
             tools.show.console.print(findings_table(found))
-        else:
+        if all(one.severity == "note" for one in every):
             tools.show.say("nothing stands in the way of the plan")
         return exit_code(job, servers)
 
@@ -184,6 +186,6 @@ def _of_change(tools: Tools) -> Iterator[Finding]:
 
     if (holder := tools.journal.change_lock.holder()) is not None:
         yield Finding(
-            severity="note", what=f"a change is under way: {holder}", where="journal",
+            severity="warning", what=f"a change is under way: {holder}", where="journal",
             why="only one change can be made at a time", remedy="",
         )  # fmt: skip

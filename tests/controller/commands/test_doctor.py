@@ -22,6 +22,7 @@ from tests.free_port import free_port
 
 WRONG = Finding(severity="error", what="has no carrier", where="NIC nic0", why="", remedy="")
 MEANT = Finding(severity="warning", what="is not synchronised", where="clock", why="", remedy="")
+KNOWN = Finding(severity="note", what="can do RDMA", where="NIC nic0", why="", remedy="")
 
 
 class Ready:
@@ -51,16 +52,16 @@ class Unready(Ready):
 
 
 @pytest.fixture
-def examined(
+def doctor_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Any:
-    """Runs the command; returns its exit code, and what it found on this machine. Its agents find
-    what they are told to find."""
+    """Runs the command; returns its exit code, and what it printed. Its agents find what they are
+    told to find."""
     Authority.load(tmp_path / "s" / "ca")
 
     def run(
         *words: str, launcher: object = None, finds: Sequence[Finding] = (), **job: Any
-    ) -> tuple[object, list[dict[str, str]]]:
+    ) -> tuple[object, str]:
         async def on_servers(*_: object) -> Mapping[str, Sequence[Finding]]:
             return {"s1": (), "s2": finds}
 
@@ -72,11 +73,33 @@ def examined(
         file.write_text(yaml.safe_dump(document))
         options = ["--state-dir", str(tmp_path / "s"), "--listen", f"127.0.0.1:{free_port()}"]
         with pytest.raises(SystemExit) as ended:
-            main(["doctor", str(file), "--no-lab", "--json", *words, *options])
-        servers = json.loads(capsys.readouterr().out)["servers"]
-        return ended.value.code, servers["this machine"]
+            main(["doctor", str(file), "--no-lab", *words, *options])
+        return ended.value.code, capsys.readouterr().out
 
     return run
+
+
+@pytest.fixture
+def examined(doctor_said: Any) -> Any:
+    """Runs the command; returns its exit code, and what it found on this machine."""
+
+    def run(*words: str, **given: Any) -> tuple[object, list[dict[str, str]]]:
+        code, printed = doctor_said("--json", *words, **given)
+        return code, json.loads(printed)["servers"]["this machine"]
+
+    return run
+
+
+@pytest.mark.parametrize(("finds", "is_free"), [([], True), ([KNOWN], True), ([MEANT], False)])
+def test_it_says_that_nothing_is_in_the_way_where_there_are_notes_alone(
+    doctor_said: Any, tmp_path: Path, finds: Sequence[Finding], is_free: bool
+) -> None:
+    """A job with checkpoints always has a note: with which step it begins."""
+    saving = {"checkpoint": {"folder": str(tmp_path / "kept")}}
+    code, told = doctor_said(launcher=Ready(), finds=finds, **saving)
+    assert code == 0 and "the job begins at step 0" in told
+    assert all(one.what in told for one in finds)
+    assert ("nothing stands in the way of the plan" in told) is is_free
 
 
 def test_a_plan_that_apply_would_take_ends_with_0(examined: Any) -> None:
