@@ -1,7 +1,7 @@
 """Logs what ranks print, and the steps of placed ones: a file for each run (plan_files.py).
 
-A log does not grow beyond LONGEST_BYTES: where ranks print more, its beginning and its newest end
-are kept, and a line in between says how much is left out.
+A log does not grow beyond LONGEST_BYTES: where there is more, its beginning and its newest end are
+kept, and a line in between says how much is left out.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class RunLog:
     def _left_out(self, count_bytes: int) -> bytes:
         longest = self._longest_bytes / 2**20
         return (
-            f"{_LEFT_OUT}{count_bytes} bytes of what ranks printed are left out here: a "
-            f"log has no more than {longest:g} MiB\n"
+            f"{_LEFT_OUT}{count_bytes} bytes are left out here: a log has no more than "
+            f"{longest:g} MiB\n"
         ).encode()
 
 
@@ -110,13 +110,13 @@ def rank_mark(rank: int) -> str:
 
 @contextmanager
 def run_log(folder: Path, plan_name: str) -> Iterator[RunLog]:
-    """folder: of all logs. The log of a run whose ranks print nothing is empty. Where it cannot be
-    made, that is told once, and lines are lost."""
+    """folder: of all logs. The log of a run is empty where ranks print nothing and no step ends.
+    Where it cannot be made, that is told once, and lines are lost."""
     try:
         path, descriptor = new_file(folder, plan_name, _SUFFIX)
     except OSError as error:
         where = error.filename or folder
-        print(f"controller: {where}: {error.strerror}; what ranks print is lost", file=sys.stderr)
+        print(f"controller: {where}: {error.strerror}; no log is kept of this run", file=sys.stderr)
         path, descriptor = Path(os.devnull), os.open(os.devnull, os.O_RDWR)
     file = os.fdopen(descriptor, "w+", buffering=1, encoding="utf-8", errors="backslashreplace")
     try:
@@ -142,7 +142,7 @@ def followed(path: Path) -> Iterator[str]:
             if os.fstat(log.fileno()).st_size < log.tell():  # It was shortened.
                 log.seek(0, os.SEEK_END)
                 begun = b""
-                yield f"{_LEFT_OUT}what ranks printed in a moment is left out here\n"
+                yield f"{_LEFT_OUT}what was logged in a moment is left out here\n"
             time.sleep(_LOOK_SECONDS)
 
 

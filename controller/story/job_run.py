@@ -16,7 +16,7 @@ from placewire.controller.launch.ranks import SILENCE_SECONDS, run_ranks
 from placewire.controller.metrics.run_facts import facts_of
 from placewire.controller.plan.job import TorchrunJob
 from placewire.controller.records.report import CalibratedRow
-from placewire.controller.records.run_log import run_log
+from placewire.controller.records.run_log import LONGEST_BYTES, run_log
 from placewire.controller.show.steps import Steps
 from placewire.controller.story.tools import ApplyRequest, Tools
 from placewire.controller.verify.nic_use import NicWatch
@@ -115,6 +115,6 @@ async def run_job(
             await asyncio.gather(watching, return_exceptions=True)
             if log.left_out_bytes:
                 tools.notes.append(
-                    f"ranks printed more than a log takes: {log.left_out_bytes} bytes are left out "
-                    f"in the middle of {log.path}"
+                    f"the log of ranks and steps is larger than {LONGEST_BYTES / 2**20:g} MiB: "
+                    f"{log.left_out_bytes} bytes are left out in the middle of {log.path}"
                 )

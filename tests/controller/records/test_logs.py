@@ -159,7 +159,7 @@ def test_a_folder_that_cannot_be_made_loses_lines_and_ends_nothing(
     (tmp_path / "logs").write_text("a file")
     with run_log(tmp_path / "logs", "small") as log:
         log.write(0, "a step")
-    assert capsys.readouterr().err.count("what ranks print is lost") == 1
+    assert capsys.readouterr().err.count("no log is kept of this run") == 1
 
 
 def test_a_link_among_the_logs_is_no_run(state: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_follower_of_a_log_that_is_shortened_goes_on(tmp_path: Path) -> None:
         assert "y" in next(lines)
         log.write(0, "before the end")
         assert log.left_out_bytes > 0
-        assert next(lines) == "-- what ranks printed in a moment is left out here\n"
+        assert next(lines) == "-- what was logged in a moment is left out here\n"
         log.write(0, "the end")
         assert next(lines).endswith("rank 0 | the end\n")
     assert list(lines) == []

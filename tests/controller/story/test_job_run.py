@@ -1,0 +1,72 @@
+"""What is told of the log of a run that a log has no room for. Ranks are stood in for."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+import placewire.controller.records.run_log as run_log_module
+import placewire.controller.story.job_run as module
+from placewire.controller.decide.decide import PlacementDecision
+from placewire.controller.decide.variants import Variant
+from placewire.controller.launch.launcher import NoLauncher
+from placewire.controller.plan.job import PlacedJob
+from placewire.controller.records.run_log import RunLog, runs_of
+from placewire.controller.show.story import Show
+from placewire.controller.story.job_run import run_job
+from placewire.controller.story.tools import ApplyRequest, Tools
+from placewire.job.contract.specification import ProgramSpec, RankEvent, StepDone
+from tests.controller.plans import placement, plan, plan_document
+
+STEPS = 300
+DECIDED = {"accumulate": 1, "shards": 1, "recompute": "none"}
+
+
+async def _yes() -> bool:
+    return True
+
+
+async def test_steps_that_fill_the_log_are_not_called_what_ranks_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run_ranks(
+        _: Any, specs: Sequence[ProgramSpec], on_event: Callable[[RankEvent], None], **__: Any
+    ) -> None:
+        for step in range(STEPS):
+            for rank in range(len(specs)):
+                on_event(StepDone(rank=rank, step=step, seconds=0.1))
+
+    async def watch() -> None:
+        return None
+
+    monkeypatch.setattr(module, "run_ranks", run_ranks)
+    monkeypatch.setattr(run_log_module, "RunLog", partial(RunLog, longest_bytes=4000))
+    of = plan(plan_document(2))
+    assert isinstance(of.job, PlacedJob)
+    variant = Variant(of.job.model_copy(update=DECIDED), tmp_path / "graph.json", Path())
+    made = placement(of, ())
+    decision = PlacementDecision(variant, tmp_path / "placement.json", made, (made,))
+    show = Show()
+    show.console.file = io.StringIO()
+    none = cast(Any, None)
+    tools = Tools(none, none, NoLauncher(), tmp_path, tmp_path / "logs", show)
+    nics = SimpleNamespace(sent_bytes=dict, step_ended=lambda step: None, watch=watch)
+    await run_job(
+        ApplyRequest(of, tmp_path / "plan.yaml", False, _yes), tools,
+        decision, none, [], cast(Any, nics),
+    )  # fmt: skip
+    (log,) = runs_of(tools.logs, of.name)
+    lines = log.read_text().splitlines()
+    assert lines[0].endswith("| step 0: 0.100 s")
+    assert lines[-1].endswith(f"| step {STEPS - 1}: 0.100 s")
+    (said_so,) = (line for line in lines if line.startswith("-- "))
+    (note,) = tools.notes
+    assert str(log) in note and "the log of ranks and steps is larger than 32 MiB" in note
+    for told in (said_so, note):
+        assert "bytes are left out" in told and "printed" not in told
