@@ -164,9 +164,10 @@ def _of_another(last: Checkpoint, asked: CheckpointQuestion) -> CheckpointProble
 
 def _beginning(folder: Path, last: Sequence[Checkpoint], *, is_captured: bool) -> str:
     if len(last) > 1:
+        several = "some of several jobs" if is_captured else "some, perhaps of several jobs"
         return (
-            f"the job resumes from its own last checkpoint in {folder}, which has some of several "
-            f"jobs, the last after {last[-1].manifest.step} steps"
+            f"the job resumes from its own last checkpoint in {folder}, which has {several}, the "
+            f"last after {last[-1].manifest.step} steps"
         )
     if last:
         resumes = f"the job resumes after {last[0].manifest.step} steps, from {last[0].path}"

@@ -184,6 +184,7 @@ def test_a_job_s_own_checkpoints_are_of_one_job_once_the_step_is_captured(
     own = captured(tmp_path, accumulate=2, steps=300)
     missing = f"checkpoint {tmp_path}/step-00000200 lacks rank0.safetensors"
     assert told(own) == missing
+    assert "has some, perhaps of several jobs" in begins(asked(tmp_path, steps=300))
     (tmp_path / "step-00000200" / "rank0.safetensors").write_text("abc")
     assert begins(own) == f"the job resumes after 200 steps, from {tmp_path}/step-00000200"
     none_left = told(captured(tmp_path, accumulate=2, steps=200))
