@@ -63,27 +63,26 @@ def run(arguments: argparse.Namespace) -> int:
 @dataclass(frozen=True)
 class JobOutlook:
     """What would become of the job under `apply`. launch: why no rank can be started. checkpoints:
-    what ranks would make of their folder; None where nobody looked. servers: that were asked."""
+    what ranks would make of their folder; None where nobody looked. problems: each with its server,
+    why ranks could not use that folder or the file that they begin from, or why that cannot be
+    known. servers: that were asked."""
 
     launch: PlacewireError | None = None
     checkpoints: CheckpointOutlook | None = None
+    problems: Sequence[UsageError | JobFailed] = ()
     servers: Sequence[str] = ()
-
-    @property
-    def problems(self) -> Mapping[str, UsageError | JobFailed]:
-        """By server, why ranks could not use its folder, or why that cannot be known."""
-        return {} if self.checkpoints is None else self.checkpoints.problems
 
     @property
     def is_refused_everywhere(self) -> bool:
         """`apply` asks only the servers that get ranks, and one that refuses may get none."""
-        refusing = {problem.where for problem in self.problems.values() if _is_refusal(problem)}
+        refusing = {problem.where for problem in self.problems if _is_refusal(problem)}
         return bool(self.servers) and refusing.issuperset(self.servers)
 
 
 async def job_outlook(plan: Plan, tools: Tools) -> JobOutlook:
     from placewire.controller.plan.job import PlacedJob
     from placewire.controller.verify.checkpoint_folder import checkpoint_outlook, planned_identity
+    from placewire.controller.verify.initial_state import initial_state_problems
 
     try:
         await abandonable(tools.launcher.require_ready)
@@ -93,14 +92,16 @@ async def job_outlook(plan: Plan, tools: Tools) -> JobOutlook:
         servers = [server.name for server in plan.cluster.servers]
         identity = planned_identity(plan.job)
         looked = await checkpoint_outlook(plan.job, identity, tools.launcher, servers)
+        of_state = await initial_state_problems(plan.job, looked, tools.launcher, servers)
     except PlacewireError as problem:
         return JobOutlook(launch=problem)
-    return JobOutlook(checkpoints=looked, servers=servers)
+    problems = (*looked.problems.values(), *of_state.values())
+    return JobOutlook(checkpoints=looked, problems=problems, servers=servers)
 
 
 def exit_code(job: JobOutlook | None, servers: Mapping[str, Sequence[Finding]]) -> int:
-    """With an error, that of `apply`, which looks at the launcher, the agents and the checkpoints
-    in this order."""
+    """With an error, that of `apply`, which looks at the launcher, the agents and what ranks would
+    use in this order."""
     if job is not None and job.launch is not None:
         return job.launch.exit_code
     if any(one.severity == "error" for some in servers.values() for one in some):
@@ -150,7 +151,7 @@ def _beyond(seconds: float, uncertain: float) -> float:
 
 
 def of_job(job: JobOutlook | None) -> Iterator[Finding]:
-    """Servers whose checkpoints have the same problem share a finding."""
+    """Servers with the same problem share a finding."""
     from placewire.agent.contract.diagnosis import Finding
 
     if job is None:
@@ -161,8 +162,9 @@ def of_job(job: JobOutlook | None) -> Iterator[Finding]:
             why="no job can be started; `apply --network-only` works", remedy=launch.remedy,
         )  # fmt: skip
     alike: dict[tuple[bool, str, str], list[str]] = {}
-    for server, problem in job.problems.items():
-        alike.setdefault((_is_refusal(problem), problem.what, problem.remedy), []).append(server)
+    for problem in job.problems:
+        key = _is_refusal(problem), problem.what, problem.remedy
+        alike.setdefault(key, []).append(problem.where)
     for (is_refusal, what, remedy), some in alike.items():
         yield Finding(
             severity="error" if is_refusal and job.is_refused_everywhere else "warning",

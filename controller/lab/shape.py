@@ -79,13 +79,6 @@ class LabShape:
             *(server.namespace for server in self.servers),
         )
 
-    @property
-    def neighbours(self) -> int:
-        """How many entries the servers and the controller have in tables of neighbours, where each
-        NIC talks with all others of its rail."""
-        on_rails = Counter(nic.rail for server in self.servers for nic in server.nics)
-        return sum(n * (n - 1) for n in on_rails.values()) + 2 * len(self.servers)
-
 
 def shape_of(plan: Plan) -> LabShape:
     """Raises PlacewireError where a plan that is valid for real servers makes no lab."""

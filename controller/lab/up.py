@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from placewire.controller.errors import PlacewireError
 from placewire.controller.lab import batches
@@ -33,8 +34,9 @@ def lab_up(plan: Plan, progress: Callable[[str], None] = lambda text: None) -> L
     shape = shape_of(plan)
     with records.exclusive():
         _refuse_existing(shape)
-        require_room(shape)
-        recorder = Recorder(_record_of(shape))
+        record = _record_of(shape)
+        require_room(record, _other_labs())
+        recorder = Recorder(record)
         try:
             _make(shape, recorder, progress)
         except BaseException:
@@ -71,6 +73,14 @@ def _refuse_existing(shape: LabShape) -> None:
             where="lab",
             remedy="give the plan another name, or remove them yourself (`ip netns delete NAME`)",
         )
+
+
+def _other_labs() -> Iterator[LabRecord]:
+    """Those whose record this version can read."""
+    for name in records.recorded_names():
+        with suppress(PlacewireError):
+            if (record := records.load(name)) is not None:
+                yield record
 
 
 def _record_of(shape: LabShape) -> LabRecord:

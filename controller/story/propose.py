@@ -16,7 +16,12 @@ from placewire.controller.plan.job import PlacedJob, TorchrunJob
 from placewire.controller.story.dropped_servers import dropped_servers
 from placewire.controller.story.proposal import Proposal
 from placewire.controller.story.tools import ApplyRequest, Tools
-from placewire.controller.verify.checkpoint_folder import captured_identity, checkpoint_outlook
+from placewire.controller.verify.checkpoint_folder import (
+    CheckpointOutlook,
+    captured_identity,
+    checkpoint_outlook,
+)
+from placewire.controller.verify.initial_state import initial_state_problems
 from placewire.optimizer.device_names import server_of
 
 
@@ -35,7 +40,7 @@ async def propose(request: ApplyRequest, tools: Tools) -> Proposal:
             raise PlanError(str(request.plan_file), mistakes)
     show.decision(decision)
     if isinstance(decision, PlacementDecision) and not request.network_only:
-        await _look_at_checkpoints(decision, tools)
+        await _look_at_files(decision, tools)
     with tools.stage("preview"):
         hello = {server: tools.agents.hello[server] for server in servers}
         able = {server: h.capabilities for server, h in hello.items()}
@@ -54,16 +59,21 @@ async def propose(request: ApplyRequest, tools: Tools) -> Proposal:
     return Proposal(decision, desired, previewed)
 
 
-async def _look_at_checkpoints(decision: PlacementDecision, tools: Tools) -> None:
-    """Says with which step the job begins. Asks the servers that get ranks: on others the folder
-    may be missing. Raises UsageError where ranks would refuse the folder."""
+async def _look_at_files(decision: PlacementDecision, tools: Tools) -> None:
+    """Says with which step the job begins. Asks the servers that get ranks: others may lack the
+    files. Raises UsageError where ranks would refuse the folder of checkpoints, or the file that
+    they begin from."""
     job = decision.variant.job
-    if not isinstance(job, PlacedJob) or job.checkpoint is None:
+    if not isinstance(job, PlacedJob):
         return
     servers = [*dict.fromkeys(map(server_of, decision.placement.devices_used))]
-    identity = await asyncio.to_thread(captured_identity, job, decision.graph_file)
-    outlook = await checkpoint_outlook(job, identity, tools.launcher, servers)
-    for problem in outlook.problems.values():
+    outlook = CheckpointOutlook({}, {})
+    if job.checkpoint is not None:
+        identity = await asyncio.to_thread(captured_identity, job, decision.graph_file)
+        outlook = await checkpoint_outlook(job, identity, tools.launcher, servers)
+    of_state = await initial_state_problems(job, outlook, tools.launcher, servers)
+    problems = [*outlook.problems.values(), *of_state.values()]
+    for problem in problems:
         if isinstance(problem, UsageError):
             raise problem
     told = outlook.beginnings()
@@ -74,7 +84,7 @@ async def _look_at_checkpoints(decision: PlacementDecision, tools: Tools) -> Non
             "these servers see different folders, perhaps because job.checkpoint.folder is not "
             "mounted on some; ranks refuse one that is not shared, once the network is shaped"
         )
-    for problem in outlook.problems.values():
+    for problem in problems:
         tools.show.say(f"{problem.where}: {problem.what}; ranks look at it when they begin")
 
 

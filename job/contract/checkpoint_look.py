@@ -12,7 +12,6 @@ import os
 import stat
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +25,7 @@ from placewire.job.contract.checkpoint import (
     listed_in,
 )
 from placewire.job.contract.job_identity import JobIdentity
+from placewire.job.contract.look import Answer, Problem, print_answer
 from placewire.job.contract.same_job import differences_between
 
 # A folder that a dead server exports answers nobody; one that is mounted at its first use, or read
@@ -45,19 +45,16 @@ class CheckpointQuestion(Frozen):
     job: JobIdentity
 
 
-class CheckpointProblem(Frozen):
-    """The ranks' user says it, and it is shown: a sentence with some paths, and a shorter one."""
-
-    what: Annotated[str, Field(max_length=20_000)]
-    remedy: Annotated[str, Field(max_length=1_000)]
+class CheckpointProblem(Problem):
+    """Of the folder of a job's checkpoints, or of one of them."""
 
 
-class CheckpointAnswer(Frozen):
-    """problem: why ranks would refuse the folder. begins: with which step the job begins, in a
-    sentence; "" where the folder is refused."""
+class CheckpointAnswer(Answer):
+    """begins: with which step the job begins, in a sentence; "" where the folder is refused.
+    resumes: whether that is after a checkpoint, unless only the model itself tells otherwise."""
 
-    problem: CheckpointProblem | None = None
     begins: Annotated[str, Field(max_length=20_000)] = ""
+    resumes: bool = False
 
 
 def answer_to(asked: CheckpointQuestion) -> CheckpointAnswer:
@@ -75,7 +72,8 @@ def answer_to(asked: CheckpointQuestion) -> CheckpointAnswer:
     last = _last_of_each_job(own, is_captured=is_captured)
     if (problem := _refusal(asked, found.checkpoints, damaged, last)) is not None:
         return CheckpointAnswer(problem=problem)
-    return CheckpointAnswer(begins=_beginning(folder, last, is_captured=is_captured))
+    begins = _beginning(folder, last, is_captured=is_captured)
+    return CheckpointAnswer(begins=begins, resumes=bool(last))
 
 
 def folder_above_missing(folder: Path) -> CheckpointProblem:
@@ -232,14 +230,7 @@ def _not_writable(path: Path) -> str | None:
 
 def main() -> None:
     asked = CheckpointQuestion.model_validate_json(sys.stdin.read())
-    looking = ThreadPoolExecutor(1).submit(answer_to, asked)
-    try:
-        answer = looking.result(_SECONDS)
-    except TimeoutError:
-        silent = f"{asked.folder} does not answer within {_SECONDS:g} s"
-        print(silent, file=sys.stderr, flush=True)
-        os._exit(1)  # Nobody waits for that thread.
-    print(answer.model_dump_json(), flush=True)
+    print_answer(lambda: answer_to(asked), asked.folder, _SECONDS)
 
 
 if __name__ == "__main__":

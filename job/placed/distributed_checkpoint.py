@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.planner import LoadPlan
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from placewire.job.placed.distributed_metadata import read_metadata
-from placewire.job.placed.tensor_file import TensorFileError, in_brief
+from placewire.job.placed.tensor_header import TensorFileError, in_brief
 
 
 class DistributedCheckpoint:

@@ -27,7 +27,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from placewire.job.contract.checkpoint import open_file
-from placewire.job.placed.tensor_file import MOST_ELEMENTS, TensorFileError, in_brief
+from placewire.job.placed.tensor_header import MOST_ELEMENTS, TensorFileError, in_brief
 
 _FILE = re.compile(r"__[0-9]+_[0-9]+\.distcp")
 _MOST_EXTENTS = 64

@@ -6,15 +6,15 @@ Each rank reads what it holds, a shard by its rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import torch
 
 from placewire.job.contract.specification import StateSpec
 from placewire.job.errors import JobError
+from placewire.job.placed.initial_state_file import opened_initial_state
 from placewire.job.placed.state import RankState
-from placewire.job.placed.tensor_file import TensorFileError
-from placewire.job.placed.tensor_sources import TensorSource, opened
+from placewire.job.placed.tensor_header import TensorFileError
+from placewire.job.placed.tensor_sources import TensorSource
 from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.state import StateName, StateNames
 
@@ -38,27 +38,20 @@ def load_initial_state(asked: StateSpec, captured: CapturedStep, state: RankStat
             f"job.state.module {asked.module}: the model has no parameter or buffer in it",
             "give a module's name as in `model.named_modules()`, or leave it out",
         )
-    try:
-        with opened(Path(asked.file), asked.entry) as source:
-            found = {name: asked.prefix + name.name.removeprefix(inside) for name in own}
-            found = {name: key for name, key in found.items() if key in source.shapes}
-            told = _differences(asked, source, names, own, found)
-            for value, rows, shape, some in _held(state):
-                if (key := next((found[name] for name in some if name in found), None)) is not None:
-                    _overwrite(value, source, key, rows, shape)
-            for constant, name in names.constants.items():
-                if name in found:
-                    value = captured.code.constants[constant]
-                    _overwrite(value, source, found[name], None, tuple(value.shape))
-            for name, value in names.others.items():
-                if name in found and name.key in state.others:
-                    _overwrite(value, source, found[name], None, tuple(value.shape))
-    except (OSError, TensorFileError) as error:
-        raise JobError(
-            f"job.state.file {asked.file} cannot be loaded: {error}",
-            "give a file of safetensors or of torch.save(model.state_dict(), FILE), or a folder of "
-            "safetensors or of torch.distributed.checkpoint, under this path on every server",
-        ) from error
+    with opened_initial_state(asked) as source:
+        found = {name: asked.prefix + name.name.removeprefix(inside) for name in own}
+        found = {name: key for name, key in found.items() if key in source.shapes}
+        told = _differences(asked, source, names, own, found)
+        for value, rows, shape, some in _held(state):
+            if (key := next((found[name] for name in some if name in found), None)) is not None:
+                _overwrite(value, source, key, rows, shape)
+        for constant, name in names.constants.items():
+            if name in found:
+                value = captured.code.constants[constant]
+                _overwrite(value, source, found[name], None, tuple(value.shape))
+        for name, value in names.others.items():
+            if name in found and name.key in state.others:
+                _overwrite(value, source, found[name], None, tuple(value.shape))
     return told
 
 

@@ -15,7 +15,13 @@ from typing import NamedTuple
 import torch
 
 from placewire.job.contract.checkpoint import Checkpoint
-from placewire.job.placed.tensor_file import Entry, TensorFile, TensorFileError, described
+from placewire.job.placed.tensor_file import (
+    DTYPES,
+    Entry,
+    TensorFile,
+    TensorFileError,
+    described,
+)
 
 _ROWS = re.compile(r"(.+)\[([0-9]{1,18}):([0-9]{1,18})\]", re.DOTALL)
 _STATE = re.compile(r"(optimizer|loss_optimizer)\.state\.(.+)\.[^.]+", re.DOTALL)
@@ -130,7 +136,7 @@ class SavedTensors:
 
     def _require_fitting(self, name: str, parts: list[_Part]) -> None:
         entries = [self._entry(part) for part in parts]
-        if len({(entry.torch_dtype, entry.shape[1:], bool(entry.shape)) for entry in entries}) > 1:
+        if len({(entry.dtype, entry.shape[1:], bool(entry.shape)) for entry in entries}) > 1:
             raise TensorFileError(f"the rows of {name} do not fit each other")
 
     def _require_alike(
@@ -138,9 +144,9 @@ class SavedTensors:
     ) -> None:
         """Raises TensorFileError where what is saved has not the tensor's type and this shape."""
         saved = self._file_of[saved_as].entries[saved_as]
-        if (saved.torch_dtype, saved.shape) != (tensor.dtype, shape):
+        if (DTYPES[saved.dtype], saved.shape) != (tensor.dtype, shape):
             raise TensorFileError(
-                f"{name} is {described(saved.torch_dtype, saved.shape)} there, and "
+                f"{name} is {described(DTYPES[saved.dtype], saved.shape)} there, and "
                 f"{described(tensor.dtype, tuple(tensor.shape))} here"
             )
 

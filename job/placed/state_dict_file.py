@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
-from placewire.job.placed.tensor_file import TensorFileError, in_brief, require_bool
+from placewire.job.placed.tensor_file import require_bool
+from placewire.job.placed.tensor_header import TensorFileError, in_brief
 
 _NAMED = 5
 

@@ -4,36 +4,34 @@ The layout is that of safetensors (https://github.com/huggingface/safetensors, "
 other programs read it, too: the header's length as 8 bytes (little-endian), the header as JSON with
 type, shape and place of each tensor, then the tensors' bytes in row-major order without gaps. Types
 that the format does not have get names of their own (C128).
-
-A file may come from somebody else, so that everything that its header says is checked against the
-file's length before a tensor is read.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field, TypeAdapter, ValidationError
 
-from placewire.frozen import Frozen, place_of
-from placewire.job.contract.checkpoint import MOST_VALUES, open_file, values_in
+from placewire.job.placed.tensor_header import (
+    ABOUT,
+    LENGTH_BYTES,
+    Entry,
+    TensorFileError,
+    TensorHeader,
+)
 
-_LENGTH_BYTES = 8
+__all__ = [
+    "DTYPES", "Entry", "TensorFile", "TensorFileError", "described", "read_tensor", "require_bool",
+    "require_writable", "write_tensors",
+]  # fmt: skip
+
 _ALIGNMENT_BYTES = 8
 # So much is brought to disk at once. What waits in memory until the end takes minutes then.
 _SYNC_BYTES = 256 << 20
-# Also of a tensor without elements, whose strides count what its other extents would hold.
-MOST_ELEMENTS = 2**63 - 1
-_LARGEST_HEADER_BYTES = 100_000_000
-_ABOUT = "__metadata__"
-_LONGEST_SAID = 300
 DTYPES: Mapping[str, torch.dtype] = {
     "BOOL": torch.bool,
     "U8": torch.uint8,
@@ -54,29 +52,6 @@ DTYPES: Mapping[str, torch.dtype] = {
     "C128": torch.complex128,
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-
-
-class TensorFileError(ValueError):
-    """A file is no file of tensors, or has not the tensor that was asked for."""
-
-
-class Entry(Frozen):
-    """A tensor's place. data_offsets: first byte and first byte behind it, after the header."""
-
-    dtype: str
-    shape: tuple[int, ...] = Field(max_length=64)
-    data_offsets: tuple[int, int]
-
-    @property
-    def bytes(self) -> int:
-        return math.prod(self.shape) * self.torch_dtype.itemsize
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        return DTYPES[self.dtype]
-
-
-_ENTRIES: TypeAdapter[dict[str, Entry]] = TypeAdapter(dict[str, Entry])
 
 
 def require_writable(tensors: Mapping[str, torch.Tensor]) -> None:
@@ -106,11 +81,11 @@ def write_tensors(
             "data_offsets": [place, place + size],
         }
         place += size
-    header = json.dumps({_ABOUT: {"format": "pt"}, **entries}).encode()
+    header = json.dumps({ABOUT: {"format": "pt"}, **entries}).encode()
     header += b" " * (-len(header) % _ALIGNMENT_BYTES)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     with os.fdopen(os.open(name, flags, 0o644, dir_fd=folder), "wb") as stream:
-        stream.write(len(header).to_bytes(_LENGTH_BYTES, "little"))
+        stream.write(len(header).to_bytes(LENGTH_BYTES, "little"))
         stream.write(header)
         written = synced = 0
         for tensor in tensors.values():
@@ -126,59 +101,42 @@ def write_tensors(
         os.fsync(stream.fileno())
 
 
-class TensorFile:
-    """An open file whose header holds."""
-
-    def __init__(self, path: Path) -> None:
-        """Raises OSError, and TensorFileError where the file is no file of tensors."""
-        self.path = path
-        self._stream: io.BufferedReader = os.fdopen(open_file(path), "rb")
-        try:
-            self._data, self.entries = _header(self._stream)
-        except ValueError as error:
-            self._stream.close()
-            raise TensorFileError(f"{path} is no file of tensors: {error}") from error
-
-    def __enter__(self) -> TensorFile:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stream.close()
+class TensorFile(TensorHeader):
+    """An open file whose header holds, and its tensors."""
 
     def read(self, name: str, rows: slice | None = None) -> torch.Tensor:
-        """Returns the tensor, or those rows of it, on the CPU. Raises OSError, and TensorFileError
-        where the file has become shorter, the bytes are no values of the tensor's type, or memory
-        is short."""
-        entry = self.entries[name]
-        skipped, size, shape = 0, entry.bytes, entry.shape
-        if rows is not None:
-            row = math.prod(shape[1:]) * entry.torch_dtype.itemsize
-            skipped, size = rows.start * row, (rows.stop - rows.start) * row
-            shape = (rows.stop - rows.start, *shape[1:])
-        try:
-            flat = torch.empty(size, dtype=torch.uint8)
-        except RuntimeError as error:
-            raise TensorFileError(
-                f"{self.path}: {name} has {size} bytes, which this machine has no memory for"
-            ) from error
-        self._stream.seek(self._data + entry.data_offsets[0] + skipped)
-        if self._stream.readinto(flat.numpy().data) != size:
-            raise TensorFileError(f"{self.path} ends within {name}")
-        found = flat.view(entry.torch_dtype).reshape(shape)
-        require_bool(f"{self.path}: {name}", found)
-        return found
+        return read_tensor(self, name, rows)
+
+
+def read_tensor(file: TensorHeader, name: str, rows: slice | None) -> torch.Tensor:
+    """Returns the tensor, or those rows of it, on the CPU. Raises OSError, and TensorFileError
+    where the file has become shorter, the bytes are no values of the tensor's type, or memory
+    is short."""
+    entry = file.entries[name]
+    dtype = DTYPES[entry.dtype]
+    skipped, size, shape = 0, entry.bytes, entry.shape
+    if rows is not None:
+        row = math.prod(shape[1:]) * dtype.itemsize
+        skipped, size = rows.start * row, (rows.stop - rows.start) * row
+        shape = (rows.stop - rows.start, *shape[1:])
+    try:
+        flat = torch.empty(size, dtype=torch.uint8)
+    except RuntimeError as error:
+        raise TensorFileError(
+            f"{file.path}: {name} has {size} bytes, which this machine has no memory for"
+        ) from error
+    file.stream.seek(file.data + entry.data_offsets[0] + skipped)
+    if file.stream.readinto(flat.numpy().data) != size:
+        raise TensorFileError(f"{file.path} ends within {name}")
+    found = flat.view(dtype).reshape(shape)
+    require_bool(f"{file.path}: {name}", found)
+    return found
 
 
 def require_bool(where: str, tensor: torch.Tensor) -> None:
     """Raises TensorFileError where it is bool by its type, and not by its bytes."""
     if tensor.dtype == torch.bool and bool((tensor.contiguous().view(torch.uint8) > 1).any()):
         raise TensorFileError(f"{where} is bool and has a byte above 1")
-
-
-def in_brief(said: object) -> str:
-    """Returns the beginning of what a file, or an error about it, says, for messages."""
-    line = str(said).strip().partition("\n")[0]
-    return line if len(line) <= _LONGEST_SAID else f"{line[:_LONGEST_SAID]}…"
 
 
 def described(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
@@ -189,51 +147,3 @@ def described(dtype: torch.dtype, shape: tuple[int, ...]) -> str:
 def _bytes_of(tensor: torch.Tensor) -> Any:
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy()
-
-
-def _header(stream: io.BufferedReader) -> tuple[int, dict[str, Entry]]:
-    """Returns (where the tensors' bytes begin, the entries by name). Raises ValueError."""
-    size = os.fstat(stream.fileno()).st_size
-    length = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
-    begin = _LENGTH_BYTES + length
-    if size < _LENGTH_BYTES or begin > size or length > _LARGEST_HEADER_BYTES:
-        raise ValueError(f"its header would have {length} bytes, and the file has {size}")
-    header = stream.read(length)
-    if (values := values_in(header)) > MOST_VALUES:
-        raise ValueError(f"its header has up to {values} JSON values, at most {MOST_VALUES} fit")
-    try:
-        document = json.loads(header)
-    except (ValueError, RecursionError) as error:
-        raise ValueError("its header is no JSON") from error
-    if not isinstance(document, dict):
-        raise ValueError("its header is no JSON object")
-    document.pop(_ABOUT, None)
-    try:
-        entries = _ENTRIES.validate_python(document)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = place_of(first["loc"])
-        raise ValueError(f"its header: {place}: {first['msg']}") from error
-    _require_tiled(entries, size - begin)
-    return begin, entries
-
-
-def _require_tiled(entries: Mapping[str, Entry], size_bytes: int) -> None:
-    """Requires that the tensors fill the file, each with the bytes that its type and shape need."""
-    place = 0
-    for name, entry in sorted(entries.items(), key=lambda one: one[1].data_offsets):
-        if entry.dtype not in DTYPES:
-            raise ValueError(f"{name!r} has the unknown type {entry.dtype!r}")
-        if any(extent < 0 for extent in entry.shape):
-            raise ValueError(f"{name!r} has a negative extent")
-        if math.prod(extent for extent in entry.shape if extent) > MOST_ELEMENTS:
-            raise ValueError(f"the extents of {name!r} are larger than those of any tensor")
-        begin, end = entry.data_offsets
-        if begin != place or end - begin != entry.bytes:
-            raise ValueError(
-                f"{name!r} lies from byte {begin} to {end}; by the tensor before it, its type and "
-                f"its shape it would from {place} to {place + entry.bytes}"
-            )
-        place = end
-    if place != size_bytes:
-        raise ValueError(f"its tensors have {place} bytes, and the file has {size_bytes} for them")

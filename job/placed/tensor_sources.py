@@ -1,7 +1,8 @@
 """Finds the named tensors of a file or folder, whichever program wrote it.
 
 A file is safetensors, or of torch.save. A folder has several safetensors, as large models of
-Hugging Face do, or is of torch.distributed.checkpoint. Of none of them anything is run.
+Hugging Face do, or is of torch.distributed.checkpoint. Of none of them anything is run. Which
+tensors safetensors have is found without torch.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Protocol
-
-import torch
+from typing import TYPE_CHECKING, Protocol
 
 from placewire.job.contract.checkpoint import open_file
-from placewire.job.placed.state_dict_file import StateDictFile
-from placewire.job.placed.tensor_file import TensorFile, TensorFileError
+from placewire.job.placed.tensor_header import TensorFileError, TensorHeader
 
-_SAFETENSORS = "*.safetensors"
+if TYPE_CHECKING:
+    import torch
+
+_SAFETENSORS = ".safetensors"
 _METADATA = ".metadata"
 _ZIP = b"PK\3\4"
 
@@ -41,29 +42,32 @@ def opened(path: Path, entry: str) -> Iterator[TensorSource]:
     path = path.resolve(strict=True)  # Downloads of Hugging Face are links.
     with ExitStack() as stack:
         if not path.is_dir() and _is_zip(path):
+            from placewire.job.placed.state_dict_file import StateDictFile
+
             yield StateDictFile(path, entry)
             return
         source: TensorSource
-        if (path / _METADATA).exists():
+        inside = sorted(path.iterdir()) if path.is_dir() else []
+        if path / _METADATA in inside:
             # Each rank would need 50 MiB more for it, and 0.7 s of a processor.
             from placewire.job.placed.distributed_checkpoint import DistributedCheckpoint
 
             source = DistributedCheckpoint(path / _METADATA)
         else:
-            files = sorted(path.glob(_SAFETENSORS)) if path.is_dir() else [path]
-            if not files:
+            files = [file for file in inside if file.name.endswith(_SAFETENSORS)]
+            if path.is_dir() and not files:
                 raise TensorFileError(
-                    f"no file in this folder is called {_METADATA} or {_SAFETENSORS}"
+                    f"no file in this folder is called {_METADATA} or *{_SAFETENSORS}"
                 )
             source = _Safetensors(
-                [stack.enter_context(TensorFile(file.resolve())) for file in files]
+                [stack.enter_context(TensorHeader(file.resolve())) for file in files or [path]]
             )
         yield _Entry(source, entry) if entry else source
 
 
 class _Safetensors:
-    def __init__(self, files: Sequence[TensorFile]) -> None:
-        self._file_of: dict[str, TensorFile] = {}
+    def __init__(self, files: Sequence[TensorHeader]) -> None:
+        self._file_of: dict[str, TensorHeader] = {}
         for file in files:
             if twice := self._file_of.keys() & file.entries.keys():
                 raise TensorFileError(f"{min(twice)} is in {file.path.name} and in another file")
@@ -71,7 +75,9 @@ class _Safetensors:
         self.shapes = {name: file.entries[name].shape for name, file in self._file_of.items()}
 
     def read(self, name: str, rows: slice | None) -> torch.Tensor:
-        return self._file_of[name].read(name, rows)
+        from placewire.job.placed.tensor_file import read_tensor
+
+        return read_tensor(self._file_of[name], name, rows)
 
 
 class _Entry:

@@ -20,6 +20,7 @@ from placewire.job.contract.checkpoint_look import (
     answer_to,
 )
 from placewire.job.contract.job_identity import JobIdentity
+from placewire.job.contract.look import Problem
 
 PROGRAM = [sys.executable, "-m", "placewire.job.contract.checkpoint_look"]
 # Root may write anywhere while it has its capabilities; ranks in a lab have none.
@@ -50,7 +51,7 @@ def save(folder: Path, step: int, **changes: Any) -> None:
     (path / MANIFEST).write_text(made.model_dump_json())
 
 
-def problem_in(question: CheckpointQuestion) -> CheckpointProblem | None:
+def problem_in(question: CheckpointQuestion) -> Problem | None:
     answer = answer_to(question)
     assert (answer.problem is None) == bool(answer.begins)
     return answer.problem
