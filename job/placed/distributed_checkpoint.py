@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from pathlib import Path
+from typing import IO
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     MetadataIndex,
@@ -18,6 +19,7 @@ from torch.distributed.checkpoint.planner import LoadPlan
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from placewire.job.placed.distributed_metadata import read_metadata
+from placewire.job.placed.pickle_tuples import require_hashable_archive
 from placewire.job.placed.tensor_header import TensorFileError, in_brief
 
 
@@ -43,7 +45,7 @@ class DistributedCheckpoint:
                 raise TensorFileError(f"{folder} lacks {name}, which {metadata_file.name} names")
             if (size := (folder / name).stat().st_size) < end:
                 raise TensorFileError(f"{folder / name} has {size} bytes of at least {end}")
-        self._reader = FileSystemReader(folder)
+        self._reader = _Reader(folder)
         self._reader.set_up_storage_reader(metadata, is_coordinator=True)
 
     def read(self, name: str, rows: slice | None) -> torch.Tensor:
@@ -66,6 +68,13 @@ class DistributedCheckpoint:
             raise
         except Exception as error:  # Archive, pickle and tensors each raise their own.
             raise TensorFileError(f"{where} cannot be read: {in_brief(error)}") from error
+
+
+class _Reader(FileSystemReader):
+    def _slice_file(self, file: IO[bytes], sinfo: _StorageInfo) -> IO[bytes]:
+        part: IO[bytes] = super()._slice_file(file, sinfo)
+        require_hashable_archive(part)
+        return part
 
 
 class _Into(DefaultLoadPlanner):

@@ -7,6 +7,7 @@ say is checked before torch's own values are made of it.
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import pickle
@@ -27,10 +28,13 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from placewire.job.contract.checkpoint import open_file
+from placewire.job.placed.pickle_tuples import require_hashable
 from placewire.job.placed.tensor_header import MOST_ELEMENTS, TensorFileError, in_brief
 
 _FILE = re.compile(r"__[0-9]+_[0-9]+\.distcp")
 _MOST_EXTENTS = 64
+# A million parts have about 200 MB.
+_LARGEST_BYTES = 1 << 30
 
 
 class _Record:
@@ -50,12 +54,15 @@ class _Record:
 
 
 _METADATA = "torch.distributed.checkpoint.metadata"
+_OF_SHARDED_TENSORS = "torch.distributed._shard.sharded_tensor.metadata"
 _RECORDS = {
     (module, name): type(name, (_Record,), {})
     for module, name in (
         (_METADATA, "Metadata"),
         (_METADATA, "TensorStorageMetadata"),
         (_METADATA, "TensorProperties"),
+        (_OF_SHARDED_TENSORS, "TensorProperties"),  # of torch 2.2 and before
+        (_OF_SHARDED_TENSORS, "MEM_FORMAT_ENCODING"),
         (_METADATA, "BytesStorageMetadata"),
         (_METADATA, "ChunkStorageMetadata"),
         (_METADATA, "MetadataIndex"),
@@ -72,8 +79,9 @@ _RECORDS = {
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("torch", "Size"):
-            return tuple
-        if module == "torch" and isinstance(dtype := getattr(torch, name, None), torch.dtype):
+            return torch.Size  # It takes numbers alone.
+        # torch's getattr would import what is not imported yet.
+        if module == "torch" and isinstance(dtype := vars(torch).get(name), torch.dtype):
             return dtype
         if (found := _RECORDS.get((module, name))) is None:
             raise pickle.UnpicklingError(f"it names {module}.{name}, which it has no need of")
@@ -85,8 +93,11 @@ def read_metadata(file: Path) -> Metadata:
     them lies. Raises OSError, and TensorFileError where the file does not hold."""
     try:
         with os.fdopen(open_file(file), "rb") as stream:
-            document = _Unpickler(stream).load()
-        return _checked(document)
+            content = stream.read(_LARGEST_BYTES + 1)
+        if len(content) > _LARGEST_BYTES:
+            raise ValueError(f"it has more than {_LARGEST_BYTES} bytes")
+        require_hashable(content)
+        return _checked(_Unpickler(io.BytesIO(content)).load())
     except OSError:
         raise
     except Exception as error:  # What a damaged pickle asks for raises errors of any kind.

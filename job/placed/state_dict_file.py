@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.serialization import get_unsafe_globals_in_checkpoint
 
+from placewire.job.placed.pickle_tuples import require_hashable_archive
 from placewire.job.placed.tensor_file import require_bool
 from placewire.job.placed.tensor_header import TensorFileError, in_brief
 
@@ -39,14 +40,13 @@ class StateDictFile:
                 f"{what} is no state_dict: it is {_described(tree)}"
                 + ("" if entry else "; give `entry` where one of them is the state_dict")
             )
-        for name, tensor in tensors.items():
-            _require_plain(f"{path}: {name}", tensor)
         self._tensors = tensors
         self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
     def read(self, name: str, rows: slice | None) -> torch.Tensor:
         """Returns the tensor, or those rows of it, as it lies in the file. Raises TensorFileError
-        where its bytes are no values of its type."""
+        where it is no plain tensor, or its bytes are no values of its type."""
+        _require_plain(f"{self._path}: {name}", self._tensors[name])
         whole = self._tensors[name].detach()
         part = whole if rows is None else whole[rows]
         require_bool(f"{self._path}: {name}", part)
@@ -60,6 +60,8 @@ def _loaded(path: Path) -> Any:
                 f"{path} needs {in_brief(', '.join(asked))}, so that to load it could run code; "
                 "save model.state_dict(), which needs tensors alone"
             )
+        with path.open("rb") as stream:
+            require_hashable_archive(stream)
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, TensorFileError):
         raise
@@ -79,7 +81,8 @@ def _tensors_of(tree: Any) -> dict[str, torch.Tensor]:
     return {
         name: value
         for name, value in tree.items()
-        if isinstance(name, str) and isinstance(value, torch.Tensor)
+        # A nested tensor has no shape, and is nothing that a model's state_dict has.
+        if isinstance(name, str) and isinstance(value, torch.Tensor) and not value.is_nested
     }
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _SAFETENSORS = ".safetensors"
 _METADATA = ".metadata"
 _ZIP = b"PK\3\4"
+# What torch.save wrote begins so where it is no zip.
+_BEFORE_1_6 = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9"
 
 
 class TensorSource(Protocol):
@@ -41,7 +43,13 @@ def opened(path: Path, entry: str) -> Iterator[TensorSource]:
     OSError or TensorFileError."""
     path = path.resolve(strict=True)  # Downloads of Hugging Face are links.
     with ExitStack() as stack:
-        if not path.is_dir() and _is_zip(path):
+        begin = b"" if path.is_dir() else _first_bytes(path)
+        if begin == _BEFORE_1_6:
+            raise TensorFileError(
+                f"{path} is in the format of torch.save before PyTorch 1.6; load it, and save it "
+                "again with PyTorch 1.6 or later"
+            )
+        if begin.startswith(_ZIP):  # No header of safetensors begins so.
             from placewire.job.placed.state_dict_file import StateDictFile
 
             yield StateDictFile(path, entry)
@@ -99,7 +107,6 @@ class _Entry:
         return self._source.read(self._before + name, rows)
 
 
-def _is_zip(file: Path) -> bool:
-    """Whether it begins as what torch.save writes, which no header of safetensors does."""
+def _first_bytes(file: Path) -> bytes:
     with os.fdopen(open_file(file), "rb") as stream:
-        return stream.read(len(_ZIP)) == _ZIP
+        return stream.read(len(_BEFORE_1_6))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed._shard.sharded_tensor.metadata import TensorProperties
 from torch.distributed.checkpoint.metadata import Metadata
 
 from placewire.job.errors import JobError
@@ -64,10 +65,31 @@ def test_what_is_no_state_dict_is_told(tmp_path: Path) -> None:
         ([1], "it is a list"),
         ({}, "it is an empty dict"),
         (step.model, r"needs .*torch\.nn\.modules.*save model\.state_dict\(\)"),
-        ({"a": torch.eye(3).to_sparse()}, "a is no plain tensor: Tensor.*sparse_coo"),
     ):
         with pytest.raises(TensorFileError, match=words):
             StateDictFile(as_state_dict(content, tmp_path / "values"), "")
+
+
+def test_a_tensor_that_is_not_plain_is_refused_where_the_model_has_its_name(
+    tmp_path: Path,
+) -> None:
+    """One that the model lacks refused the file also with `partial`, which does not read it."""
+    _, values = others(MLP)
+    first, *_ = values
+    made = job(tmp_path / "unused", devices=2, model=MLP)
+    sparse = torch.eye(3).to_sparse()
+    nested = torch.nested.as_nested_tensor([torch.ones(2), torch.ones(3)])
+    file = as_state_dict({**values, "sparse": sparse, "nested": nested}, tmp_path / "more")
+    with pytest.raises(JobError, match="it has sparse, which the model lacks"):
+        load(made, file)
+    for told in load(made, file, partial=True):
+        assert told.endswith("it has sparse, which the model lacks")
+    ours = made.state(0)
+    assert all(torch.equal(ours[f"model.{name}"], value) for name, value in values.items())
+    of_a_parameter = values[first].to_sparse()
+    file = as_state_dict({**values, first: of_a_parameter}, tmp_path / "instead")
+    with pytest.raises(JobError, match=rf"{first} is no plain tensor: Tensor.*sparse_coo"):
+        load(made, file)
 
 
 @pytest.mark.parametrize("write", FORMATS)
@@ -93,6 +115,15 @@ def test_a_bool_is_0_or_1(tmp_path: Path) -> None:
     source = StateDictFile(as_state_dict({"a": wrong}, tmp_path / "a"), "")
     with pytest.raises(TensorFileError, match="above 1"):
         source.read("a", None)
+
+
+def test_a_file_from_before_pytorch_1_6_is_told(tmp_path: Path) -> None:
+    """It was taken for safetensors, whose header would have had 5088219219985302144 bytes."""
+    _, values = others(MLP)
+    file = tmp_path / "values.pth"
+    torch.save(values, file, _use_new_zipfile_serialization=False)
+    with pytest.raises(JobError, match=r"before PyTorch 1\.6; load it, and save it again with"):
+        load(job(tmp_path / "unused", model=MLP), file)
 
 
 def test_a_state_dict_that_would_run_code_is_refused_by_its_name(tmp_path: Path) -> None:
@@ -240,6 +271,18 @@ def test_metadata_that_does_not_hold_is_refused(
     (folder / ".metadata").write_bytes(pickle.dumps(metadata))
     with pytest.raises(TensorFileError, match=words):
         DistributedCheckpoint(folder / ".metadata")
+
+
+def test_metadata_of_an_older_torch_is_read(tmp_path: Path) -> None:
+    """Up to torch 2.2 the properties of a tensor were of the class that sharded tensors have."""
+    folder = as_distributed({"a": torch.ones(3, 4)}, tmp_path / "values")
+    metadata = _metadata(folder)
+    _entry(metadata).properties = TensorProperties(dtype=torch.float32)
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+    assert TensorProperties.__module__.encode() in (folder / ".metadata").read_bytes()
+    assert torch.equal(
+        DistributedCheckpoint(folder / ".metadata").read("a", None), torch.ones(3, 4)
+    )
 
 
 def test_a_tensor_without_some_of_its_parts_is_refused(tmp_path: Path) -> None:
