@@ -321,6 +321,25 @@ dist.destroy_process_group()
         assert one.returncode == 0, one.stderr[-2000:]
 
 
+def test_with_an_older_torch_no_tensor_is_kept_that_nobody_uses(tmp_path: Path) -> None:
+    end = """
+import weakref
+import torch.distributed._functional_collectives as functional
+def of_first(waited):
+    given = [x, x]
+    outputs = functional.reduce_scatter_tensor_coalesced(given, "sum", [0, 0], dist.group.WORLD)
+    for y in outputs[:waited]:
+        y.sum()
+    return [weakref.ref(y.elem) for y in outputs]
+outputs = of_first(2) + of_first(1)
+dist.barrier()  # Until the next collective it is known what the last one waits for.
+assert [one() for one in outputs] == [None] * 4
+dist.destroy_process_group()
+"""
+    for one in run(tmp_path, OLDER + ENDS.format(end=end), 2, nics="lo:1,lo:2"):
+        assert one.returncode == 0, one.stderr[-2000:]
+
+
 WRONG_SIZES = """
 import json, sys
 import torch, torch.distributed as dist

@@ -39,6 +39,11 @@ class AllOf(Work):
             if not done.wait(timeout.total_seconds()):
                 raise RuntimeError(f"a collective did not end within {timeout}")
         self._future.wait()
+        if self in _KEPT:
+            # C++ may never wait for its other tensors: torch keeps a handle whose output nobody
+            # uses for ever. The future would keep the tensors with it.
+            self._future = torch.futures.Future()
+            self._future.set_result(None)
         return True
 
     def get_future(self) -> Any:
