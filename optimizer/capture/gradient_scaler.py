@@ -44,7 +44,8 @@ class GradientScaler:
         }
         for name, (is_right, accepted) in admitted.items():
             if not is_right:
-                raise CaptureError(f"scaler {name} {getattr(self, name)!r} must be {accepted}")
+                given = repr(getattr(self, name)).removesuffix(".0")  # 1, as the user wrote it
+                raise CaptureError(f"scaler {name} {given} must be {accepted}")
 
     @property
     def settings(self) -> Mapping[str, int | float]:

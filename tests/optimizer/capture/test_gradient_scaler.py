@@ -119,7 +119,7 @@ def test_a_metric_of_the_same_name_is_refused() -> None:
         ({"init_scale": 0}, "init_scale 0 must be a finite number above 0"),
         ({"init_scale": float("inf")}, "init_scale inf must be a finite number above 0"),
         ({"growth_factor": 1}, "growth_factor 1 must be a finite number above 1"),
-        ({"backoff_factor": 1.0}, "backoff_factor 1.0 must be more than 0 and less than 1"),
+        ({"backoff_factor": 1.0}, "backoff_factor 1 must be more than 0 and less than 1"),
         ({"growth_interval": 0}, "growth_interval 0 must be a whole number from 1"),
     ],
 )
