@@ -1,6 +1,7 @@
 """Item 9: real training beside PyTorch's DDP, FSDP2 and pipelining, on the same two servers.
 
-Servers, cores and NICs are those of training.py. Each rank is pinned to a core of its own.
+Servers, cores and NICs are those of training.py. PyTorch's ranks have a core each, and so have the
+profiles.
 """
 
 from __future__ import annotations
@@ -14,13 +15,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.job.bare_ranks import replay
 from benchmarks.job.namespaces import Namespaces
-from benchmarks.job.training import OPTIMIZER, RAILS, SERVERS, profiled_on_both, two_servers
+from benchmarks.job.training import (
+    OPTIMIZER,
+    RAILS,
+    SERVERS,
+    TURNS,
+    Trained,
+    profiled_on_both,
+    trained_in_turns,
+    two_servers,
+)
 from benchmarks.report import ROOT
 from benchmarks.table import Table
 from placewire.optimizer.graph.graph_file import load_graph, save_graph
-from placewire.optimizer.placement import Placement, load_placement
+from placewire.optimizer.placement import load_placement
 
 STEPS, LIMIT_SECONDS, SOLVE_SECONDS = 10, 900, 40
 MICRO_BATCHES, SHARDS = (1, 2, 4), (1, 2)
@@ -51,16 +60,6 @@ CASES = (
 )
 
 
-@dataclass(frozen=True)
-class Ours:
-    """Seconds."""
-
-    placement: Placement
-    variant: str
-    predicted: float
-    measured: float
-
-
 # The column's name, the way, and how many NICs gloo is given.
 WAYS = (
     ("ddp, 1 NIC", "ddp", 1), ("ddp", "ddp", 2), ("fsdp, 1 NIC", "fsdp", 1), ("fsdp", "fsdp", 2),
@@ -85,7 +84,9 @@ def tables(pictures: Path | None) -> Iterable[Table]:
             "Two servers with one core each, on two NICs of this rate, limited by HTB, without "
             "Open vSwitch; AdamW. One device: plain PyTorch. Pipelines: two stages, the best of 2, "
             f"4 and 8 micro-batches. Ours: found in {SOLVE_SECONDS} s from profiles of both cores "
-            f"at once. Medians of {STEPS - 1} steps after the first.",
+            f"at once; then {TURNS} trainings, each followed by another profile, because the "
+            "machine's own speed changes. Predicted and measured: medians of these. A training is "
+            f"the median of {STEPS - 1} steps after the first.",
         ),
     )  # fmt: skip
 
@@ -95,11 +96,11 @@ def row(case: Case) -> Sequence[str]:
     with tempfile.TemporaryDirectory() as name, Namespaces(rates, offloads=True) as network:
         alone = _alone(case)
         peers = [_peer(network, case, way, nics) for _, way, nics in WAYS]
-        ours = _ours(network, case, Path(name))
+        variant, ours = _ours(network, case, Path(name))
     return (
         f"{case.model}, {case.batch}, {case.rate_bits_per_second / 1e6:.0f}M", f"{alone:.3f}",
         *("-" if one is None else f"{one:.3f}" for one in peers), f"{ours.measured:.3f}",
-        f"{ours.predicted:.3f}", f"{ours.measured / ours.predicted - 1:+.1%}", ours.variant,
+        f"{ours.predicted:.3f}", f"{ours.error:+.1%}", variant,
     )  # fmt: skip
 
 
@@ -156,7 +157,8 @@ def _trained(network: Namespaces, nics: int, arguments: Sequence[str]) -> float:
     return statistics.median(list(map(max, zip(*steps, strict=True)))[1:])
 
 
-def _ours(network: Namespaces, case: Case, folder: Path) -> Ours:
+def _ours(network: Namespaces, case: Case, folder: Path) -> tuple[str, Trained]:
+    """Also returns in how many micro-batches and shards the step is cut."""
     graphs = []
     for count in MICRO_BATCHES:
         for shards in SHARDS:
@@ -181,13 +183,7 @@ def _ours(network: Namespaces, case: Case, folder: Path) -> Ours:
         raise RuntimeError(f"{case}: no placement\n{done.stderr[-2000:]}")
     placement = load_placement(out)
     graph = next(g for g in map(load_graph, graphs) if g.structure_hash == placement.structure_hash)
-    count, shards = graph.notes["accumulate"], graph.notes["shards"]
-    told = replay(
-        network, graph, placement, STEPS, limit_seconds=LIMIT_SECONDS, kind="placed",
-        graph_file=None, model=case.path, batch=case.batch, optimizer=OPTIMIZER.model_dump(),
-        accumulate=count, shards=shards,
-    )  # fmt: skip
-    steps = [max(both) for both in zip(*told.step_seconds.values(), strict=True)]
-    return Ours(
-        placement, f"{count}x{shards}", placement.step_seconds, statistics.median(steps[1:])
+    trained = trained_in_turns(
+        network, graph, placement, case.path, case.batch, folder / "turns", steps=STEPS
     )
+    return f"{graph.notes['accumulate']}x{graph.notes['shards']}", trained

@@ -36,7 +36,7 @@ from placewire.optimizer.profile.joining import joined
 
 SERVERS, RAILS = ("s1", "s2"), ("a", "b")
 NIC_RATE, SETUP_SECONDS = 40e6, 5e-4
-TURNS, STEPS, TRAIN_SECONDS, SOLVE_SECONDS = 3, 16, 500, 20.0
+TURNS, STEPS, TRAIN_SECONDS, SOLVE_SECONDS = 3, 16, 900, 20.0
 OPTIMIZER = OptimizerSpec(name="adamw", lr=1e-3)
 WORST_AIM = 0.15
 
@@ -136,17 +136,36 @@ def _trained(case: Case) -> Trained:
         placement = solve(ask).placement
         if not placement.server_pairs:
             raise RuntimeError(f"{case}: all operators are on one server, so nothing is sent")
-        predictions, turns = [placement.step_seconds], []
-        for turn in range(TURNS):
-            told = replay(
-                network, graph, placement, STEPS, limit_seconds=TRAIN_SECONDS,
-                kind="placed", graph_file=None, model=case.path, batch=case.batch,
-                optimizer=OPTIMIZER.model_dump(),
-            )  # fmt: skip
-            steps = [max(both) for both in zip(*told.step_seconds.values(), strict=True)]
-            turns.append(statistics.median(steps[1:]))
-            again = profiled_on_both(case.path, case.batch, Path(name) / f"{turn}")
-            predictions.append(_step(again, placement))
+        return trained_in_turns(
+            network, graph, placement, case.path, case.batch, Path(name), steps=STEPS
+        )
+
+
+def trained_in_turns(
+    network: Namespaces,
+    graph: OperatorGraph,
+    placement: Placement,
+    path: str,
+    batch: int,
+    folder: Path,
+    *,
+    steps: int,
+) -> Trained:
+    """Trains so many steps in each turn, and then profiles both cores anew. graph: the step of
+    which this is a placement."""
+    count, shards = graph.notes["accumulate"], graph.notes["shards"]
+    predictions, turns = [placement.step_seconds], []
+    for turn in range(TURNS):
+        told = replay(
+            network, graph, placement, steps, limit_seconds=TRAIN_SECONDS, kind="placed",
+            graph_file=None, model=path, batch=batch, optimizer=OPTIMIZER.model_dump(),
+            accumulate=count, shards=shards,
+        )  # fmt: skip
+        seconds = [max(both) for both in zip(*told.step_seconds.values(), strict=True)]
+        turns.append(statistics.median(seconds[1:]))
+        cut = ("--accumulate", str(count), "--shards", str(shards))
+        again = profiled_on_both(path, batch, folder / f"{turn}", *cut)
+        predictions.append(_step(again, placement))
     return Trained(placement, predictions, turns)
 
 
