@@ -62,10 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class JobOutlook:
-    """What would become of the job under `apply`. launch: why no rank can be started. checkpoints:
-    what ranks would make of their folder; None where nobody looked. problems: each with its server,
-    why ranks could not use that folder or the file that they begin from, or why that cannot be
-    known. servers: that were asked."""
+    """Tells what would become of the job under `apply`. launch: why no rank can be started.
+    checkpoints: what ranks would make of their folder; None where nobody looked. problems: each
+    with its server, why ranks could not use that folder or the file that they begin from, or why
+    that cannot be known. servers: that were asked."""
 
     launch: PlacewireError | None = None
     checkpoints: CheckpointOutlook | None = None
@@ -115,7 +115,7 @@ def _is_refusal(problem: UsageError | JobFailed) -> bool:
 
 
 async def _on_servers(plan: Plan, tools: Tools, plan_file: Path) -> Mapping[str, Sequence[Finding]]:
-    """What was found on each server, and by its agent."""
+    """Returns the findings by server: those of its agent, and what the plan adds to them."""
     from placewire.agent.contract.diagnosis import Diagnosis
     from placewire.agent.contract.messages import Diagnose
     from placewire.controller.verify import diagnosis

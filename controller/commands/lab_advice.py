@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def about_lab(plan: Plan, file: Path, silent: Collection[str]) -> str:
-    """What may be the matter with the plan's lab, and what to do; "" where it is not the lab.
+    """Says that the plan's lab may not be up, and what to do; returns "" where it is not the lab.
     silent: servers whose agents do not answer; in a lab that is not up, all of them."""
     names = {server.name for server in plan.cluster.servers}
     if plan.launch is not None or own_lab() is not None or not names <= {*silent}:

@@ -171,8 +171,8 @@ def agents_listening(
 
 
 def require_authority(state_dir: Path, servers: Sequence[str]) -> None:
-    """Who only talks with agents makes no authority, which no agent would know. Raises
-    AgentUnreachable where there is none."""
+    """Raises AgentUnreachable where there is no authority: a command that only talks with agents
+    makes none, because no agent would know it."""
     from placewire.controller.agents.authority import Authority
 
     if not Authority.is_made(state_dir / "ca"):

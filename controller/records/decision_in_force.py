@@ -11,7 +11,7 @@ from placewire.controller.few_names import few_names
 from placewire.controller.records.journal import Decision
 from placewire.controller.records.phase_words import phase_in_words
 
-# Of the other phases it is said that the decision was this.
+# A phase that is not here is told as "the decision was", and then the words of that phase.
 _BECAME = {
     "staged": "was left at 'staged'",
     "committed": "was left at 'committed'",

@@ -1,5 +1,5 @@
-"""What people are told of a decision's phase, in the same words by every command. The journal's own
-names stay as they are: files of former releases have them, and so has `--json`."""
+"""Gives each phase of a decision the words by which every command tells people of it. The journal
+keeps its own names: files of former releases have them, and so has `--json`."""
 
 from __future__ import annotations
 

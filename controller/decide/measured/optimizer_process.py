@@ -39,7 +39,7 @@ async def run_relayed(words: Sequence[str], say: Say) -> bytes:
 
 
 def _complaint(tail: Sequence[str]) -> Sequence[str]:
-    """What the program said last of what went wrong, without the progress before it; all of the
-    tail where it ended otherwise, as by a signal."""
+    """Returns the program's last error, without the progress before it; or all of the tail, where
+    the program told of none, as when a signal ended it."""
     found = [k for k, line in enumerate(tail) if line.startswith(ERROR)]
     return [tail[found[-1]].removeprefix(ERROR), *tail[found[-1] + 1 :]] if found else tail
