@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks.engine.measured import CACHE, sources_digest
 from benchmarks.graphs import captured, layered_training_graph, published
+from placewire.optimizer.chunks import with_windows
 from placewire.optimizer.cluster import Cluster, Device, Nic, Server
 from placewire.optimizer.graph.graph_file import save_graph
 from placewire.optimizer.graph.operator_graph import OperatorGraph
@@ -41,7 +42,7 @@ def cluster(
     """Equal servers of one device, with NICs of so many Gbit/s of payload. background: what a
     neighbour wants of each NIC of the first server, as a part of its rate."""
     rate = gigabits * 1e9
-    return Cluster(
+    made = Cluster(
         servers=tuple(
             Server(
                 name=f"s{k + 1}",
@@ -60,6 +61,7 @@ def cluster(
         setup_latency_seconds=50e-6,
         intra_server_bits_per_second=400e9,
     )
+    return with_windows(made)
 
 
 def captured_file(name: str) -> Path:

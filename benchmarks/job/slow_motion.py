@@ -1,7 +1,8 @@
 """A lab that stands for a cluster of GPU servers, in slow motion.
 
-The lab's NICs stand for fast ones: operators and p0 are slower by one factor, and all tensors
-smaller by another, so that the step of a large model takes seconds.
+The lab's NICs stand for fast ones: operators and p0 are slower by one factor, and all tensors, and
+what a rank hands over at a time, smaller by another, so that the step of a large model takes
+seconds.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from benchmarks.engine.measured import CACHE, sources_digest
 from benchmarks.engine.parallelisms import optimizer, variant_file
 from benchmarks.engine.setting import DEVICE, cluster
 from benchmarks.job.replays import kept_graph, lab_cluster
+from placewire.optimizer.chunks import with_windows
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.graph.operator_graph import OperatorGraph
@@ -55,12 +57,17 @@ class SlowMotion:
     def lab(self, nics: int | None = None) -> Cluster:
         """nics: how many of them the job uses, all by default."""
         latency = self.setup_latency_seconds * self.slower
-        return lab_cluster(self.servers, self.nics if nics is None else nics, latency, DEVICE)
+        made = lab_cluster(self.servers, self.nics if nics is None else nics, latency, DEVICE)
+        fewer_bytes = self._fewer_bytes(made)
+        return with_windows(made, self.slower * fewer_bytes, fewer_bytes)
 
     @cached_property
     def fewer_bytes(self) -> float:
         """By which all tensors are smaller."""
-        return self.gigabits * 1e9 / (self.slower * float(self.lab().nic_rates[0, 0]))
+        return self._fewer_bytes(self.lab())
+
+    def _fewer_bytes(self, lab: Cluster) -> float:
+        return self.gigabits * 1e9 / (self.slower * float(lab.nic_rates[0, 0]))
 
     def slowed(self, graph: OperatorGraph) -> OperatorGraph:
         smaller = np.ceil(graph.tensor_bytes / self.fewer_bytes).astype(np.int64)

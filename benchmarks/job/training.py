@@ -26,7 +26,7 @@ from benchmarks.table import Table
 from placewire.job.contract.specification import OptimizerSpec
 from placewire.optimizer.check.recompute.facts import Facts
 from placewire.optimizer.check.recompute.times import recompute_times
-from placewire.optimizer.chunks import window_bytes
+from placewire.optimizer.chunks import with_windows
 from placewire.optimizer.cluster import ASSUMED_MESSAGE_TIME, Cluster, Device, Nic, Server
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.graph.operator_graph import OperatorGraph
@@ -196,18 +196,17 @@ def _type(server: str) -> str:
 def two_servers(rate_bits_per_second: float, memory_bytes: int) -> Cluster:
     """rate_bits_per_second: on the wire, of each NIC. memory_bytes: of each device."""
     rate = rate_bits_per_second * PAYLOAD
-    nics = tuple(
-        Nic(rail=rail, rate_bits_per_second=rate, window_bytes=window_bytes(rate)) for rail in RAILS
-    )
+    nics = tuple(Nic(rail=rail, rate_bits_per_second=rate) for rail in RAILS)
     devices = {s: Device(type=_type(s), memory_bytes=memory_bytes) for s in SERVERS}
     servers = tuple(Server(name=s, devices=(devices[s],), nics=nics) for s in SERVERS)
-    return Cluster(
+    made = Cluster(
         servers=servers,
         setup_latency_seconds=SETUP_SECONDS,
         message_seconds=ASSUMED_MESSAGE_TIME["cpu"].seconds,
         message_seconds_per_byte=ASSUMED_MESSAGE_TIME["cpu"].seconds_per_byte,
         intra_server_bits_per_second=1e10,
     )
+    return with_windows(made)
 
 
 def _step(graph: OperatorGraph, placement: Placement) -> float:

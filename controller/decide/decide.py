@@ -43,6 +43,7 @@ from placewire.controller.errors import PlanError
 from placewire.controller.launch.launcher import Launcher
 from placewire.controller.plan.job import PlacedJob, ReplayJob
 from placewire.controller.plan.plan import Plan
+from placewire.optimizer.chunks import with_windows
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.graph.graph_file import load_graph, save_graph
 from placewire.optimizer.graph.json_file import read_json
@@ -242,8 +243,9 @@ async def _taken(variants: list[Variant], placement: Placement) -> Variant:
 
 def slowed(cluster: Cluster, factor: float) -> Cluster:
     """The cluster that a replay emulates: messages take this many times longer to be set up, and to
-    travel inside a server. The NICs' rates do not change."""
-    return cluster.model_copy(
+    travel inside a server. The NICs' rates do not change; they stand for NICs so many times faster,
+    and hand over as much at a time as these."""
+    return with_windows(cluster, factor).model_copy(
         update={
             "setup_latency_seconds": cluster.setup_latency_seconds * factor,
             "intra_server_bits_per_second": cluster.intra_server_bits_per_second / factor,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from placewire.job.errors import JobError
 from placewire.job.messages.cutting import Part, cut, tags_taken
-from placewire.optimizer.chunks import chunk_bytes
+from placewire.optimizer.chunks import CUT_BYTES, WINDOW_CHUNKS, pair_window_bytes
 from placewire.optimizer.device_names import server_of
 from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Message, Placement, Sent
@@ -189,12 +189,14 @@ def _chunks(
     messages leave in program order and are not cut into chunks."""
     if not SHARINGS[placement.sharing].sends_most_urgent_first:
         return None
-    rates = {
-        server.name: {nic.rail: nic.rate_bits_per_second for nic in server.nics}
-        for server in placement.cluster.servers
-    }
+    nics = {s.name: {nic.rail: nic for nic in s.nics} for s in placement.cluster.servers}
     return {
-        (a, b): tuple(chunk_bytes(min(ours.get(r, 0.0), theirs.get(r, 0.0))) for r in rails)
-        for a, ours in rates.items()
-        for b, theirs in rates.items()
+        (a, b): tuple(
+            pair_window_bytes(ours[r], theirs[r]) // WINDOW_CHUNKS
+            if r in ours and r in theirs
+            else CUT_BYTES  # no message takes a rail that one of the two lacks
+            for r in rails
+        )
+        for a, ours in nics.items()
+        for b, theirs in nics.items()
     }

@@ -23,7 +23,7 @@ from typing import Protocol
 
 from placewire.job.messages.cutting import Part
 from placewire.job.messages.rank_messages import RankMessage
-from placewire.optimizer.chunks import WINDOW_CHUNKS, chunk_bytes, window_bytes
+from placewire.optimizer.chunks import WINDOW_CHUNKS, pair_window_bytes
 from placewire.optimizer.cluster import Cluster, Nic
 from placewire.optimizer.device_names import server_of
 from placewire.optimizer.network.nics import usable_rates
@@ -231,20 +231,17 @@ def queues_for(
         for nic in cluster.servers[server].nics:
             if nic.rail in queues:
                 counted_on = float(usable[server, placement.cluster.rails.index(nic.rail)])
-                chunk = chunk_bytes(nic.rate_bits_per_second)
+                chunk = pair_window_bytes(nic, nic) // WINDOW_CHUNKS
                 windows = _windows(cluster, nic)
                 queues[nic.rail] = UrgentFirst(counted_on / 8, chunk, windows)
     return queues
 
 
 def _windows(cluster: Cluster, nic: Nic) -> dict[str, int]:
-    """By receiver with a NIC on this rail: the window of the slower one of the two NICs."""
-    theirs = {
-        server.name: other.rate_bits_per_second
+    """By receiver with a NIC on this rail: the smaller window of the two NICs."""
+    return {
+        server.name: pair_window_bytes(nic, other)
         for server in cluster.servers
         for other in server.nics
         if other.rail == nic.rail
-    }
-    return {
-        name: window_bytes(min(rate, nic.rate_bits_per_second)) for name, rate in theirs.items()
     }

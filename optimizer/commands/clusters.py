@@ -85,6 +85,7 @@ def cluster_of(options: argparse.Namespace, graph: OperatorGraph) -> Cluster:
 
 def equal_servers(options: argparse.Namespace, graph: OperatorGraph, where: str) -> Cluster:
     """where: the graph's name in messages. Raises InputError as above."""
+    from placewire.optimizer.chunks import with_windows
     from placewire.optimizer.cluster import Cluster, Device, Nic, Server, assumed_message_time
 
     if options.device_type is None and len(graph.device_types) != 1:
@@ -97,7 +98,7 @@ def equal_servers(options: argparse.Namespace, graph: OperatorGraph, where: str)
     )
     latency, assumed = options.setup_latency, assumed_message_time([kind])
     each, per_mib = options.message_time, options.message_time_per_mib
-    return Cluster(
+    made = Cluster(
         servers=tuple(
             Server(name=f"s{k + 1}", devices=(device,), nics=nics) for k in range(options.servers)
         ),
@@ -106,6 +107,7 @@ def equal_servers(options: argparse.Namespace, graph: OperatorGraph, where: str)
         message_seconds_per_byte=assumed.seconds_per_byte if per_mib is None else per_mib / 2**20,
         intra_server_bits_per_second=_INTRA_SERVER_BITS_PER_SECOND,
     )
+    return with_windows(made)
 
 
 def read_cluster(path: Path) -> Cluster:

@@ -11,6 +11,7 @@ from placewire.controller.decide.decide import decide
 from placewire.controller.launch.launcher import NoLauncher
 from placewire.controller.plan.plan_file import parse_plan
 from placewire.controller.records.report import sharing_rows
+from placewire.optimizer.chunks import window_bytes
 from placewire.optimizer.graph.graph_file import save_graph
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
 from placewire.optimizer.names import SharingName
@@ -43,6 +44,9 @@ async def test_auto_compares_all_sharings_and_one_rail_and_keeps_them(tmp_path: 
         assert one.cluster.setup_latency_seconds == pytest.approx(50 * 200e-6)
         assert one.cluster.intra_server_bits_per_second == pytest.approx(10e9 / 50)
         assert one.step_seconds >= 50 * 0.03
+        for nic in one.cluster.servers[0].nics:
+            # As much at a time as the NICs hand over for which the lab's stand.
+            assert nic.window_bytes == window_bytes(50 * nic.rate_bits_per_second)
 
     said: list[str] = []
     assert await decide(plan, plan_file, NoLauncher(), tmp_path / "cache", said.append) == decision
