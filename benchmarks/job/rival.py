@@ -1,9 +1,10 @@
 """Trains one of our example models as PyTorch's documentation starts DDP, FSDP2 and pipelining.
 
-    torchrun … rival.py {ddp,fsdp,gpipe,1f1b} MODEL BATCH STEPS [SPLIT] [MICRO_BATCHES]
+    torchrun … rival.py {ddp,fsdp,gpipe,1f1b,interleaved} MODEL BATCH STEPS [SPLITS MICRO_BATCHES]
 
-BATCH is that of all ranks. SPLIT: the submodule before which the second of two stages begins. Every
-rank prints the seconds of each step, and when it ended, by the machine's monotonic clock.
+BATCH is that of all ranks. SPLITS: the submodules before which a stage begins, with commas between
+them; stages go to the ranks in turn. Every rank prints the seconds of each step, and when it ended,
+by the machine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, SplitPoint, pipeline
+from torch.distributed.pipelining import (
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    SplitPoint,
+    pipeline,
+)
 
 from placewire.optimizer.capture.protocol import TrainingStep, load_training_step
 
@@ -84,17 +91,27 @@ def _units(module: nn.Module) -> Iterator[nn.Module]:
             yield from _units(child)
 
 
-def _pipeline(how: str, model: str, batch: int, split: str, micro_batches: str) -> Step:
+def _pipeline(how: str, model: str, batch: int, splits: str, micro_batches: str) -> Step:
     made = load_training_step(model, batch, 0)
     if made.loss is None:
         raise SystemExit(f"{model} computes its own loss, and pipelining needs it apart")
     count = int(micro_batches)
     first = tuple(one[: batch // count] for one in made.batches(0)[:-1])
-    traced = pipeline(made.model, mb_args=first, split_spec={split: SplitPoint.BEGINNING})
-    rank = dist.get_rank()
-    stage = traced.build_stage(rank, torch.device("cpu"))
-    schedule = (ScheduleGPipe if how == "gpipe" else Schedule1F1B)(stage, count, loss_fn=made.loss)
-    optimizer = _adamw(stage.submod)
+    begin = dict.fromkeys(splits.split(","), SplitPoint.BEGINNING)
+    traced = pipeline(made.model, mb_args=first, split_spec=begin)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    stages = [
+        traced.build_stage(number, torch.device("cpu"))
+        for number in range(rank, len(begin) + 1, ranks)
+    ]
+    schedule = (
+        ScheduleInterleaved1F1B(stages, count, loss_fn=made.loss)
+        if how == "interleaved"
+        else (ScheduleGPipe if how == "gpipe" else Schedule1F1B)(
+            stages[0], count, loss_fn=made.loss
+        )
+    )
+    optimizer = _adamw(nn.ModuleList(stage.submod for stage in stages))
 
     def step(number: int) -> None:
         inputs = made.batches(number)
@@ -102,7 +119,7 @@ def _pipeline(how: str, model: str, batch: int, split: str, micro_batches: str) 
         if rank == 0:
             schedule.step(*inputs[:-1])
         else:
-            schedule.step(target=inputs[-1])
+            schedule.step(target=inputs[-1])  # the last stage is the last rank's
         optimizer.step()
 
     return step
@@ -110,6 +127,7 @@ def _pipeline(how: str, model: str, batch: int, split: str, micro_batches: str) 
 
 _WAYS: dict[str, Callable[..., Step]] = {
     "ddp": _ddp, "fsdp": _fsdp, "gpipe": _pipeline, "1f1b": _pipeline,
+    "interleaved": _pipeline,
 }  # fmt: skip
 
 if __name__ == "__main__":

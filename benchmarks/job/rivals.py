@@ -38,13 +38,14 @@ PORT, MEMORY_BYTES = 29700, 8 << 30
 
 @dataclass(frozen=True)
 class Case:
-    """split: where PyTorch's pipelining begins its second stage; "" where it cannot cut the model.
+    """splits: where PyTorch's pipelining begins the second, third and last of four stages; the
+    second of two begins where the third of four does. Empty where it cannot cut the model.
     rate: of each NIC, so that DDP communicates about as long as it computes."""
 
     model: str
     batch: int
     rate_bits_per_second: float
-    split: str
+    splits: tuple[str, ...]
 
     @property
     def path(self) -> str:
@@ -52,18 +53,19 @@ class Case:
 
 
 CASES = (
-    Case("alexnet", 128, 400e6, "features.8"),
-    Case("vgg16", 32, 800e6, "features.17"),
-    Case("bert", 4, 600e6, "layers.6"),
-    Case("gpt2", 4, 600e6, ""),
-    Case("mixture", 4, 600e6, ""),
+    Case("alexnet", 128, 400e6, ("features.3", "features.8", "classifier")),
+    Case("vgg16", 32, 800e6, ("features.7", "features.17", "features.24")),
+    Case("bert", 4, 600e6, ("layers.3", "layers.6", "layers.9")),
+    Case("gpt2", 4, 600e6, ()),
+    Case("mixture", 4, 600e6, ()),
 )
 
 
 # The column's name, the way, and how many NICs gloo is given.
 WAYS = (
     ("ddp, 1 NIC", "ddp", 1), ("ddp", "ddp", 2), ("fsdp, 1 NIC", "fsdp", 1), ("fsdp", "fsdp", 2),
-    ("gpipe", "gpipe", 2), ("1f1b", "1f1b", 2),
+    ("gpipe, 1 NIC", "gpipe", 1), ("gpipe", "gpipe", 2), ("1f1b, 1 NIC", "1f1b", 1),
+    ("1f1b", "1f1b", 2), ("interleaved", "interleaved", 2),
 )  # fmt: skip
 
 
@@ -82,11 +84,12 @@ def tables(pictures: Path | None) -> Iterable[Table]:
         rows=rows,
         notes=(
             "Two servers with one core each, on two NICs of this rate, limited by HTB, without "
-            "Open vSwitch; AdamW. One device: plain PyTorch. Pipelines: two stages, the best of 2, "
-            f"4 and 8 micro-batches. Ours: found in {SOLVE_SECONDS} s from profiles of both cores "
-            f"at once; then {TURNS} trainings, each followed by another profile, because the "
-            "machine's own speed changes. Predicted and measured: medians of these. A training is "
-            f"the median of {STEPS - 1} steps after the first.",
+            "Open vSwitch; AdamW. One device: plain PyTorch. Pipelines: two stages, interleaved "
+            "four, and the best of 2, 4 and 8 micro-batches. Ours: found in "
+            f"{SOLVE_SECONDS} s from profiles of both cores at once; then {TURNS} trainings, each "
+            "followed by another profile, because the machine's own speed changes. Predicted and "
+            f"measured: medians of these. A training is the median of {STEPS - 1} steps after the "
+            "first.",
         ),
     )  # fmt: skip
 
@@ -122,10 +125,11 @@ def _peer(network: Namespaces, case: Case, way: str, nics: int) -> float | None:
     arguments = [way, case.path, str(case.batch), str(STEPS)]
     if way in ("ddp", "fsdp"):
         return _trained(network, nics, arguments)
-    if not case.split:
+    if not case.splits:
         return None
+    splits = ",".join(case.splits) if way == "interleaved" else case.splits[1]
     counts = [str(n) for n in (2, 4, 8) if n <= case.batch]
-    return min(_trained(network, nics, [*arguments, case.split, count]) for count in counts)
+    return min(_trained(network, nics, [*arguments, splits, count]) for count in counts)
 
 
 def _trained(network: Namespaces, nics: int, arguments: Sequence[str]) -> float:
