@@ -105,7 +105,7 @@ def _pipeline(how: str, model: str, batch: int, splits: str, micro_batches: str)
         for number in range(rank, len(begin) + 1, ranks)
     ]
     schedule = (
-        ScheduleInterleaved1F1B(stages, count, loss_fn=made.loss)
+        ScheduleInterleaved1F1B([*stages], count, loss_fn=made.loss)
         if how == "interleaved"
         else (ScheduleGPipe if how == "gpipe" else Schedule1F1B)(
             stages[0], count, loss_fn=made.loss
