@@ -12,7 +12,7 @@ import numpy as np
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.solution import Progress, Report, Solution
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
-from placewire.optimizer.published.formulations import child_process, gurobi, highs
+from placewire.optimizer.published.formulations import child_process, gurobi, highs, moirai_start
 from placewire.optimizer.published.formulations.answer import Answer
 from placewire.optimizer.published.formulations.errors import NoIncumbentError
 from placewire.optimizer.published.formulations.known_start import best_start, known_answer
@@ -52,12 +52,8 @@ def solve(
             if report is not None:
                 report(Progress(seconds, answer.objective * horizon, bound, answer.rounds, words))
 
-    starts = starting_devices(problem)
-    # Moirai's program decides an order, too, so that only a solver knows what a start takes.
-    start = None if name == "moirai" else best_start(formulation, starts)
-    known = known_answer(formulation, start)
-    if start is not None:
-        starts = [start.device]
+    known, starts = _known(formulation, starting_devices(problem))
+    if known.values is not None:
         heard(known)
     if solver == "cp-sat":
         left = max(began + settings.time_limit_seconds - time.monotonic(), 0.0)
@@ -80,6 +76,16 @@ def solve(
     return Solution(device, priority, _rates(problem, formulation, answer.values))
 
 
+def _known(formulation: Formulation, starts: list[IntArray]) -> tuple[Answer, list[IntArray]]:
+    """(the answer that needs no solver, the devices with which a solver begins)"""
+    if formulation.start is not None:
+        # The order is decided, too: a solver may find that another start has the better one.
+        known = moirai_start.best_schedule(formulation, starts)
+        return moirai_start.known_answer(formulation, known), starts
+    start = best_start(formulation, starts)
+    return known_answer(formulation, start), starts if start is None else [start.device]
+
+
 def _from(formulation: Formulation, known: Answer, starts: Sequence[IntArray]) -> Program:
     """The program from these starts, in which no answer takes longer than the known one."""
     devices = np.arange(formulation.x.shape[1])
@@ -99,7 +105,8 @@ def _better(known: Answer, found: Answer) -> Answer:
         return found
     if found.infeasible:
         return replace(known, bound=known.objective, words="within the gap", rounds=found.rounds)
-    return replace(known, bound=found.bound, words=found.words, rounds=found.rounds)
+    bound = min(found.bound, known.objective)
+    return replace(known, bound=bound, words=found.words, rounds=found.rounds)
 
 
 def solver_of(name: PaperName, asked: SolverName) -> SolverName:

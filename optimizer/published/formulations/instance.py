@@ -1,9 +1,9 @@
 """The papers' symbols for one problem: V, E, O, R, p, m, t, TP and the groups W.
 
 The papers' graphs have one edge from an operator to another. Here several tensors may join the two,
-as after a reduction: t_ij is then the sum of them, as it is in the rank of (4.1), and they travel as
-one transfer. So does Moirai, whose (7) and (8) have one data flow for each link. The simulator sends
-each tensor by itself. m_i is the static sum of weights, activations and workspace.
+as after a reduction: t_ij is then their sum, as it is in the rank of (4.1), and they are one
+transfer. In Moirai's (7) and (8), too, a link is one data flow. The simulator sends each tensor by
+itself. m_i is the static sum of weights, activations and workspace.
 """
 
 from __future__ import annotations

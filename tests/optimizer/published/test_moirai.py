@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ortools.sat.python import cp_model
 
 from placewire.optimizer.check.check import check
 from placewire.optimizer.cluster import Cluster, Device, Link, Nic, Server
@@ -359,26 +358,3 @@ def test_more_than_a_solver_takes_is_refused_with_its_size(monkeypatch):
     monkeypatch.setattr(cp_sat, "_MOST_PARTS", 4_000)
     with pytest.raises(FormulationTooLargeError, match="24,000 intervals"):
         place(problem, "moirai", EXACT)
-
-
-def test_cp_sat_begins_with_the_shorter_of_one_device_and_heft(monkeypatch):
-    """Without time to search it has the hint: two branches on two devices, or all on one where what
-    they send takes longer than they do."""
-    settings = replace(EXACT, time_limit_seconds=1e-6)
-    monkeypatch.setattr(cp_sat, "search", _hint_alone)
-    for sent, expected in ((0.5, 6.5), (20.0, 11.0)):
-        problem = printed(
-            {"a": (1.0, 1.0), "b": (5.0, 5.0), "c": (5.0, 5.0)},
-            {("a", "b"): sent, ("a", "c"): sent},
-        )
-        assert objective(problem, settings) == pytest.approx(expected)
-
-
-def _hint_alone(model, until, gap, told):
-    """A search that accepts nothing but the hint, which must be a whole answer."""
-    solver = cp_model.CpSolver()
-    solver.parameters.fix_variables_to_their_hinted_value = True
-    assert solver.solve(model) == cp_model.OPTIMAL
-    assert len(model.proto.solution_hint.vars) == len(model.proto.variables)
-    told(solver.value, solver.objective_value, 0.0)
-    return cp_sat.Ended(0.0, infeasible=False, words="the hint")
