@@ -18,6 +18,7 @@ from placewire.optimizer.published.formulations.errors import NoIncumbentError
 from placewire.optimizer.published.formulations.known_start import best_start, known_answer
 from placewire.optimizer.published.formulations.limits import refuse_too_large
 from placewire.optimizer.published.formulations.network import rates_per_rail
+from placewire.optimizer.published.formulations.own_step import used_pairs
 from placewire.optimizer.published.formulations.papers import Formulation, PaperName, formulate
 from placewire.optimizer.published.formulations.program import OBJECTIVE, Program, Start
 from placewire.optimizer.published.formulations.solver import SolverName
@@ -73,7 +74,7 @@ def solve(
     priority = -np.argsort(formulation.instance.order).astype(np.float64)
     if formulation.start is not None:
         priority = -answer.values[formulation.start]
-    return Solution(device, priority, _rates(problem, formulation, answer.values))
+    return Solution(device, priority, _rates(problem, formulation, answer.values, device))
 
 
 def _known(formulation: Formulation, starts: list[IntArray]) -> tuple[Answer, list[IntArray]]:
@@ -127,13 +128,18 @@ def _said(formulation: Formulation, answer: Answer) -> str:
     return f"{answer.words}; {found}; {rows}{size.columns} columns"
 
 
-def _rates(problem: Problem, formulation: Formulation, values: FloatArray) -> FloatArray | None:
-    """None where the paper decides no rates, or the problem's sharing has none."""
-    transfers = formulation.transfers
+def _rates(
+    problem: Problem, formulation: Formulation, values: FloatArray, device: IntArray
+) -> FloatArray | None:
+    """None where the paper decides no rates, or the problem's sharing has none. What a solver left
+    for pairs that send nothing is dropped: (3.7) limits no receiver, and where the problem's model
+    does, it would be taken from those that send."""
+    transfers, network = formulation.transfers, formulation.network
     if transfers.rate is None or not problem.decides_rates:
         return None
     decided = values[transfers.rate] * transfers.rate_unit
-    return rates_per_rail(problem, formulation.network, decided)
+    used = used_pairs(formulation.instance, network, device)
+    return rates_per_rail(problem, network, np.where(used, decided, 0.0))
 
 
 def _why_nothing(

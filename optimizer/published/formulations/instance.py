@@ -64,7 +64,7 @@ class Instance:
     def edges(self) -> tuple[IntArray, IntArray, FloatArray]:
         """(i, j, t in bits) for each pair of operators that is joined."""
         i, j, size = distinct_edges(self.problem.graph)
-        return i, j, size * 8.0
+        return i, j, size.astype(np.float64) * 8.0
 
     @cached_property
     def groups(self) -> list[IntArray]:
