@@ -2,7 +2,7 @@
 
 The unit of time is the horizon, a step time that some placement certainly reaches. Q, "an
 arbitrarily large number" in (3.6), is therefore 1, and every start and finish is at most 1. The
-unit of rates is the largest transmit limit of a server.
+unit of rates is the widest bandwidth of a pair of servers.
 """
 
 from __future__ import annotations
@@ -66,10 +66,8 @@ def horizon(instance: Instance, network: Network) -> float:
 def _at_even_rates(network: Network, bits: FloatArray) -> FloatArray:
     per_bit = network.per_bit.copy()
     if len(network.server_pairs):
-        sender = network.server_pairs[:, 0]
-        even = network.transmit[sender] / np.bincount(sender)[sender]
         between = network.decided >= 0
-        per_bit[between] = 1.0 / even[network.decided[between]]
+        per_bit[between] = 1.0 / network.even[network.decided[between]]
     slowest = float(per_bit[np.isfinite(per_bit)].max(initial=0.0))
     return np.asarray(float(network.latency.max()) + bits * slowest)
 

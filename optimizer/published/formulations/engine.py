@@ -12,12 +12,13 @@ import numpy as np
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.solution import Progress, Report, Solution
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
-from placewire.optimizer.published.formulations import child_process, gurobi, highs
+from placewire.optimizer.published.formulations import child_process, gurobi, highs, moirai_start
 from placewire.optimizer.published.formulations.answer import Answer
 from placewire.optimizer.published.formulations.errors import NoIncumbentError
 from placewire.optimizer.published.formulations.known_start import best_start, known_answer
 from placewire.optimizer.published.formulations.limits import refuse_too_large
 from placewire.optimizer.published.formulations.network import rates_per_rail
+from placewire.optimizer.published.formulations.own_step import used_pairs
 from placewire.optimizer.published.formulations.papers import Formulation, PaperName, formulate
 from placewire.optimizer.published.formulations.program import OBJECTIVE, Program, Start
 from placewire.optimizer.published.formulations.solver import SolverName
@@ -52,12 +53,8 @@ def solve(
             if report is not None:
                 report(Progress(seconds, answer.objective * horizon, bound, answer.rounds, words))
 
-    starts = starting_devices(problem)
-    # Moirai's program decides an order, too, so that only a solver knows what a start takes.
-    start = None if name == "moirai" else best_start(formulation, starts)
-    known = known_answer(formulation, start)
-    if start is not None:
-        starts = [start.device]
+    known, starts = _known(formulation, starting_devices(problem))
+    if known.values is not None:
         heard(known)
     if solver == "cp-sat":
         left = max(began + settings.time_limit_seconds - time.monotonic(), 0.0)
@@ -77,7 +74,17 @@ def solve(
     priority = -np.argsort(formulation.instance.order).astype(np.float64)
     if formulation.start is not None:
         priority = -answer.values[formulation.start]
-    return Solution(device, priority, _rates(problem, formulation, answer.values))
+    return Solution(device, priority, _rates(problem, formulation, answer.values, device))
+
+
+def _known(formulation: Formulation, starts: list[IntArray]) -> tuple[Answer, list[IntArray]]:
+    """(the answer that needs no solver, the devices with which a solver begins)"""
+    if formulation.start is not None:
+        # The order is decided, too: a solver may find that another start has the better one.
+        known = moirai_start.best_schedule(formulation, starts)
+        return moirai_start.known_answer(formulation, known), starts
+    start = best_start(formulation, starts)
+    return known_answer(formulation, start), starts if start is None else [start.device]
 
 
 def _from(formulation: Formulation, known: Answer, starts: Sequence[IntArray]) -> Program:
@@ -99,7 +106,8 @@ def _better(known: Answer, found: Answer) -> Answer:
         return found
     if found.infeasible:
         return replace(known, bound=known.objective, words="within the gap", rounds=found.rounds)
-    return replace(known, bound=found.bound, words=found.words, rounds=found.rounds)
+    bound = min(found.bound, known.objective)
+    return replace(known, bound=bound, words=found.words, rounds=found.rounds)
 
 
 def solver_of(name: PaperName, asked: SolverName) -> SolverName:
@@ -120,13 +128,18 @@ def _said(formulation: Formulation, answer: Answer) -> str:
     return f"{answer.words}; {found}; {rows}{size.columns} columns"
 
 
-def _rates(problem: Problem, formulation: Formulation, values: FloatArray) -> FloatArray | None:
-    """None where the paper decides no rates, or the problem's sharing has none."""
-    transfers = formulation.transfers
+def _rates(
+    problem: Problem, formulation: Formulation, values: FloatArray, device: IntArray
+) -> FloatArray | None:
+    """None where the paper decides no rates, or the problem's sharing has none. What a solver left
+    for pairs that send nothing is dropped: (3.7) limits no receiver, and where the problem's model
+    does, it would be taken from those that send."""
+    transfers, network = formulation.transfers, formulation.network
     if transfers.rate is None or not problem.decides_rates:
         return None
     decided = values[transfers.rate] * transfers.rate_unit
-    return rates_per_rail(problem, formulation.network, decided)
+    used = used_pairs(formulation.instance, network, device)
+    return rates_per_rail(problem, network, np.where(used, decided, 0.0))
 
 
 def _why_nothing(

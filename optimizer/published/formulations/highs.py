@@ -29,7 +29,7 @@ from placewire.optimizer.published.formulations.program import (
     RowWriter,
 )
 
-# The rates where the first tangents touch, as fractions of a sender's limit.
+# The rates where the first tangents touch, as fractions of the widest rate.
 FIRST_POINTS = tuple(2.0**-k for k in range(6))
 # The relative error allowed in slow * rate >= switch^2, and the gap at which a solve ends that was
 # asked for gap 0.

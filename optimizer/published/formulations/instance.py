@@ -1,8 +1,9 @@
 """The papers' symbols for one problem: V, E, O, R, p, m, t, TP and the groups W.
 
-A pair of operators joined by several tensors counts once, with the largest: transfers never meet,
-so that the other tensors arrive no later. m_i is the static sum of weights, activations and
-workspace.
+The papers' graphs have one edge from an operator to another. Here several tensors may join the two,
+as after a reduction: t_ij is then their sum, as it is in the rank of (4.1), and they are one
+transfer. In Moirai's (7) and (8), too, a link is one data flow. The simulator sends each tensor by
+itself. m_i is the static sum of weights, activations and workspace.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.published.formulations.topological_sort import Sort, depth_first_sort
+from placewire.optimizer.reductions.merging import distinct_edges, operator_bytes
 
 
 @dataclass(frozen=True)
@@ -56,20 +58,13 @@ class Instance:
     @cached_property
     def memory_bytes(self) -> IntArray:
         """m int64[n]"""
-        graph = self.problem.graph
-        return graph.weight_bytes + graph.activation_bytes + graph.workspace_bytes
+        return operator_bytes(self.problem.graph)
 
     @cached_property
     def edges(self) -> tuple[IntArray, IntArray, FloatArray]:
         """(i, j, t in bits) for each pair of operators that is joined."""
-        graph = self.problem.graph
-        source, target, tensor = graph.edges
-        bits = graph.tensor_bytes[tensor] * 8.0
-        keep: dict[tuple[int, int], float] = {}
-        for i, j, size in zip(source.tolist(), target.tolist(), bits.tolist(), strict=True):
-            keep[i, j] = max(size, keep.get((i, j), 0.0))
-        ends = np.array(list(keep), dtype=np.int64).reshape(-1, 2)
-        return ends[:, 0], ends[:, 1], np.array(list(keep.values()), dtype=np.float64)
+        i, j, size = distinct_edges(self.problem.graph)
+        return i, j, size.astype(np.float64) * 8.0
 
     @cached_property
     def groups(self) -> list[IntArray]:

@@ -29,8 +29,8 @@ class KnownStart:
 
 
 def best_start(formulation: Formulation, starts: Sequence[IntArray]) -> KnownStart | None:
-    """The shortest start that the program admits, each with its server's limit evenly over the
-    pairs that it uses; None where it admits none."""
+    """The shortest start that the program admits, each with every limit evenly over the pairs that
+    it uses; None where it admits none."""
     whole = WholeNumbers(formulation)
     found = []
     for device in starts:

@@ -3,13 +3,12 @@
 The paper writes (6) and (8) with an indicator of which of two comes first. They say that intervals
 do not overlap: operators on their device, and flows on the device that they leave and on the device
 that they reach. Here these are optional intervals, present where the operator or the flow is. Times
-are whole ticks, rounded to the nearest. The search begins with the shortest of the starts that the
-memories admit: operators in the recorded sort, each flow when both of its devices are free for it.
+are whole ticks, rounded to the nearest. The search begins with the best of the starts
+(moirai_start.py), and the answer is never worse.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -19,8 +18,15 @@ import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.published.formulations import cp_sat
-from placewire.optimizer.published.formulations.answer import NO_ANSWER, Answer, Heard
+from placewire.optimizer.published.formulations.answer import Answer, Heard
 from placewire.optimizer.published.formulations.instance import Instance
+from placewire.optimizer.published.formulations.moirai_start import (
+    Schedule,
+    best_schedule,
+    known_answer,
+    schedule,
+)
+from placewire.optimizer.published.formulations.own_step import transfer_seconds
 from placewire.optimizer.published.formulations.papers import Formulation
 
 _TICKS = 10_000_000
@@ -36,24 +42,34 @@ def solve(
     """Solves within about `seconds`, to the relative gap. starts: devices int64[n]. Of an answer's
     values only x and the operators' starts are set."""
     until = time.monotonic() + seconds
-    instance = formulation.instance
+    begun = best_schedule(formulation, starts)
+    best = known_answer(formulation, begun)
     built = _Model(formulation)
-    built.begin([device for device in starts if instance.admits(device)])
-    best = NO_ANSWER
+    if begun is not None:
+        built.begin(begun)
+        if heard is not None:
+            heard(best)
 
     def told(value: cp_sat.Value, objective: float, bound: float) -> None:
         nonlocal best
-        best = Answer(
-            _values(formulation, built, value), objective / _TICKS, bound / _TICKS,
-            infeasible=False, words="time limit", rounds=best.rounds + 1,
+        best = replace(best, rounds=best.rounds + 1)
+        if objective / _TICKS >= best.objective:
+            return
+        best = replace(
+            best, values=_values(formulation, built, value), objective=objective / _TICKS,
+            bound=bound / _TICKS, words="time limit",
         )  # fmt: skip
         if heard is not None:
             heard(best)
 
     ended = cp_sat.search(built.model, until, gap, told)
+    if ended.infeasible and begun is not None:
+        raise AssertionError("moirai: cp-sat denies the schedule that is known")
+    # A tick more or less may lift the bound above a step that is not rounded.
+    bound = -np.inf if ended.infeasible else min(ended.bound / _TICKS, best.objective)
     return replace(
         best, words=ended.words, infeasible=ended.infeasible, rounds=max(best.rounds, 1),
-        bound=-np.inf if ended.infeasible else ended.bound / _TICKS,
+        bound=bound,
     )  # fmt: skip
 
 
@@ -77,30 +93,16 @@ def part_count(instance: Instance) -> int:
 
 @dataclass(frozen=True)
 class _Flow:
-    """A data flow between two operators: its start, ticks and end; channels: by pair of devices,
-    its ticks and the literal that is true where it takes them; travels: by device, the literals
-    that are true where it leaves it, and where it reaches it."""
+    """The data flow of an edge: its start, ticks and end; channels: by pair of devices, the literal
+    that is true where it takes them; travels: by device, the literals that are true where it leaves
+    it, and where it reaches it."""
 
+    edge: int
     tail: int
     head: int
     times: tuple[Any, Any, Any]
-    channels: dict[tuple[int, int], tuple[int, Any]]
+    channels: dict[tuple[int, int], Any]
     travels: list[tuple[Any, Any]] = field(default_factory=list)
-
-    def took(self, device: Sequence[int]) -> int | float:
-        """Its ticks for these devices; inf where they cannot be used."""
-        ends = device[self.tail], device[self.head]
-        return 0 if ends[0] == ends[1] else self.channels.get(ends, (math.inf, None))[0]
-
-
-@dataclass(frozen=True)
-class _Schedule:
-    """Devices, and in ticks the starts of operators and flows, and the step; inf: impossible."""
-
-    device: list[int]
-    start: list[int | float]
-    flows: list[int | float]
-    step: int | float
 
 
 class _Model:
@@ -118,7 +120,6 @@ class _Model:
         self.latest = _TICKS + instance.operators
         self.step = self._time()
         self.flows: list[_Flow] = []
-        self.silent: list[tuple[int, int]] = []
         n = instance.operators
         self.on = cp_sat.places(self.model, instance, instance.able)  # (4c), (5) and co-location
         self.start = [self._time() for _ in range(n)]
@@ -130,56 +131,33 @@ class _Model:
     def _time(self) -> Any:
         return self.model.new_int_var(0, self.latest, "")
 
-    def begin(self, starts: Sequence[IntArray]) -> None:
-        """Hints at the shortest of these, devices int64[n]; at none where all take longer than the
-        horizon."""
-        schedules = [self._schedule(device.tolist()) for device in starts]
-        found = min(schedules, key=lambda one: one.step, default=None)
-        if found is None or found.step > self.latest:
+    def begin(self, begun: Schedule[float]) -> None:
+        """Hints at this schedule, or at nothing where it takes longer than the horizon."""
+        if begun.step / self.tick > self.latest:
             return
-        device, hint = found.device, self.model.add_hint
-        cp_sat.hint_places(self.model, self.on, np.array(device))
+        instance, device = self.instance, begun.device.tolist()
+        seconds = transfer_seconds(instance, self.network, begun.device, None)
+        late = np.round(seconds / self.tick).astype(np.int64).tolist()
+        took = [ticks[d] for ticks, d in zip(self.ticks, device, strict=True)]
+        found = schedule(instance, begun.device, took, late)
+        if found.step > self.latest:
+            return
+        hint = self.model.add_hint
+        cp_sat.hint_places(self.model, self.on, begun.device)
         hint(self.step, found.step)
         for variable, at in zip(self.start, found.start, strict=True):
             hint(variable, at)
-        for flow, at in zip(self.flows, found.flows, strict=True):
-            took = flow.took(device)
-            for variable, known in zip(flow.times, (at, took, at + took), strict=True):
+        for flow in self.flows:
+            ends = device[flow.tail], device[flow.head]
+            at, lasts = found.flows[flow.edge], late[flow.edge]
+            for variable, known in zip(flow.times, (at, lasts, at + lasts), strict=True):
                 hint(variable, known)
-            for ends, (_, used) in flow.channels.items():
-                hint(used, ends == (device[flow.tail], device[flow.head]))
+            for channel, used in flow.channels.items():
+                hint(used, channel == ends)
             for d, (leaves, reaches) in enumerate(flow.travels):
-                here, there = device[flow.tail] == d, device[flow.head] == d
+                here, there = ends[0] == d, ends[1] == d
                 hint(leaves, here and not there)
                 hint(reaches, there and not here)
-
-    def _schedule(self, device: list[int]) -> _Schedule:
-        """Operators in the recorded sort; each flow when its devices are free for it, in the order
-        of its heads."""
-        n, devices = self.instance.operators, self.instance.devices
-        into: list[list[int]] = [[] for _ in range(n)]
-        for q, flow in enumerate(self.flows):
-            into[flow.head].append(q)
-        silent: list[list[int]] = [[] for _ in range(n)]
-        for i, j in self.silent:
-            silent[j].append(i)
-        start: list[int | float] = [0] * n
-        end, moved = list(start), list[int | float]([0] * len(self.flows))
-        free: list[int | float] = [0] * devices
-        leaving, reaching = list(free), list(free)
-        for k in self.instance.order.tolist():
-            here = device[k]
-            ready = [free[here], *(end[i] for i in silent[k])]
-            for q in into[k]:
-                flow, there = self.flows[q], device[self.flows[q].tail]
-                moved[q] = end[flow.tail]
-                if there != here:
-                    moved[q] = max(moved[q], leaving[there], reaching[here])
-                    leaving[there] = reaching[here] = moved[q] + flow.took(device)
-                ready.append(moved[q] + flow.took(device))
-            start[k] = max(ready)
-            end[k] = free[here] = start[k] + self.ticks[k][here]
-        return _Schedule(device, start, moved, max(end, default=0))
 
     def _ends(self, i: int) -> Any:
         """The end of operator i; adds (4b)."""
@@ -200,15 +178,18 @@ class _Model:
         model, devices = self.model, range(self.instance.devices)
         leaving: list[list[Any]] = [[] for _ in devices]
         reaching: list[list[Any]] = [[] for _ in devices]
-        for i, j, bits in zip(*(column.tolist() for column in self.instance.edges), strict=True):
+        for e, (i, j, bits) in enumerate(
+            zip(*(column.tolist() for column in self.instance.edges), strict=True)
+        ):
             if bits == 0:
-                self.silent.append((i, j))
                 model.add(self.end[i] <= self.start[j])
                 continue
             start, took, end = self._time(), self._time(), self._time()
-            flow = _Flow(i, j, (start, took, end), self._channels(i, j, bits))
+            channels = self._channels(i, j, bits)
+            literals = {ends: used for ends, (_, used) in channels.items()}
+            flow = _Flow(e, i, j, (start, took, end), literals)
             self.flows.append(flow)
-            model.add(took == sum(ticks * used for ticks, used in flow.channels.values()))
+            model.add(took == sum(ticks * used for ticks, used in channels.values()))
             model.add(end == start + took)
             model.add(self.end[i] <= start)
             model.add(end <= self.start[j])

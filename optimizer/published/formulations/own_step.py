@@ -7,7 +7,7 @@ A transfer takes as long as if it were alone, and each device runs its operators
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -51,6 +51,14 @@ def travelling(instance: Instance, network: Network, device: IntArray) -> tuple[
     pair_of[network.source, network.target] = np.arange(len(network.source))
     moves = np.flatnonzero((device[i] != device[j]) & (bits > 0))
     return moves, pair_of[device[i[moves]], device[j[moves]]]
+
+
+def used_pairs(instance: Instance, network: Network, device: IntArray) -> Any:
+    """bool[k]: whether a tensor travels between the two, of network.server_pairs."""
+    used = np.zeros(len(network.server_pairs), dtype=bool)
+    decided = network.decided[travelling(instance, network, device)[1]]
+    used[decided[decided >= 0]] = True
+    return used
 
 
 def earliest_starts(

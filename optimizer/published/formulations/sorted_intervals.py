@@ -5,7 +5,7 @@ operator starts when all that precede it in the sort have ended on its device; o
 that do not overlap, and the sum of a device's times, say a part of it again for the bound. P1 and
 P3 differ in how many rows say this, not in what they admit, and so are one model here.
 
-Times are whole ticks, and decided bandwidths whole parts of a server's limit (whole_numbers.py). An
+Times are whole ticks, and decided bandwidths whole parts of the widest (whole_numbers.py). An
 answer's objective is not rounded: it is A by own_step.py. Its bound is lowered by what rounding may
 have raised it. The search begins with the best of the starts, and the answer is never worse. That
 start also says how long a tick is: where there is none, ticks are as coarse as the horizon is long.
@@ -33,13 +33,14 @@ from placewire.optimizer.published.formulations.known_start import (
 from placewire.optimizer.published.formulations.own_step import earliest_starts
 from placewire.optimizer.published.formulations.papers import Formulation
 from placewire.optimizer.published.formulations.whole_numbers import (
+    LIMIT_PARTS,
     RATE_PARTS,
     SLOWNESS_PARTS,
     WholeNumbers,
 )
 
-# Where the hyperbola of a rate and its slowness gets tangents, as parts of a sender's limit. They
-# are implied, and help the bound.
+# Where the hyperbola of a rate and its slowness gets tangents, as parts of the widest. They are
+# implied, and help the bound.
 _POINTS = tuple(0.7**k for k in range(12))
 
 # By which part floats that are equal may differ.
@@ -177,8 +178,8 @@ class _Model:
         return self.model.new_int_var(0, self.latest, "")
 
     def _rates(self) -> tuple[list[Any], list[Any], list[Any]]:
-        """(3.7): (b, its slowness, their product) of each pair of servers whose bandwidth is
-        decided."""
+        """(3.7) and the uplinks: (b, its slowness, their product) of each pair of servers whose
+        bandwidth is decided."""
         model, pairs = self.model, self.network.server_pairs
         least = self.whole.least_parts
         parts = [model.new_int_var(least, RATE_PARTS, "") for _ in pairs]
@@ -191,8 +192,10 @@ class _Model:
             for point in _POINTS:  # b >= 2 p - p^2 y
                 slope = int(np.ceil(RATE_PARTS * point * point / SLOWNESS_PARTS))
                 model.add(b >= int(2 * RATE_PARTS * point) - 1 - slope * y)
-        for s in np.unique(pairs[:, 0]).tolist():
-            model.add(sum(parts[k] for k in np.flatnonzero(pairs[:, 0] == s)) <= RATE_PARTS)
+        for mine, taken in self.whole.shared:
+            rates = (parts[k] for k in mine.tolist())
+            used = sum(part * b for part, b in zip(taken.tolist(), rates, strict=True))
+            model.add(used <= LIMIT_PARTS * RATE_PARTS)
         return parts, slowness, products
 
     def _in_order(self) -> None:

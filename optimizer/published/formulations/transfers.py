@@ -89,30 +89,29 @@ def between(core: Core, network: Network, sending: IntArray) -> Transfers:
 
 def decided_rates(core: Core, network: Network) -> Transfers:
     """The columns of b, without any rows."""
-    rate_unit = float(network.transmit.max(initial=0.0)) or 1.0
-    limit = network.transmit / rate_unit
-    sender = network.server_pairs[:, 0]
-    rate = core.columns.add((len(network.server_pairs),), limit[sender])
+    rate_unit = float(network.widest.max(initial=0.0)) or 1.0
+    rate = core.columns.add((len(network.server_pairs),), network.widest / rate_unit)
     return Transfers([], rate=rate, rate_unit=rate_unit)
 
 
 def allocated(core: Core, network: Network, sending: IntArray) -> Transfers:
-    """(3.7)-(3.9): the bandwidth of each pair of servers is decided."""
+    """(3.7)-(3.9): the bandwidth of each pair of servers is decided. Beside (3.7), which is of what
+    a server sends, there are the uplinks of pods."""
     delta, families = _pairs_in_use(core, network, sending)
     decided = decided_rates(core, network)
     rate, rate_unit = decided.rate, decided.rate_unit
     assert rate is not None
-    limit = network.transmit / rate_unit
-    sender = network.server_pairs[:, 0]
     between_servers = np.flatnonzero(network.decided >= 0)
     slow = core.columns.add((len(sending), len(between_servers)), np.inf)
     families.append(_arrivals(core, network, sending, delta, slow, rate_unit))
 
     def shares(rows: RowWriter) -> None:
-        for s in np.unique(sender).tolist():
-            rows.add(rate[sender == s][None, :], 1.0, limit[s])
+        for limit in network.shared:
+            part = limit.part * rate_unit / network.widest[limit.pairs]
+            rows.add(rate[limit.pairs][None, :], part[None, :], 1.0)
 
-    families.append(Family("(3.7)", len(np.unique(sender)), len(rate), shares))
+    terms = sum(len(limit.pairs) for limit in network.shared)
+    families.append(Family("(3.7)", len(network.shared), terms, shares))
     cones = Hyperbolas(
         slow=slow.ravel(),
         rate=np.tile(rate[network.decided[between_servers]], len(sending)),

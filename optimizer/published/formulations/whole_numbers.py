@@ -5,8 +5,9 @@ for each operator. No path is longer than all operators with a transfer between 
 that the error of a step is below a small part of the known one whatever the graph's size:
 `time_rounding`.
 
-A decided bandwidth b is counted in parts of its sender's limit, and its slowness 1 / b in parts of
-that of the whole limit. `rate_rounding` is the part of the step that this costs at most.
+A decided bandwidth b is counted in parts of the widest that its pair of servers may have, which is
+its sender's limit or less, where an uplink is narrower. Its slowness 1 / b is counted in parts of
+that of the widest. `rate_rounding` is the part of the step that this costs at most.
 
 CP-SAT takes no row whose terms may exceed 64 bits: `refuse_beyond_64_bits`.
 """
@@ -22,14 +23,17 @@ from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.published.formulations.errors import FormulationTooLargeError
 from placewire.optimizer.published.formulations.instance import Instance
 from placewire.optimizer.published.formulations.network import Network
-from placewire.optimizer.published.formulations.own_step import travelling
+from placewire.optimizer.published.formulations.own_step import travelling, used_pairs
 from placewire.optimizer.published.formulations.papers import Formulation
 
 TICKS = 200_000
 RATE_PARTS, SLOWNESS_PARTS = 2**28, 2**14
-# Each of a sender's k pairs keeps 1 / (_KEPT k) of its limit, so that a slowness has an end.
+# What pairs share, a sender's limit or an uplink, has as many parts.
+LIMIT_PARTS = 2**24
+# Where at most k pairs share a limit, each keeps 1 / (_KEPT k) of its widest bandwidth, so that a
+# slowness has an end.
 _KEPT = 2**12
-# What a tensor takes at its sender's whole limit is counted in 2^-s ticks, so that there are at
+# What a tensor takes at its pair's widest bandwidth is counted in 2^-s ticks, so that there are at
 # least _PARTS of them, with s at most _FINEST.
 _PARTS, _FINEST = 2**14, 15
 # CP-SAT refuses a row whose terms may sum to 2^62; each of two kinds of terms gets half of that.
@@ -71,10 +75,19 @@ class WholeNumbers:
     def tick_seconds(self) -> float:
         return self.seconds / self.horizon
 
-    @property
-    def pairs_of_a_sender(self) -> int:
-        """The most that one server has; 0 where no bandwidth is decided."""
-        return int(np.bincount(self.network.server_pairs[:, 0]).max(initial=0))
+    @cached_property
+    def pairs_of_a_limit(self) -> int:
+        """The most that share one; 0 where no bandwidth is decided."""
+        return max((len(limit.pairs) for limit in self.network.shared), default=0)
+
+    @cached_property
+    def shared(self) -> list[tuple[IntArray, IntArray]]:
+        """(the pairs, the parts of the limit that each takes at its widest bandwidth, rounded up)
+        of each limit that pairs of servers share."""
+        return [
+            (limit.pairs, np.ceil(limit.part * LIMIT_PARTS).astype(np.int64))
+            for limit in self.network.shared
+        ]
 
     @property
     def time_rounding(self) -> float:
@@ -82,7 +95,7 @@ class WholeNumbers:
         half a tick. So is a transfer; one at a decided bandwidth by one more, because it ends with
         a tick, and, of fewer than _PARTS parts, by its slowness, at most _KEPT k, times half a
         part."""
-        k = self.pairs_of_a_sender
+        k = self.pairs_of_a_limit
         return (2.0 + _KEPT * k * 2.0 ** -(self._finest + 1) if k else 1.0) / TICKS
 
     @property
@@ -95,13 +108,16 @@ class WholeNumbers:
     def rate_rounding(self) -> float:
         """The part by which whole rates change the best step at most.
 
-        Of the best b of a sender with k pairs, (1 - e) b + e / k with e = 1 / _KEPT keeps (3.7), is
-        never below e / k, and makes no transfer longer than 1 / (1 - e) times. Rounding it down,
-        its slowness up, and the parts of a transfer to the nearest, adds the other terms."""
-        k = self.pairs_of_a_sender
+        Of the best b, as a part of the widest, (1 - e) b + d / k with d = 1 / _KEPT and e = d +
+        k / LIMIT_PARTS keeps every limit that at most k pairs share, although the part of it that
+        each takes is rounded up; it is never below d / k, and makes no transfer longer than
+        1 / (1 - e) times. Rounding it down, its slowness up, and the parts of a transfer to the
+        nearest, adds the other terms."""
+        k = self.pairs_of_a_limit
         if not k:
             return 0.0
-        return 1.01 * (1 / _KEPT + _KEPT * k / RATE_PARTS + 1 / SLOWNESS_PARTS + 0.5 / _PARTS)
+        kept = 1 / _KEPT + k / LIMIT_PARTS
+        return 1.01 * (kept + _KEPT * k / RATE_PARTS + 1 / SLOWNESS_PARTS + 0.5 / _PARTS)
 
     @property
     def rounding(self) -> float:
@@ -127,9 +143,9 @@ class WholeNumbers:
         return np.asarray(np.round(np.minimum(ticks, most)), dtype=np.int64)
 
     def decided(self, edge: int) -> tuple[IntArray, IntArray]:
-        """(int64[q], s int64[q]): what a decided bandwidth adds at its sender's whole limit, in
-        1 / s ticks; 0 for a pair of devices for which none is decided."""
-        ticks = np.minimum(self._at_the_limit(edge), 2.0 * self.latest)
+        """(int64[q], s int64[q]): what a decided bandwidth adds where it is the widest, in 1 / s
+        ticks; 0 for a pair of devices for which none is decided."""
+        ticks = np.minimum(self._at_the_widest(edge), 2.0 * self.latest)
         finer = np.ceil(np.log2(_PARTS / np.maximum(ticks, 2.0**-_FINEST)))
         scale = 2 ** np.clip(finer, 0, self._finest).astype(np.int64)
         return np.round(ticks * scale).astype(np.int64), scale
@@ -140,18 +156,18 @@ class WholeNumbers:
         whole: IntArray = size // scale
         return whole
 
-    def _at_the_limit(self, edge: int) -> FloatArray:
+    def _at_the_widest(self, edge: int) -> FloatArray:
         network, bits = self.network, self.instance.edges[2][edge]
         ticks = np.zeros(len(network.source))
         between = network.decided >= 0
-        sender = network.server_pairs[network.decided[between], 0]
-        ticks[between] = bits / network.transmit[sender] / self.tick_seconds
+        widest = network.widest[network.decided[between]]
+        ticks[between] = bits / widest / self.tick_seconds
         return ticks
 
     @property
     def least_parts(self) -> int:
-        """What each pair keeps of its sender's limit."""
-        return RATE_PARTS // (_KEPT * max(self.pairs_of_a_sender, 1))
+        """What each pair keeps of its widest bandwidth."""
+        return RATE_PARTS // (_KEPT * max(self.pairs_of_a_limit, 1))
 
     @staticmethod
     def slowness(parts: int) -> int:
@@ -160,22 +176,19 @@ class WholeNumbers:
 
     def rates(self, parts: IntArray) -> FloatArray:
         """float64[k] bits per second."""
-        network = self.network
-        return np.asarray(parts / RATE_PARTS * network.transmit[network.server_pairs[:, 0]])
+        return np.asarray(parts / RATE_PARTS * self.network.widest)
 
     def even_parts(self, device: IntArray) -> IntArray:
-        """int64[k]: each sender's limit evenly over the pairs that these devices use; the others
-        keep what each pair keeps."""
-        network = self.network
-        sender = network.server_pairs[:, 0]
-        used = np.zeros(len(sender), dtype=bool)
-        decided = network.decided[travelling(self.instance, network, device)[1]]
-        used[decided[decided >= 0]] = True
-        parts = np.full(len(sender), self.least_parts, dtype=np.int64)
-        for s in np.unique(sender).tolist():
-            mine = used & (sender == s)
-            left = RATE_PARTS - self.least_parts * int((~used & (sender == s)).sum())
-            parts[mine] = left // max(int(mine.sum()), 1)
+        """int64[k]: each limit evenly over the pairs that these devices use, of a pair's several
+        limits the narrowest; the others keep what each pair keeps."""
+        network, least = self.network, self.least_parts
+        used = used_pairs(self.instance, network, device)
+        parts = np.where(used, RATE_PARTS, least)
+        for pairs, taken in self.shared:
+            mine = used[pairs]
+            left = LIMIT_PARTS * RATE_PARTS - least * int(taken[~mine].sum())
+            even = left // (max(int(mine.sum()), 1) * taken[mine])
+            parts[pairs[mine]] = np.minimum(parts[pairs[mine]], even)
         return parts
 
     def transfers(self, device: IntArray, parts: IntArray) -> IntArray:
@@ -195,11 +208,11 @@ def refuse_beyond_64_bits(formulation: Formulation) -> None:
     """Raises FormulationTooLargeError where CP-SAT could not take the product of a bandwidth and
     its slowness, or of a tensor and a slowness."""
     whole = WholeNumbers(formulation)
-    pairs, operators = whole.pairs_of_a_sender, whole.instance.operators
+    pairs, operators = whole.pairs_of_a_limit, whole.instance.operators
     if pairs and max(RATE_PARTS, whole.latest) * whole.slowness(whole.least_parts) > _LARGEST:
         raise FormulationTooLargeError(
-            f"{formulation.name} is too large: {operators:,} operators with a bandwidth to decide "
-            f"from each server to {pairs:,} others need whole numbers of more than 64 bits, which "
-            "cp-sat does not have. Give it fewer servers, or a smaller graph (--reduction thesis), "
-            "or use a solver that is not bound to whole numbers: --solver highs"
+            f"{formulation.name} is too large: {operators:,} operators, and {pairs:,} bandwidths "
+            "to decide of one server or over one uplink, need whole numbers of more than 64 bits, "
+            "which cp-sat does not have. Give it fewer servers, or a smaller graph (--reduction "
+            "thesis), or use a solver that is not bound to whole numbers: --solver highs"
         )

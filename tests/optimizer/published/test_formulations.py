@@ -265,6 +265,20 @@ def test_bandwidth_goes_to_the_larger_tensor_in_proportion(name, solver):
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("name", PAPERS)
+def test_two_tensors_between_two_operators_are_one_transfer_of_both(name, solver):
+    """A and B run on a device of their own only, and A sends B 1 MB and 3 MB: at 1 MB/s this takes
+    4 s, after one p0. A third one of 0 bytes changes nothing."""
+    rows = [OperatorRow("A", "op", {"x": 1.0}), OperatorRow("B", "op", {"y": 2.0})]
+    tensors = [TensorRow("A", ("B",), size) for size in (10**6, 3 * 10**6, 0)]
+    where = cluster(2, (8e6,), latency=0.5, types=["x", "y"])
+    problem = Problem(build_graph(rows, tensors), where, "strict", "thesis")
+    found = objective(problem, name, replace(EXACT, options={"solver": solver}))
+    p0 = 0.5 if name.startswith("thesis") else 0.0
+    assert found == pytest.approx(1.0 + p0 + 4.0 + 2.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("how", SMALL)
 def test_the_simulator_agrees_under_model_thesis(how, solver):
     problem = small(**how)

@@ -81,7 +81,7 @@ def test_the_parts_of_a_tensor_are_as_fine_for_a_fast_sender_as_for_a_slow_one()
     most = whole.slowness(whole.least_parts) / whole_numbers.SLOWNESS_PARTS
     absolute = (whole.time_rounding * whole_numbers.TICKS - 2.0) / most
     for e in range(7):
-        exact = whole._at_the_limit(e)
+        exact = whole._at_the_widest(e)
         size, scale = whole.decided(e)
         assert (np.abs(size / scale - exact) <= np.maximum(0.5 / 2**14 * exact, absolute)).all()
 
@@ -120,5 +120,5 @@ def test_more_servers_than_64_bits_have_room_for_are_refused():
     graph = build_graph(rows, tensors)
     with pytest.raises(FormulationTooLargeError, match="more than 64 bits") as refused:
         solve("thesis-p2", Problem(graph, cluster(300)), OVER_CP_SAT)
-    for words in ("3 operators", "from each server to 299 others", "--solver highs"):
+    for words in ("3 operators", "299 bandwidths to decide of one server", "--solver highs"):
         assert words in str(refused.value)
