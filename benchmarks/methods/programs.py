@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.methods.field import SERVERS, captured_graph, rows_of, servers
+from benchmarks.methods.field import NICS, SERVERS, captured_graph, rows_of, servers
 from benchmarks.methods.own import GAP, own_cells
 from benchmarks.table import Table, milliseconds
 from placewire.optimizer.published.comparison.cases import Case, Method
@@ -68,6 +68,9 @@ def _table(found: list[tuple[str, list[Row]]]) -> Table:
             "reductions). own: the program's objective, by its own model of the reduced graph, and "
             "its gap to the bound that its solver proved; step: of the placement of the graph as "
             "given, under contended, strict. s: from the problem to the checked placement.",
+            f"Of a server's {NICS} NICs `thesis-p2` and `thesis-p3` decide the bandwidth of all. "
+            "To the other programs each pair of servers has the rate of one NIC, as the papers "
+            "write them. The step of every placement counts on all NICs.",
             *reasons.lines,
         ),
     )

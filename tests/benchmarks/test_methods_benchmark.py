@@ -137,7 +137,8 @@ def test_programs_stand_beside_each_other_by_their_own_and_the_contended_step(mo
         ["  thesis-p2 gurobi", "-", "-", "-", "refused (1)", "0.5"],
         ["  auto", "-", "-", "-", "2000", "0.5"],
     ]
-    assert table.notes[1:] == ("(1) g, thesis-p2 gurobi: a licence for 200",)
+    assert table.notes[1].startswith("Of a server's 3 NICs `thesis-p2` and `thesis-p3` decide")
+    assert table.notes[2:] == ("(1) g, thesis-p2 gurobi: a licence for 200",)
     monkeypatch.setattr(gurobi, "has_full_licence", lambda: False)
     assert "gurobi" not in {case.method.solver for case in programs.cases_of("g")}
 
