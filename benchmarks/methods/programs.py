@@ -71,9 +71,29 @@ def _table(found: list[tuple[str, list[Row]]]) -> Table:
             f"Of a server's {NICS} NICs `thesis-p2` and `thesis-p3` decide the bandwidth of all. "
             "To the other programs each pair of servers has the rate of one NIC, as the papers "
             "write them. The step of every placement counts on all NICs.",
+            *_lengths(found),
             *reasons.lines,
         ),
     )
+
+
+def _lengths(found: list[tuple[str, list[Row]]]) -> Iterator[str]:
+    """How long the steps are beside what the programs say, and beside those of `auto`."""
+    said, others = [], []
+    for _, mine in found:
+        autos = next((step_of(row) for row in mine if row.engine == "auto"), None)
+        for row in mine:
+            step = step_of(row)
+            if step is not None and row.own_seconds is not None:
+                said.append(step / row.own_seconds)
+                others += [] if autos is None else [step / autos]
+    if said and others:
+        yield (
+            "What a program says by its own model is not what its placement takes where transfers "
+            "share NICs and operators run as their inputs come: steps are up to "
+            f"{max(said):.1f} times as long as the program says, and {min(others):.1f} to "
+            f"{max(others):.1f} times as long as auto's."
+        )
 
 
 def _cells(name: str, row: Row, reasons: Reasons) -> list[str]:
