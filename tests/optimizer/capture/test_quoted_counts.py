@@ -80,7 +80,7 @@ def test_a_decomposed_step_has_as_many_operators_as_is_told(row: list[str]) -> N
 
 @each("`placewire.examples.models.`")
 def test_an_example_has_as_many_operators_tensors_and_parameters_as_is_told(row: list[str]) -> None:
-    name, batch, operators, tensors, parameters = row
+    name, batch, operators, tensors, parameters, *_ = row
     path, _, function = name.split(",")[0].strip("`").partition(":")
     graph = captured(f"{path}:{function or 'training_step'}", number(batch))
     assert graph.operator_count == number(operators)
