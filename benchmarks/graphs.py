@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -56,15 +56,17 @@ class Published:
     cluster: Cluster
 
 
-def captured(name: str) -> OperatorGraph:
-    """The training step of that name in CAPTURED, without seconds; it is captured only once."""
+def captured(name: str, *, decompose: bool = False) -> OperatorGraph:
+    """The training step of that name in CAPTURED, without seconds; it is captured only once.
+    decompose: as core operators, with the updates written out."""
     model, batch = CAPTURED[name]
+    words = ["--decompose"] if decompose else []
     kept = Path.home() / ".cache" / "placewire" / "graphs"
     folder = Path(os.environ.get("PLACEWIRE_BENCH_CACHE", kept))
-    file = folder / f"{name}.{_sources_digest()}.json.gz"
+    file = folder / f"{''.join((name, *words))}.{_sources_digest()}.json.gz"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        _capture(model, batch, file)
+        _capture(model, batch, words, file)
     return load_graph(file)
 
 
@@ -92,11 +94,11 @@ def _sources_digest() -> str:
     return digest.hexdigest()[:12]
 
 
-def _capture(model: str, batch: int, file: Path) -> None:
+def _capture(model: str, batch: int, words: Sequence[str], file: Path) -> None:
     """Raises RuntimeError with the output of the capture where it fails."""
     command = [
         sys.executable, "-m", "placewire.optimizer.commands.capture", model, "--batch", str(batch),
-        "--out", str(file),
+        *words, "--out", str(file),
     ]  # fmt: skip
     began = time.monotonic()
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:

@@ -19,6 +19,8 @@ from benchmarks.table import Table
 ROOT = Path(__file__).resolve().parents[1]
 # Stands behind the machine where other programs ran meanwhile.
 DISTURBED = "beside other programs"
+# Stands for a commit that nobody can name; what was measured at it counts as older than any other.
+UNKNOWN = "unknown"
 
 
 def run(package: str, description: str, items: Mapping[int, Sequence[str]], head: str) -> None:
@@ -78,10 +80,10 @@ def _sections(text: str) -> dict[int, str]:
 
 
 def commit() -> str:
-    """The short name of the commit that is checked out; "unknown" in a copy without git's files."""
+    """The short name of the commit that is checked out; UNKNOWN in a copy without git's files."""
     command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
-    return found.stdout.strip() if found.returncode == 0 else "unknown"
+    return found.stdout.strip() if found.returncode == 0 else UNKNOWN
 
 
 def machine() -> str:

@@ -33,8 +33,8 @@ class Table:
         return "\n".join([f"## {self.title}", "", *body, "", *(f"{note}\n" for note in self.notes)])
 
 
-def milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.4g}"
+def milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e3:.4g}"
 
 
 def mebibytes(count: int) -> str:

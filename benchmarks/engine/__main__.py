@@ -4,9 +4,10 @@
 
 1 methods, 2 small graphs' gaps, 3 large graphs, 4 growth, 5 sharings, 6 reductions, 7 start-up,
 8 learned engines, 9 ours beside DDP, FSDP and pipelines, 10 the same of steps in many micro-batches
-on 16 servers, 11 steps of core operators. All take well over three hours on two cores; 2, 4, 6, 7
-and 11 some minutes each, 8 half an hour, 9 two hours, 10 a quarter of an hour. --report writes the
-tables of these items into FOLDER/engine.md, with pictures, and leaves those of other items.
+on 16 servers, 11 steps of core operators. All take well over three hours on two cores; 2, 4, 6 and
+7 some minutes each, 8 half an hour, 9 two hours, 10 and 11 a quarter of an hour each. --report
+writes the tables of these items into FOLDER/engine.md, with pictures, and leaves those of other
+items.
 """
 
 from __future__ import annotations

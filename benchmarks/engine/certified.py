@@ -13,6 +13,12 @@ from placewire.optimizer.graph.graph_file import load_graph
 
 SMALL_LIMIT_SECONDS, LARGE_LIMIT_SECONDS, FREE_LIMIT_SECONDS = 15.0, 60.0, 20.0
 LARGEST = 50_000
+COLUMNS = ("one ms", "step ms", "bound ms", "gap", "1st<10% s", "of all", "<3% s", "wall s")
+NOTES = (
+    "1st<10%: when the plan was first within 10 % of the bound; <3%: when the gap first was at "
+    "most 3 %; both from the engine's start.",
+    "of all: 1st<10% from the start of the process, with its imports and the graph's reading.",
+)
 
 
 def small_tables(_: Path | None) -> Iterator[Table]:
@@ -24,27 +30,22 @@ def small_tables(_: Path | None) -> Iterator[Table]:
                     captured_file(name), cluster(gigabits), "auto", "strict", model=model,
                     time_limit=SMALL_LIMIT_SECONDS,
                 )  # fmt: skip
-                rows.append([f"{name}, {gigabits:g} Gbit/s, {model}", *_small_cells(solve(ask))])
+                rows.append([f"{name}, {gigabits:g} Gbit/s, {model}", *cells(solve(ask))])
     yield Table(
         title=f"2. Certified gap in {SMALL_LIMIT_SECONDS:g} s, strict, 4 servers x 3 NICs",
-        columns=("graph, rate per NIC, model", "one ms", "step ms", "bound ms", "gap", "1st<10% s",
-                 "of all", "<3% s", "wall s"),
+        columns=("graph, rate per NIC, model", *COLUMNS),
         rows=rows,
-        notes=(
-            "1st<10%: when the plan was first within 10 % of the bound; <3%: when the gap first "
-            "was at most 3 %; both from the engine's start.",
-            "of all: 1st<10% from the start of the process, with its imports and the graph's "
-            "reading.",
-        ),
-    )  # fmt: skip
+        notes=NOTES,
+    )
 
 
-def _small_cells(result: Result) -> list[str]:
+def cells(result: Result) -> list[str]:
+    """A cell for each of COLUMNS."""
     placement = result.placement
     return [
-        milliseconds(placement.single_device_seconds or float("nan")),
-        milliseconds(placement.step_seconds), milliseconds(placement.bound_seconds),
-        f"{placement.gap:.1%}", first_within(result, placement.bound_seconds, 0.10),
+        milliseconds(placement.single_device_seconds), milliseconds(placement.step_seconds),
+        milliseconds(placement.bound_seconds), f"{placement.gap:.1%}",
+        first_within(result, placement.bound_seconds, 0.10),
         first_within(result, placement.bound_seconds, 0.10, result.startup_seconds),
         first_within(result, None, 0.03), f"{result.engine_seconds:.1f}",
     ]  # fmt: skip
@@ -73,7 +74,7 @@ def large_tables(_: Path | None) -> Iterator[Table]:
             free = _large(file, quick, "auto", FREE_LIMIT_SECONDS).placement
             rows.append([
                 f"{name} ({operators}), {gigabits:g}",
-                milliseconds(placement.single_device_seconds or float("nan")),
+                milliseconds(placement.single_device_seconds),
                 milliseconds(heft.step_seconds), milliseconds(placement.step_seconds),
                 milliseconds(placement.bound_seconds), f"{placement.gap:.1%}",
                 milliseconds(free.step_seconds), f"{own.engine_seconds:.0f}",

@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.engine.measured import CACHE, sources_digest
 from benchmarks.engine.setting import DEVICE, cluster
 from benchmarks.report import ROOT
-from benchmarks.table import Table
+from benchmarks.table import Table, milliseconds
 from placewire.optimizer.cluster import ASSUMED_MESSAGE_TIME, Cluster
 from placewire.optimizer.placement import Placement, load_placement
 
@@ -65,9 +65,9 @@ def tables(_: Path | None) -> Iterator[Table]:
             rows.append(
                 [
                     f"{name}, {gigabits:g}",
-                    *map(_milliseconds, (*others, ours.step_seconds)),
+                    *map(milliseconds, (*others, ours.step_seconds)),
                     f"{ratios[-1]:.2f}", f"{ours.gap:.1%}",
-                    _milliseconds(found["bound_seconds"]), how,
+                    milliseconds(found["bound_seconds"]), how,
                 ]
             )  # fmt: skip
         if rows:
@@ -92,10 +92,6 @@ def tables(_: Path | None) -> Iterator[Table]:
 def _only(variable: str, every: Iterator[str] | Sequence[str]) -> list[str]:
     asked = os.environ.get(variable)
     return list(every) if asked is None else asked.split(",")
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds * 1e3:.4g}"
 
 
 def advised(name: str, servers: int, gigabits: float) -> tuple[dict[str, Any], Placement]:

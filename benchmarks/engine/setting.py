@@ -64,9 +64,12 @@ def cluster(
     return with_windows(made)
 
 
-def captured_file(name: str) -> Path:
+def captured_file(name: str, *, decompose: bool = False) -> Path:
     """The graph of one of our own examples, with modelled times."""
-    return _kept(f"{name}.{DEVICE}", lambda: with_modelled_seconds(captured(name), (DEVICE,)))
+    return _kept(
+        f"{name}{'-decomposed' if decompose else ''}.{DEVICE}",
+        lambda: with_modelled_seconds(captured(name, decompose=decompose), (DEVICE,)),
+    )
 
 
 def layered_file(operators: int) -> Path:

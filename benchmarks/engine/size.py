@@ -40,7 +40,7 @@ def tables(_: Path | None) -> Iterator[Table]:
             placement = made.placement
             rows.append([
                 f"{name}, {micro_batches} x {shards} ({operators}), {gigabits:g}",
-                *(milliseconds(peers[peer]) if peer in peers else "-" for peer in PEERS),
+                *(milliseconds(peers.get(peer)) for peer in PEERS),
                 milliseconds(placement.step_seconds), milliseconds(placement.bound_seconds),
                 f"{placement.step_seconds / best:.2f}", f"{made.wall_seconds:.1f}",
                 mebibytes(made.peak_memory_bytes),

@@ -61,7 +61,7 @@ def tables(pictures: Path | None) -> Iterable[Table]:
                 BOTH: _trained(lab, lambda: case.by_torchrun(lab, NICS)),
                 APPLIED: _trained(lab, lambda: by_apply(plan)[0]),
             }
-    notes = _notes(runs)
+    notes = notes_of(runs)
     if pictures is not None:
         drawn = picture({f"{WHEN[how]}: {how}": run.had for how, run in runs.items()})
         (pictures / PICTURE).write_text(svg(drawn))
@@ -98,10 +98,10 @@ def _row(how: str, run: Trained) -> Sequence[str]:
     )  # fmt: skip
 
 
-def _notes(runs: Mapping[str, Trained]) -> list[str]:
-    beside_one, beside_both = (
-        f"{runs[APPLIED].carrying_seconds / runs[how].carrying_seconds:.2f}" for how in (ONE, BOTH)
-    )
+def notes_of(runs: Mapping[str, Trained]) -> list[str]:
+    applied, before = runs[APPLIED], (runs[ONE], runs[BOTH])
+    carrying = [f"{applied.carrying_seconds / run.carrying_seconds:.2f}" for run in before]
+    step = [f"{applied.step_seconds / run.step_seconds:.2f}" for run in before]
     return [
         f"{SCRIPT} ddp, unmodified: {STEPS} steps of DistributedDataParallel over gloo on the "
         f"whole VGG16 of {MODEL.partition(':')[0]}, AdamW, one process with one thread on each of "
@@ -114,8 +114,9 @@ def _notes(runs: Mapping[str, Trained]) -> list[str]:
         "but the first.",
         "Given both NICs, gloo sends one collective on the first and the next on the second, each "
         "whole. Applied, each large collective is cut, and its parts travel on both NICs at once. "
-        f"Gradients then arrive in {beside_one} of the time that they take on one NIC, and in "
-        f"{beside_both} of that in which gloo takes both.",
+        f"Gradients then arrive in {carrying[0]} of the time that they take on one NIC, and in "
+        f"{carrying[1]} of that in which gloo takes both; the whole step takes {step[0]} of its "
+        f"time on one NIC, and {step[1]} of that on both.",
         "It is figure 5.1 of the thesis, which draws what one server's NICs receive, calls its "
         "(b), after bandwidth was allocated, narrower, and gives no numbers. The thesis trains "
         "VGG16 at batch 512 with TensorFlow 2.16 on two servers with a GPU each and two links of 1 "

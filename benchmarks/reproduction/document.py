@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import inf
 
-from benchmarks.report import DISTURBED
+from benchmarks.report import DISTURBED, UNKNOWN
 from benchmarks.reproduction.beside_auto import beside_auto
 from benchmarks.reproduction.entry import (
     Claim,
@@ -64,7 +64,9 @@ class _Page:
             if run.source == entry.name and (preset is None) == (run.model not in models)
         ]
         self.older = {
-            run.model: run for run in self.runs if run.key != key_of(entry, run.model, preset)
+            run.model: run
+            for run in self.runs
+            if run.commit == UNKNOWN or run.key != key_of(entry, run.model, preset)
         }
         found = by_model(self.runs, models, times=_times(entry.source, preset), older=self.older)
         # Without a run there is one case that waits for it, if no model is known.
@@ -192,7 +194,9 @@ class _Page:
             if older:
                 of = ", ".join(run.model for run in older if run.model)
                 state = "The sources or the settings have changed since"
-                if isinstance(self.entry.source, FromReport):
+                if any(run.commit == UNKNOWN for run in older):
+                    state = "Nobody can name the sources of these figures"
+                elif isinstance(self.entry.source, FromReport):
                     state = "The report's table, or how it is read, has changed since"
                 told += f" {state}{f' (older: {of})' if of and len(older) < len(runs) else ''}."
             lines += [*_wrapped(told), ""]

@@ -28,8 +28,8 @@ without it, but cannot hold.
 
 What is marked `older` was found by older sources than these, or for other settings: the commit
 stands below it, and has its settings. Those that are told here are of the next run. Figures from a
-report in `docs/benchmarks` are older only once its table is another; the commit that it was
-measured at may be older than these sources.
+report in `docs/benchmarks` are older once its table is another, or where nobody knows their commit;
+a commit that is known may be older than these sources.
 
 `>= 10 s` and `<= 5 ms` are of searches that their time limit ended; `<= 5 ms` is also of times that
 were measured beside other programs. The step of a paper's program is its own objective, of the

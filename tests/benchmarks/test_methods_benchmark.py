@@ -121,7 +121,7 @@ def test_programs_stand_beside_each_other_by_their_own_and_the_contended_step(mo
                 **reduced),
             row(engine="thesis-p2", solver="gurobi", outcome="refused", why="a licence for 200",
                 contended_seconds=None, fits=None, reduction="thesis"),
-            row(engine="auto"),
+            row(engine="auto", contended_seconds=2.5),
         ]  # fmt: skip
 
     monkeypatch.setattr(gurobi, "has_full_licence", lambda: True)
@@ -135,9 +135,14 @@ def test_programs_stand_beside_each_other_by_their_own_and_the_contended_step(mo
         ["g (3)", "thesis: 9 -> 4 operators, 1 groups", "", "", "", ""],
         ["  thesis-p1 cp-sat", "1200", "5.0%", "2.0", "2000", "0.5"],
         ["  thesis-p2 gurobi", "-", "-", "-", "refused (1)", "0.5"],
-        ["  auto", "-", "-", "-", "2000", "0.5"],
+        ["  auto", "-", "-", "-", "2500", "0.5"],
     ]
-    assert table.notes[1:] == ("(1) g, thesis-p2 gurobi: a licence for 200",)
+    assert table.notes[1].startswith("Of a server's 3 NICs `thesis-p2` and `thesis-p3` decide")
+    assert table.notes[2].endswith(
+        "steps are up to 1.7 times as long as the program says, and 0.8 to 0.8 times as long as "
+        "auto's."
+    )
+    assert table.notes[3:] == ("(1) g, thesis-p2 gurobi: a licence for 200",)
     monkeypatch.setattr(gurobi, "has_full_licence", lambda: False)
     assert "gurobi" not in {case.method.solver for case in programs.cases_of("g")}
 

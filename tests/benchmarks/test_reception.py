@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks.job import vgg16_on_two_nics as two_nics
 from benchmarks.job.nic_samples import Sample, sample_in, samples_in
 from benchmarks.job.reception import (
     Reception,
@@ -188,3 +189,12 @@ def test_a_sampler_that_ends_by_itself_is_an_error(tmp_path: Path) -> None:
         until = time.monotonic() + 60
         while not begun.exists() and time.monotonic() < until:
             time.sleep(0.01)
+
+
+def test_what_it_gains_is_told_of_the_gradients_and_of_the_whole_step() -> None:
+    received = had(*ALL_ON_ONE)
+    took = {two_nics.ONE: 13.32, two_nics.BOTH: 10.35, two_nics.APPLIED: 10.44}
+    runs = {how: two_nics.Trained(received, seconds) for how, seconds in took.items()}
+    _, gains, _ = two_nics.notes_of(runs)
+    assert "Gradients then arrive in 1.00 of the time that they take on one NIC" in gains
+    assert "the whole step takes 0.78 of its time on one NIC, and 1.01 of that on both." in gains

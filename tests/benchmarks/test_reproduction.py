@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.report import UNKNOWN
 from benchmarks.reproduction import keys, running
 from benchmarks.reproduction.beside_auto import beside_auto
 from benchmarks.reproduction.document import document
@@ -505,6 +506,21 @@ def test_figures_of_a_report_are_older_after_a_change_of_their_table_alone(monke
     assert key(report) == key(report.replace("Python 3.11.7.", "Python 3.11.7. What it shows."))
     assert key(report) != key(report.replace("0.55", "0.54"))
     assert key(report) != key(report.replace("4cc6127e", "5cc6127e"))
+
+
+def test_figures_of_a_report_whose_commit_nobody_knows_are_older():
+    source = FromReport("docs/benchmarks/job.md", "8. A script", "make")
+    claim = Claim("It is short.", "-", (Within(("step, s",), at_most=2.0, unit="s"),))
+    entry = Entry("A paper", "figure 1", "steps", source, (claim,))
+
+    def page(commit: str) -> str:
+        run = Run(source=entry.name, key=keys.key_of(entry), commit=commit, machine="m", date="d",
+                  findings=(took("step, s", 1.0),))  # fmt: skip
+        return document([entry], (), {(run.source, run.model): run})
+
+    assert "| holds (1 of 1) |" in page("0dd10c69")
+    assert "| holds (1 of 1), older |" in page(UNKNOWN)
+    assert "at commit unknown on d, m. Nobody can name the sources" in page(UNKNOWN)
 
 
 @pytest.mark.parametrize("prose", ["", " It was placed anew, with seed 8."])

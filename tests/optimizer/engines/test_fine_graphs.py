@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -219,3 +220,17 @@ def test_what_is_found_in_a_reduced_graph_takes_little_time_to_report(
         now[0] = at
         report(on_one_device(merged))
     assert len(simulated) == times
+
+
+def test_the_same_seed_and_moves_give_the_same_placement_on_a_machine_of_any_speed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second search is on one where an hour passes between two looks at the clock."""
+    problem = problem_of(captured("alexnet", 1, decompose=True))
+    settings = SolveSettings(gap=0.0, moves=3_000)
+    first = place(problem, "auto", settings)
+    hours = itertools.count()
+    monkeypatch.setattr(time, "monotonic", lambda: 3600.0 * next(hours))
+    second = place(problem, "auto", settings)
+    assert first.step_seconds < 0.5 * (first.single_device_seconds or 0.0)
+    assert first.model_copy(update={"wall_seconds": second.wall_seconds}) == second
