@@ -292,7 +292,6 @@ _MEASURED = (
                 ),
             ),
         ),
-        (MEMORY,),
     ),
     Entry(
         PAPER, "table 5.2", "solver's time under reduction schemes",
