@@ -9,7 +9,7 @@ import pytest
 from benchmarks.engine import methods
 from benchmarks.engine.measured import Result
 from benchmarks.methods import claims, grand, programs, promises
-from benchmarks.methods.field import SERVERS, servers
+from benchmarks.methods.field import MEMORY, SERVERS, servers
 from placewire.optimizer.published.comparison.cases import ComparedGraph
 from placewire.optimizer.published.comparison.presets import PRESETS, load_preset
 from placewire.optimizer.published.formulations import gurobi
@@ -241,7 +241,7 @@ def test_programs_stand_beside_each_other_by_their_own_and_the_contended_step(mo
         ["  thesis-p2 gurobi", "-", "-", "-", "refused (1)", "0.5"],
         ["  auto", "-", "-", "-", "2000", "0.5"],
     ]
-    assert table.notes[1:] == ("(1) g, thesis-p2 gurobi: a licence for 200",)
+    assert table.notes[1:] == (MEMORY, "(1) g, thesis-p2 gurobi: a licence for 200")
     monkeypatch.setattr(gurobi, "has_full_licence", lambda: False)
     assert "gurobi" not in {case.method.solver for case in programs.cases_of("g")}
 
