@@ -27,6 +27,7 @@ MODELS = {
     "FNet": Captured("placewire.examples.models.fnet:training_step", 16),
     "BERT": Captured("placewire.examples.models.bert:training_step", 16),
 }
+# One device has room for all that the operators of any of the models hold, 6.7 GiB of BERT.
 DEVICE, MEMORY_GIB = "rtx3070", 8
 # Two GPUs a server over NVLink at 50 GB/s, servers over Ethernet at 20 GB/s (V.C).
 BETWEEN_GIGABITS, INSIDE_GIGABITS = 160.0, 400.0
