@@ -13,11 +13,18 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.methods.field import NICS, SERVERS, captured_graph, rows_of, servers
+from benchmarks.methods.field import (
+    MEMORY,
+    NICS,
+    SERVERS,
+    captured_graph,
+    rows_of,
+    servers,
+)
 from benchmarks.methods.own import GAP, own_cells
 from benchmarks.table import Table, milliseconds
 from placewire.optimizer.published.comparison.cases import Case, Method
-from placewire.optimizer.published.comparison.ranking import own_gap, step_of
+from placewire.optimizer.published.comparison.ranking import STOPPED, own_gap, step_of
 from placewire.optimizer.published.comparison.reasons import Reasons
 from placewire.optimizer.published.comparison.rows import Row
 from placewire.optimizer.published.formulations import gurobi
@@ -67,10 +74,12 @@ def _table(found: list[tuple[str, list[Row]]]) -> Table:
             f"{LIMIT_SECONDS:g} s for each, gap {GAP:.0%}, reduction {REDUCTION} (auto has its own "
             "reductions). own: the program's objective, by its own model of the reduced graph, and "
             "its gap to the bound that its solver proved; step: of the placement of the graph as "
-            "given, under contended, strict. s: from the problem to the checked placement.",
+            "given, under contended, strict. s: from the problem to the checked placement. A row "
+            f"whose s is {STOPPED:.0%} of that time or more was ended by the clock.",
             f"Of a server's {NICS} NICs `thesis-p2` and `thesis-p3` decide the bandwidth of all. "
             "To the other programs each pair of servers has the rate of one NIC, as the papers "
             "write them. The step of every placement counts on all NICs.",
+            MEMORY,
             *_lengths(found),
             *reasons.lines,
         ),

@@ -8,21 +8,24 @@ NAME is a preset, or a table or figure as in `thesis-figure-3.2`. Without --time
 has the limit of its preset, up to ten minutes: all of them take a day. With it the page says so.
 --paper-times gives each as long as the paper's own took, up to 39 minutes, if that is longer.
 --disturbed says that other programs run meanwhile: times are upper limits then, and decide only
-what more quiet could not change. What was solved is kept in $PLACEWIRE_BENCH_CACHE, or in
-~/.cache/placewire/bench, so that a run that was cut off goes on where it ended. --no-runs only
-writes the page again, which marks what was found by older sources.
+what more quiet could not change. What decides claims in the least time comes first. Each solve is
+kept in benchmarks/reproduction/found.json as soon as it ended, so that a run that was cut off loses
+at most one, and goes on where it ended, on any machine that has the file. Graphs are kept in
+$PLACEWIRE_BENCH_CACHE, or in ~/.cache/placewire/bench. --no-runs only writes the page again, which
+marks what was found by older sources, and leaves out what was found for other settings.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 
 from benchmarks.report import ROOT
 from benchmarks.reproduction.document import document
 from benchmarks.reproduction.entries import ENTRIES, ILLUSTRATIONS
 from benchmarks.reproduction.findings import FILE, Runs, load, replace_text, save
-from benchmarks.reproduction.running import Terms, runs_of, solved
+from benchmarks.reproduction.running import Terms, put_back, runs_of, solved
 
 PAGE = ROOT / "docs" / "reproduction.md"
 
@@ -47,7 +50,8 @@ def main(arguments: list[str]) -> None:
     if not asked.no_runs:
         terms = Terms(asked.time_limit, asked.paper_times, asked.disturbed)
         chosen = [entry for entry in ENTRIES if entry.name in asked.only]
-        for run in runs_of(chosen, kept, terms, solved):
+        put_back(kept, terms)
+        for run in runs_of(chosen, kept, terms, partial(solved, terms=terms)):
             kept[run.source, run.model] = run
             save(kept, FILE)
             _write(kept)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
 from benchmarks.report import DISTURBED, UNKNOWN
@@ -22,7 +22,8 @@ from benchmarks.reproduction.entry import (
 )
 from benchmarks.reproduction.findings import Finding, Run, Runs, by_model
 from benchmarks.reproduction.head import HEAD
-from benchmarks.reproduction.keys import key_of, preset_of
+from benchmarks.reproduction.keys import key_of, preset_of, settings_of
+from benchmarks.reproduction.rules import NOT_RUN
 from benchmarks.reproduction.verdicts import KINDS, NEVER, ByModel, Verdict, verdict_of
 from placewire.optimizer.published.comparison.our_figures import NO_FIGURE
 from placewire.optimizer.published.comparison.presets.preset import (
@@ -63,12 +64,18 @@ class _Page:
             for _, run in sorted(runs.items())
             if run.source == entry.name and (preset is None) == (run.model not in models)
         ]
+        settings = None if preset is None else settings_of(preset)
+        if settings is not None:
+            self.runs = [run for run in self.runs if _asked(run, settings)]
         self.older = {
-            run.model: run
+            run.model
             for run in self.runs
-            if run.commit == UNKNOWN or run.key != key_of(entry, run.model, preset)
+            if run.commit == UNKNOWN or run.key != key_of(entry, run.model)
         }
-        found = by_model(self.runs, models, times=_times(entry.source, preset), older=self.older)
+        found = by_model(
+            self.runs, models, times=_times(entry.source, preset), older=self.older,
+            settings=settings,
+        )  # fmt: skip
         # Without a run there is one case that waits for it, if no model is known.
         self.found: ByModel = found or {"-": {}}
         self.verdicts = [(claim, verdict_of(claim, self.found)) for claim in entry.claims]
@@ -133,23 +140,19 @@ class _Page:
         return f"{told}, older" if verdict.older else told
 
     def _figures(self, preset: Preset) -> list[str]:
-        """Models of which nothing was run have one line each. Those of an older run have its
-        figures, not the preset's."""
+        """Models of which nothing was run, with these settings, have one line."""
         rows, waiting = [], []
         for model, found in self.found.items():
             if not found:
                 waiting.append(model)
-            elif model in self.older:
-                rows += [
-                    (f"{model} (older)", one.what, one.paper, self._cell(one))
-                    for one in found.values()
-                ]
-            else:
-                rows += [
-                    (model, one.what, one.paper, self._cell(found[one.what]))
-                    for one in preset.figures
-                    if one.model == model
-                ]
+                continue
+            named = f"{model} (older)" if model in self.older else model
+            rows += [
+                (named, one.what, one.paper,
+                 self._cell(found[one.what]) if one.what in found else NOT_RUN)
+                for one in preset.figures
+                if one.model == model
+            ]  # fmt: skip
         lines = [*table(("model", "figure", "paper", "ours"), rows), ""] if rows else []
         if waiting:
             lines += [*_wrapped(f"Not run yet: {', '.join(waiting)}."), ""]
@@ -193,7 +196,7 @@ class _Page:
             told = f"Measured {where}{f' ({named})' if named else ''}."
             if older:
                 of = ", ".join(run.model for run in older if run.model)
-                state = "The sources or the settings have changed since"
+                state = "The sources have changed since"
                 if any(run.commit == UNKNOWN for run in older):
                     state = "Nobody can name the sources of these figures"
                 elif isinstance(self.entry.source, FromReport):
@@ -203,6 +206,11 @@ class _Page:
         current = [run for run in self.runs if run.model not in self.older]
         made = "It is made anew by" if self.older else "It is made by"
         return [made, "", *_as_code(command_of(self.entry, self.preset, current)), "", *lines]
+
+
+def _asked(run: Run, settings: Mapping[tuple[str, str], str]) -> bool:
+    """Whether it answers any of what is asked now."""
+    return any(settings.get((one.model, one.what)) == one.setting for one in run.findings)
 
 
 def _sign(one: Finding) -> str:

@@ -11,10 +11,13 @@ import os
 from collections.abc import Collection, Container, Iterable, Mapping
 from math import inf
 from pathlib import Path
+from typing import Any
 
 from placewire.frozen import Frozen
 from placewire.optimizer.published.comparison.our_figures import Between, Ended
+from placewire.optimizer.published.comparison.ranking import seconds_to_gap
 from placewire.optimizer.published.comparison.reproducing import Beside
+from placewire.optimizer.published.comparison.rows import Row
 
 FILE = Path(__file__).with_name("found.json")
 
@@ -22,8 +25,8 @@ FILE = Path(__file__).with_name("found.json")
 class Finding(Frozen):
     """A figure; text: as it is shown. known: (at least, at most) of each of its numbers, None where
     nothing is known. model: a row of the paper's table, or of ours. disturbed: it is a time, and
-    other programs ran meanwhile, so that it is no more than an upper limit. older: what decides it
-    has changed since."""
+    other programs ran meanwhile, so that it is no more than an upper limit. setting: a digest of
+    what its preset asked for (keys.setting_of); older: the sources have changed since."""
 
     model: str
     what: str
@@ -33,6 +36,7 @@ class Finding(Frozen):
     ended: Ended = "itself"
     known: tuple[tuple[float | None, float | None], ...] = ()
     disturbed: bool = False
+    setting: str = ""
     older: bool = False
 
     @classmethod
@@ -64,11 +68,31 @@ def _finite(number: float) -> float | None:
     return None if abs(number) == inf else number
 
 
+class Solve(Frozen):
+    """A solve, and where it was: on another machine, or at an earlier commit, than what else its
+    run found. disturbed: other programs ran meanwhile."""
+
+    row: Row
+    commit: str
+    machine: str
+    date: str
+    disturbed: bool = False
+
+    @classmethod
+    def of(cls, row: Row, **where: Any) -> Solve:
+        """Keeps of the course of the search only what figures of presets ask for."""
+        near = seconds_to_gap(row, row.gap)
+        told = [one for one in row.own_found[:-1] if one[0] == near]
+        kept = (*told[:1], *row.own_found[-1:])
+        return cls(row=row.model_copy(update={"found": (), "own_found": kept}), **where)
+
+
 class Run(Frozen):
     """One model of a preset, or all of another source, which then has model "". key: a digest of
-    what decides the figures. limit_seconds: the longest solve that was allowed; None: as the preset
-    has it. paper_times: a solve had as long as the paper's own took, if that is longer. disturbed:
-    other programs ran meanwhile."""
+    the sources, or of all that decides the figures of another source. limit_seconds: the longest
+    solve that was allowed; None: as the preset has it. paper_times: a solve had as long as the
+    paper's own took, if that is longer. disturbed: other programs ran meanwhile. solves: those of
+    its findings, and of a run that goes on, so that it can be taken up on any machine."""
 
     source: str
     model: str = ""
@@ -80,6 +104,7 @@ class Run(Frozen):
     machine: str
     date: str
     findings: tuple[Finding, ...]
+    solves: tuple[Solve, ...] = ()
 
 
 Runs = Mapping[tuple[str, str], Run]
@@ -93,7 +118,7 @@ def load(file: Path) -> dict[tuple[str, str], Run]:
 
 
 def save(runs: Runs, file: Path) -> None:
-    """One finding a line, so that changes can be read. The file is whole at any time."""
+    """One finding or solve a line, so that changes can be read. The file is whole at any time."""
     text = "[\n" + ",\n".join(_lines(run) for _, run in sorted(runs.items())) + "\n]\n"
     replace_text(file, text)
 
@@ -109,9 +134,16 @@ def replace_text(file: Path, text: str) -> None:
 
 
 def _lines(run: Run) -> str:
-    head = json.dumps(run.model_dump(mode="json", exclude={"findings"}))
-    rows = [one.model_dump(mode="json", exclude_defaults=True) for one in run.findings]
-    return head[:-1] + ', "findings": [\n' + ",\n".join(map(json.dumps, rows)) + "]}"
+    head = json.dumps(run.model_dump(mode="json", exclude={"findings", "solves"}))
+    lists = f', "findings": {_list(run.findings)}'
+    if run.solves:
+        lists += f', "solves": {_list(run.solves)}'
+    return f"{head[:-1]}{lists}}}"
+
+
+def _list(of: Iterable[Frozen]) -> str:
+    lines = [json.dumps(one.model_dump(mode="json", exclude_defaults=True)) for one in of]
+    return "[\n" + ",\n".join(lines) + "]"
 
 
 def by_model(
@@ -120,14 +152,18 @@ def by_model(
     *,
     times: Container[str] = (),
     older: Container[str] = (),
+    settings: Mapping[tuple[str, str], str] | None = None,
 ) -> dict[str, dict[str, Finding]]:
     """The findings of a source's runs by model and figure; a model that was not run has none.
     models: which there are; all of the runs, where none is named. times: the figures that are
-    times. older: the models of older runs."""
+    times. older: the models of older runs. settings: what is asked now, by model and figure; what
+    was found for another setting is left out."""
     found: dict[str, dict[str, Finding]] = {model: {} for model in models}
     for run in runs:
         for one in run.findings:
             if models and one.model not in models:
+                continue
+            if settings is not None and settings.get((one.model, one.what)) != one.setting:
                 continue
             changed = {"older": run.model in older}
             if run.disturbed and one.what in times:

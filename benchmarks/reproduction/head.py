@@ -18,7 +18,7 @@ A verdict is computed from the numbers, over models and settings (the cases):
 | holds so far | claimed of every case, it holds in those that are decided; others are not yet |
 | does not hold | it does not, in our setting, and more time cannot change that |
 | out of time | a time limit ended a search; more time could decide it, so nothing failed |
-| not run yet | the command that stands with it has not been run |
+| not run yet | the command that stands with it has not been run, with these settings |
 | cannot be asked here | a reason is given |
 
 A figure that is called shorter, longer, more or less than another differs by more than 1 %, below
@@ -26,10 +26,10 @@ which two are alike. A rival without a placement within the memories here is bea
 paper has none of it either (`OOM`). It is left out otherwise, which is said: a case may fail
 without it, but cannot hold.
 
-What is marked `older` was found by older sources than these, or for other settings: the commit
-stands below it, and has its settings. Those that are told here are of the next run. Figures from a
-report in `docs/benchmarks` are older once its table is another, or where nobody knows their commit;
-a commit that is known may be older than these sources.
+What is marked `older` was found by older sources than these: the commit stands below it. What was
+found for other settings than those that are told here answers another question: it is left out, and
+is `not run yet`. Figures from a report in `docs/benchmarks` are older only once its table is
+another, or where nobody knows their commit; a commit that is known may be older than these sources.
 
 `>= 10 s` and `<= 5 ms` are of searches that their time limit ended; `<= 5 ms` is also of times that
 were measured beside other programs. The step of a paper's program is its own objective, of the

@@ -5,7 +5,6 @@ from __future__ import annotations
 from benchmarks.reproduction.entry import Claim, Entry, FromPreset, Illustrations, Never
 from benchmarks.reproduction.printed import Printed
 from benchmarks.reproduction.rules import LESS, AtMost, Cut
-from benchmarks.reproduction.thesis import MEMORY
 
 PAPER = "QuickP"
 _COMPARABLE = 1.05
@@ -100,7 +99,6 @@ ENTRIES = (
         ),
         (
             "our MCMC is compiled code, which makes thousands of steps in a second",
-            MEMORY,
         ),
     ),
     Entry(
@@ -120,7 +118,6 @@ ENTRIES = (
                 ),
             ),
         ),
-        (MEMORY,),
     ),
 )  # fmt: skip
 ILLUSTRATIONS: Illustrations = (

@@ -74,34 +74,48 @@ class AtMost(Rule):
     """A figure is at most `factor` times the least of others; with a factor below 1 it is less in
     any case, whatever the signs. A rival without a placement counts as one that takes for ever only
     where the paper says so of it, too: otherwise it is the memories that differ. It is left out
-    then: the figure may be too large without it, but is not known to be small enough."""
+    then: the figure may be too large without it, but is not known to be small enough. unless: a
+    figure that must not be small enough itself, or the rule would say nothing of the first."""
 
     left: str
     right: tuple[str, ...]
     factor: float = 1.0
+    unless: str = ""
 
     @property
     def words(self) -> str:
         named = ", ".join(f"`{name}`" for name in self.right)
         least = f"the least of {named}" if len(self.right) > 1 else named
         times = "" if self.factor == 1 else f"{self.factor:.3g} times "
-        return f"`{self.left}` is at most {times}{least}"
+        unless = f", which `{self.unless}` is not" if self.unless else ""
+        return f"`{self.left}` is at most {times}{least}{unless}"
 
     @property
     def figures(self) -> tuple[str, ...]:
-        return (self.left, *self.right)
+        return (self.left, *self.right, *([self.unless] if self.unless else []))
 
     def _judged(self, read: Figures) -> Judged:
-        counting = tuple(name for name in self.right if _counts(read[name]))
-        without = tuple(name for name in self.right if name not in counting)
-        if read[self.left].ended == "none" or not counting:
+        found = self._compared(self.left, read)
+        if not found.holds or not self.unless:
+            return found
+        other = self._compared(self.unless, read)
+        if other.holds is False:
+            return found
+        why = f"`{self.unless}` keeps the rule as well" if other.holds else other.why
+        return Judged(None, found.measured, why, found.without)
+
+    def _compared(self, name: str, read: Figures) -> Judged:
+        read = {one: read[one] for one in (name, *self.right)}
+        counting = tuple(rival for rival in self.right if _counts(read[rival]))
+        without = tuple(rival for rival in self.right if rival not in counting)
+        if read[name].ended == "none" or not counting:
             return Judged(None, why=_reason(read))
-        left, right = read[self.left].number(), _least(read[name] for name in counting)
+        left, right = read[name].number(), _least(read[rival] for rival in counting)
         if left.low == inf and right.low == inf:
             return Judged(None, why="no method has a placement")
         holds = self._holds(left, right)
         if holds and without:
-            return Judged(None, why=_reason({name: read[name] for name in without}))
+            return Judged(None, why=_reason({rival: read[rival] for rival in without}))
         why = "" if holds is not None else _undecided(read)
         if holds is not None and inf in (left.low, right.low):
             why = UNPLACED

@@ -1,7 +1,9 @@
 """Runs what the list asks for, and keeps it: a run that was cut off goes on where it ended.
 
 Solves and graphs are kept in the folder of the benchmarks' cache, as those of `make bench-methods`
-are; what the runs found is kept beside the list, under a digest of what decides it.
+are. What the runs found is kept beside the list, under digests of what decides it, and so is each
+solve as soon as it ended: a run that is cut off loses at most one, and goes on wherever that file
+is.
 """
 
 from __future__ import annotations
@@ -11,22 +13,28 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Any
 
 from benchmarks.engine.measured import CACHE
 from benchmarks.report import ROOT, commit, machine
 from benchmarks.reproduction.entry import Entry, FromReport, FromTests
-from benchmarks.reproduction.findings import Finding, Run, Runs
-from benchmarks.reproduction.keys import key_of, preset_of
+from benchmarks.reproduction.findings import Finding, Run, Runs, Solve
+from benchmarks.reproduction.keys import key_of, preset_of, settings_of
+from benchmarks.reproduction.order import cheapest_first, solves_in
 from benchmarks.reproduction.sources import reported, worked
 from placewire.optimizer.published.comparison.presets.preset import (
+    NOT_IN_TEXT,
+    Figure,
     Preset,
     at_papers_times,
     shortened,
 )
 from placewire.optimizer.published.comparison.reproducing import reproduce
+from placewire.optimizer.published.comparison.rows import Row, RowsFile
 
 FOLDER = CACHE / "reproduction"
-Reproduce = Callable[[Preset], tuple[Finding, ...]]
+Found = tuple[tuple[Finding, ...], tuple[Row, ...]]
+Reproduce = Callable[[Preset], Found]
 
 
 @dataclass(frozen=True)
@@ -40,46 +48,95 @@ class Terms:
 
 
 def runs_of(entries: Iterable[Entry], kept: Runs, terms: Terms, find: Reproduce) -> Iterator[Run]:
-    """The runs that are missing, or older than the sources, one after the other. What was run on
-    better terms is not run again."""
-    for entry in entries:
+    """The runs that are missing, or older than the sources or the settings, one after the other,
+    and meanwhile the former ones with each new solve. What was run on better terms is not run
+    again."""
+    known = {one.row.key: one for one in _solves(kept, terms)}
+    for entry in cheapest_first(entries):
         preset = preset_of(entry)
         if preset is None:
             yield from _unsolved(entry, kept)
             continue
         for model in preset.models:
-            key = key_of(entry, model, preset)
             before = kept.get((entry.name, model))
             figures = [one for one in preset.figures if one.model == model]
-            if not figures or (before is not None and _stands(before, key, terms)):
+            asked = replace(preset, figures=figures)
+            if not figures or (before is not None and _stands(before, entry, asked, terms)):
                 continue
             _say(f"{entry.heading}: {model}")
-            asked = replace(preset, figures=figures)
-            if terms.paper_times:
-                asked = at_papers_times(asked)
-            if terms.limit_seconds is not None:
-                asked = shortened(asked, terms.limit_seconds)
-            yield _run(entry.name, model, key, terms, find(asked))
+            yield from _runs(entry, model, asked, before, terms, find, known)
 
 
-def solved(preset: Preset) -> tuple[Finding, ...]:
+def solved(preset: Preset, terms: Terms) -> Found:
     """Raises OSError, RowsFileError."""
-    found, _ = reproduce(preset, FOLDER, _say)
-    return tuple(Finding.of(one) for one in found)
+    found, rows = reproduce(preset, FOLDER, _say, _rows_file(terms))
+    return tuple(Finding.of(one) for one in found), tuple(rows)
 
 
-def _stands(before: Run, key: str, terms: Terms) -> bool:
-    """Whether a run is of these sources, and these terms are not better, all in all. One that had
-    more time, but was disturbed, stands against less time in quiet."""
-    if before.key != key:
+def put_back(kept: Runs, terms: Terms) -> None:
+    """Into the cache, the solves that runs keep: it may be that of another machine. Raises OSError,
+    RowsFileError."""
+    with RowsFile(FOLDER / _rows_file(terms)) as file:
+        for one in _solves(kept, terms):
+            if one.row.key not in file.rows:
+                file.add(one.row)
+
+
+def _rows_file(terms: Terms) -> str:
+    """What was solved beside other programs is no answer in quiet."""
+    return "rows-disturbed.jsonl" if terms.disturbed else "rows.jsonl"
+
+
+def _solves(kept: Runs, terms: Terms) -> Iterator[Solve]:
+    solves = (one for run in kept.values() for one in run.solves)
+    return (one for one in solves if one.disturbed == terms.disturbed)
+
+
+def _runs(
+    entry: Entry, model: str, asked: Preset, before: Run | None, terms: Terms, find: Reproduce,
+    known: dict[str, Solve],
+) -> Iterator[Run]:  # fmt: skip
+    """Of a model: after each solve the run before, with what was solved since; at last the run."""
+    settings, where = settings_of(asked), _where(terms)
+    if terms.paper_times:
+        asked = at_papers_times(asked)
+    if terms.limit_seconds is not None:
+        asked = shortened(asked, terms.limit_seconds)
+    key = key_of(entry, model)
+    going = before or _run(entry.name, model, "", terms)
+    mine: dict[str, Solve] = {}
+    for solve in solves_in(asked, model):
+        _, rows = find(replace(asked, figures=[Figure(model, "a solve", NOT_IN_TEXT, solve)]))
+        new = [row for row in rows if row.key not in known]
+        known.update({row.key: Solve.of(row, **where) for row in new})
+        mine.update({row.key: known[row.key] for row in rows})
+        if new:
+            going = going.model_copy(
+                update={"solves": (*going.solves, *(known[row.key] for row in new))}
+            )
+            yield going
+    findings, _ = find(asked)
+    told = tuple(
+        one.model_copy(update={"setting": settings[one.model, one.what]}) for one in findings
+    )
+    yield _run(entry.name, model, key, terms, told, tuple(mine.values()))
+
+
+def _stands(before: Run, entry: Entry, asked: Preset, terms: Terms) -> bool:
+    """Whether a run is of these sources and settings, and these terms are not better, all in all.
+    One that had more time, but was disturbed, stands against less time in quiet."""
+    if before.key != key_of(entry, before.model):
         return False
-    had, asked = (
+    there = {((one.model, one.what), one.setting) for one in before.findings}
+    if not there.issuperset(settings_of(asked).items()):
+        return False
+    had, have = (
         (inf if one.limit_seconds is None else one.limit_seconds, one.paper_times,
          not one.disturbed)
         for one in (before, terms)
     )  # fmt: skip
-    better = any(new > old for old, new in zip(had, asked, strict=True))
-    worse = any(new < old for old, new in zip(had, asked, strict=True))
+    better = any(new > old for old, new in zip(had, have, strict=True))
+    worse = any(new < old for old, new in zip(had, have, strict=True))
     if better and worse:
         _say(
             f"{before.source}: {before.model} is kept: these terms are better in one way and worse "
@@ -106,12 +163,28 @@ def _unsolved(entry: Entry, kept: Runs) -> Iterator[Run]:
         )  # fmt: skip
 
 
-def _run(source: str, model: str, key: str, terms: Terms, findings: tuple[Finding, ...]) -> Run:
+def _run(
+    source: str, model: str, key: str, terms: Terms, findings: tuple[Finding, ...] = (),
+    solves: tuple[Solve, ...] = (),
+) -> Run:  # fmt: skip
+    """It names every commit, machine and day of its solves."""
+    here = _where(terms)
+    places = {
+        name: " and ".join(dict.fromkeys([*(getattr(one, name) for one in solves), here[name]]))
+        for name in ("commit", "machine", "date")
+    }
     return Run(
         source=source, model=model, key=key, limit_seconds=terms.limit_seconds,
-        paper_times=terms.paper_times, disturbed=terms.disturbed, commit=commit(),
-        machine=machine(), date=time.strftime("%Y-%m-%d"), findings=findings,
+        paper_times=terms.paper_times, disturbed=terms.disturbed, findings=findings,
+        solves=solves, **places,
     )  # fmt: skip
+
+
+def _where(terms: Terms) -> dict[str, Any]:
+    return {
+        "commit": commit(), "machine": machine(), "date": time.strftime("%Y-%m-%d"),
+        "disturbed": terms.disturbed,
+    }  # fmt: skip
 
 
 def _say(line: str) -> None:

@@ -15,6 +15,7 @@ from benchmarks.reproduction.findings import FILE, exact, load
 from benchmarks.reproduction.keys import preset_of
 from benchmarks.reproduction.rules import AtMost
 from benchmarks.reproduction.sources import reported
+from benchmarks.reproduction.verdicts import verdict_of
 from placewire.optimizer.published.comparison.presets import PRESETS, load_preset
 from tests.documents import anchors
 
@@ -99,6 +100,34 @@ def test_a_claim_of_a_difference_does_not_hold_where_there_is_none(entry: Entry)
             if isinstance(rule, AtMost):
                 alike = {name: exact("m", name, "1", 1.0) for name in rule.figures}
                 assert rule.judged(alike).holds is False, claim.says
+
+
+@pytest.mark.parametrize(
+    ("celeritas", "dfs_topo", "m_topo", "told"),
+    [
+        (9.0, 28.0, 10.0, "holds (2 of 2)"), (9.0, 26.0, 90.0, "does not hold (1 of 2)"),
+        (9.0, 90.0, 9.0, "does not hold (1 of 2)"),
+    ],
+)  # fmt: skip
+def test_celeritas_claims_a_third_of_dfs_topo_alone(
+    celeritas: float, dfs_topo: float, m_topo: float, told: str
+) -> None:
+    (entry,) = (one for one in ENTRIES if one.name == "celeritas-figure-6")
+    (claim,) = (one for one in entry.claims if "a third" in one.says)
+    minutes = {"Celeritas": celeritas, "DFS-TOPO": dfs_topo, "m-TOPO": m_topo}
+    found = {f"{name}, min": exact("m", name, "1", took) for name, took in minutes.items()}
+    assert verdict_of(claim, {"Transformer": found}).told == told
+
+
+def test_hsdags_claims_against_the_cpu_cannot_be_asked_where_the_gpu_keeps_them() -> None:
+    (entry,) = (one for one in ENTRIES if one.name == "hsdag-table-2")
+    seconds = {"HSDAG, s": 1.0, "GPU-only, s": 1.0, "CPU-only, s": 9.0}
+    found = {what: exact("m", what, "1", took) for what, took in seconds.items()}
+    against = [one for one in entry.claims if "than on the CPU" in one.says]
+    assert len(against) == 3
+    for claim in against:
+        (model,) = claim.models
+        assert verdict_of(claim, {model: found}).kind == "cannot be asked here"
 
 
 @each_entry

@@ -79,6 +79,7 @@ def _capture(model: Captured, file: Path) -> None:
         sys.executable, "-m", "placewire.optimizer.commands.capture", model.function,
         "--batch", str(model.batch), "--out", str(file),
         *(["--inference"] if model.inference else []), *(["--half"] if model.half else []),
+        *(["--decompose"] if model.decompose else []),
     ]  # fmt: skip
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if done.returncode:

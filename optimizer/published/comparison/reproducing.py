@@ -31,6 +31,7 @@ from placewire.optimizer.published.comparison.our_figures import (
 )
 from placewire.optimizer.published.comparison.presets.preset import (
     Asked,
+    Captured,
     Delays,
     Estimated,
     Figure,
@@ -40,6 +41,7 @@ from placewire.optimizer.published.comparison.presets.preset import (
     Saved,
     Seeds,
     Solved,
+    solves_of,
 )
 from placewire.optimizer.published.comparison.reduction_report import (
     ReductionReport,
@@ -79,10 +81,12 @@ class Beside:
     known: tuple[Between, ...] = ()
 
 
-def reproduce(preset: Preset, folder: Path, say: Say) -> tuple[list[Beside], list[Row]]:
-    """The folder keeps solves in rows.jsonl and graphs in graphs/; what it has is not made again.
-    Raises OSError, RowsFileError."""
-    with RowsFile(folder / "rows.jsonl") as file:
+def reproduce(
+    preset: Preset, folder: Path, say: Say, rows_file: str = "rows.jsonl"
+) -> tuple[list[Beside], list[Row]]:
+    """The folder keeps solves in the file of rows and graphs in graphs/; what it has is not made
+    again. Raises OSError, RowsFileError."""
+    with RowsFile(folder / rows_file) as file:
         finder = _Finder(preset, folder, say)
         rows = compare(finder.cases(), file, say)
         finder.rows = {row.key: row for row in rows}
@@ -93,14 +97,14 @@ class _Finder:
     def __init__(self, preset: Preset, folder: Path, say: Say) -> None:
         self.preset, self.folder, self.say = preset, folder, say
         self.rows: dict[str, Row] = {}
-        self.graphs: dict[tuple[str, int | None], ComparedGraph | NotCapturedError] = {}
+        self.graphs: dict[tuple[str, Captured], ComparedGraph | NotCapturedError] = {}
         self.report = cache(self._report)
 
     def cases(self) -> list[Case]:
         """The cases of all figures that take a solve and can be computed, each once."""
         found: dict[str, Case] = {}
         for figure in self.preset.figures:
-            for one in _solves(figure.asked):
+            for one in solves_of(figure.asked):
                 try:
                     case = self._case(figure.model, one)
                 except _WHY_NONE:
@@ -139,16 +143,17 @@ class _Finder:
 
             return over_seeds([partial(under, one) for one in asked.fast.each], percent)
         if isinstance(asked, Reduced):
-            return _reduced(self.report(model, asked.on, asked.reduction), asked)
+            report = self.report(model, asked.on, asked.reduction, asked.decompose)
+            return _reduced(report, asked)
         if isinstance(asked, Estimated):
             return self._estimated(model, asked)
-        problem = self._problem(model, next(iter(self.preset.clusters)))
+        problem = self._problem(model, next(iter(self.preset.clusters)), asked.decompose)
         return _delays(problem, asked) if isinstance(asked, Delays) else _fused(problem, asked)
 
     def _estimated(self, model: str, asked: Estimated) -> Ours:
         batch = self.preset.models[model].batch
         small = {
-            batch // divisor: load_graph(self._graph(model, batch // divisor).file)
+            batch // divisor: load_graph(self._graph(model, batch=batch // divisor).file)
             for divisor in asked.divisors
         }
         try:
@@ -157,28 +162,28 @@ class _Finder:
             raise NoFigureError(str(error)) from error
         return Ours(f"{part:.0%}", exact(part))
 
-    def _graph(self, model: str, batch: int | None = None) -> ComparedGraph:
-        """batch: another one than the model's own."""
+    def _graph(self, model: str, **otherwise: Any) -> ComparedGraph:
+        """otherwise: what is not captured as the model is in the preset."""
         preset, folder = self.preset, self.folder / "graphs"
-        if (model, batch) not in self.graphs:
-            captured = preset.models[model]
-            captured = captured if batch is None else replace(captured, batch=batch)
+        captured = replace(preset.models[model], **otherwise)
+        if (model, captured) not in self.graphs:
             try:
-                self.graphs[model, batch] = captured_graph(
+                self.graphs[model, captured] = captured_graph(
                     model, captured, preset.devices, folder, self.say
                 )
             except NotCapturedError as error:
-                self.graphs[model, batch] = error
-        found = self.graphs[model, batch]
+                self.graphs[model, captured] = error
+        found = self.graphs[model, captured]
         if isinstance(found, NotCapturedError):
             raise found
         return found
 
-    def _problem(self, model: str, on: str) -> Problem:
-        return Problem(load_graph(self._graph(model).file), self.preset.clusters[on])
+    def _problem(self, model: str, on: str, decompose: bool) -> Problem:
+        graph = load_graph(self._graph(model, decompose=decompose).file)
+        return Problem(graph, self.preset.clusters[on])
 
-    def _report(self, model: str, on: str, reduction: Any) -> ReductionReport:
-        problem = self._problem(model, on)
+    def _report(self, model: str, on: str, reduction: str, decompose: bool) -> ReductionReport:
+        problem = self._problem(model, on, decompose)
         self.say(f"reducing {model} by {reduction}")
         return reduction_report(problem, reduction)
 
@@ -197,16 +202,6 @@ class _Finder:
         except NoFigureError as error:
             ended: Ended = "clock" if error.ended == "clock" else "none"
             raise NoFigureError(f"{row.engine}: {error}", ended) from error
-
-
-def _solves(asked: Asked | None) -> tuple[Solved, ...]:
-    if isinstance(asked, Saved):
-        return asked.slow, *_each(asked.fast)
-    return _each(asked) if isinstance(asked, Solved | Seeds) else ()
-
-
-def _each(asked: Solved | Seeds) -> tuple[Solved, ...]:
-    return asked.each if isinstance(asked, Seeds) else (asked,)
 
 
 def _reduced(found: ReductionReport, asked: Reduced) -> Ours:

@@ -37,19 +37,12 @@ from placewire.optimizer.published.comparison.presets.preset import (
     at_papers_times,
     equal_servers,
     shortened,
+    solves_of,
 )
 from placewire.optimizer.published.comparison.reasons import Reasons
 from placewire.optimizer.published.comparison.reproducing import reproduce
 from placewire.optimizer.published.comparison.rows import Row
 from tests.paths import ROOT
-
-
-def solves_of(asked):
-    if isinstance(asked, Saved):
-        return [asked.slow, *solves_of(asked.fast)]
-    if isinstance(asked, Seeds):
-        return list(asked.each)
-    return [asked] if isinstance(asked, Solved) else []
 
 
 @pytest.mark.parametrize("name", tuple(PRESETS))
@@ -283,6 +276,50 @@ def test_a_graph_is_captured_again_once_any_source_of_it_changed(tmp_path, monke
     assert kept() != first and len(said) == 2
 
 
+@pytest.mark.parametrize("paper", ["thesis", "icc", "celeritas"])
+def test_fusion_is_asked_of_graphs_as_fine_as_the_papers(paper):
+    """Those of training steps; the claims are about how many operators a graph has."""
+    presets_of = [load_preset(name) for name in PRESETS if name.startswith(f"{paper}-")]
+    asked = [
+        (preset, figure.asked)
+        for preset in presets_of
+        for figure in preset.figures
+        if isinstance(figure.asked, Reduced | Delays | FusedAt)
+    ]
+    assert asked
+    for preset, one in asked:
+        assert one.decompose
+        assert any("--decompose" in told for told in preset.differs)
+
+
+def test_a_decomposed_step_has_more_operators_and_programs_place_it_as_it_runs(tmp_path):
+    servers = equal_servers(2, "rtx4080s", 16, nics=1, gigabits=10.0)
+    captured = Captured("placewire.examples.models.mlp:training_step", 8)
+    reduced = Reduced("two", "thesis", "operators")
+    single = Solved("two", Method("single", time_limit_seconds=5.0), "step")
+    preset = Preset(
+        "A table", {"MLP": captured}, ("rtx4080s",), {"two": servers},
+        [
+            Figure("MLP", "as it runs", "-", reduced),
+            Figure("MLP", "decomposed", "-", replace(reduced, decompose=True)),
+            Figure("MLP", "alpha", "-", Delays("alpha")),
+            Figure("MLP", "alpha, decomposed", "-", Delays("alpha", decompose=True)),
+            Figure("MLP", "fused", "-", FusedAt(0.0)),
+            Figure("MLP", "fused, decomposed", "-", FusedAt(0.0, decompose=True)),
+            Figure("MLP", "step", "-", single),
+        ],
+        (),
+    )  # fmt: skip
+    said: list[str] = []
+    found, (row,) = reproduce(preset, tmp_path, said.append)
+    of = {one.what: one.known for one in found}
+    before, fine = of["as it runs"][0].low, of["decomposed"][0].low
+    assert fine > 2 * before == 2 * row.operators
+    assert of["alpha"] != of["alpha, decomposed"]
+    assert of["fused"][1].low < of["fused, decomposed"][1].low
+    assert len([line for line in said if line.startswith("capturing")]) == 2
+
+
 @pytest.mark.parametrize("paper", ["hsdag", "moirai"])
 def test_papers_of_inferences_have_no_training_steps(paper):
     names = [name for name, place in PRESETS.items() if place.startswith(f"{paper}:")]
@@ -345,13 +382,19 @@ def test_presets_with_programs_say_with_what_these_begin():
         assert bool(programs_of(preset)) == (STARTS in preset.differs), name
 
 
-def test_tables_of_the_thesis_say_that_their_sort_is_not_its_own():
-    """Wherever a program is solved, which the presets do under model thesis."""
-    for name in (one for one in PRESETS if one.startswith("thesis-")):
-        preset = load_preset(name)
-        programs = programs_of(preset)
-        assert {one.method.model for one in programs} <= {"thesis"}
-        assert bool(programs) == any("Kahn's algorithm" in words for words in preset.differs), name
+@pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("thesis-")])
+def test_programs_of_the_thesis_run_operators_in_its_own_sort(name):
+    """But in figure 5.3: under model thesis, under which they stand beside MCMC and Metis there,
+    every placement runs in a sort by Kahn's algorithm, and the preset says so."""
+    preset = load_preset(name)
+    methods = {one.method for one in programs_of(preset)}
+    sorts = {"Kahn's" if one.model == "thesis" else one.sort for one in methods}
+    beside_others = name == "thesis-figure-5.3"
+    assert sorts <= {"Kahn's" if beside_others else "auto"}
+    words = (
+        "in a sort by Kahn's algorithm" if beside_others else "of the sort by depth-first search"
+    )
+    assert bool(methods) == any(words in told for told in preset.differs)
 
 
 WITHOUT_ALLOCATION = (

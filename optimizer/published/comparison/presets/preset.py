@@ -16,6 +16,14 @@ STARTS = (
     "our solvers begin with the better of one device and HEFT, and look for nothing longer: that "
     "takes them less time, and what a program has when its time is over may be such a start"
 )
+# Of figures with `decompose`, in `differs`.
+DECOMPOSED = (
+    "here a step is captured as core operators, with the optimizer's update written out "
+    "(`optimizer capture --decompose`), which is nearer to how fine TensorFlow's graphs are"
+)
+DECOMPOSED_FUSION = (
+    f"of operators, groups and fusion: {DECOMPOSED}; all else has the step as it runs"
+)
 # The steps of Celeritas' Standard Evaluation: 5 to warm up, and 50 that are timed (6.3).
 EVALUATION_STEPS = 5 + 50
 SETUP_SECONDS = 50e-6
@@ -26,12 +34,14 @@ SolvedFigure = Literal["step", "own", "search", "solver", "speedup", "evaluation
 @dataclass(frozen=True)
 class Captured:
     """function: as in `placewire.examples.models.alexnet:training_step`. inference: the forward
-    pass alone; half: in half precision."""
+    pass alone; half: in half precision; decompose: into core operators, with the optimizer's update
+    written out, which makes a graph about as fine as TensorFlow's."""
 
     function: str
     batch: int
     inference: bool = False
     half: bool = False
+    decompose: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,11 +84,13 @@ class Saved:
 class Reduced:
     """A figure of a reduction. operators: before and after; groups: co-location keys of two or more
     operators; seconds: what the reduction took; ccr: communication-to-computing ratio before and
-    after; path: how much longer the longest path of operator times becomes."""
+    after; path: how much longer the longest path of operator times becomes. decompose: of the
+    decomposed graph."""
 
     on: str
     reduction: str
     figure: Literal["operators", "groups", "seconds", "ccr", "path"]
+    decompose: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,17 +108,19 @@ class Estimated:
 @dataclass(frozen=True)
 class Delays:
     """A figure of the distribution of computing delays: the thesis' alpha or beta, or the share of
-    all time that the slowest tenth of operators takes."""
+    all time that the slowest tenth of operators takes. decompose: of the decomposed graph."""
 
     figure: Literal["alpha", "beta", "heaviest tenth"]
+    decompose: bool = False
 
 
 @dataclass(frozen=True)
 class FusedAt:
     """The longest path after Algorithm 1 of the thesis with times_alpha times its alpha, and the
-    number of operators left."""
+    number of operators left. decompose: of the decomposed graph."""
 
     times_alpha: float
+    decompose: bool = False
 
 
 Asked = Solved | Seeds | Saved | Reduced | Estimated | Delays | FusedAt
@@ -138,6 +152,15 @@ class Preset:
     figures: Sequence[Figure]
     differs: Sequence[str]
     refusal: str = ""
+
+
+def solves_of(asked: Asked | None) -> tuple[Solved, ...]:
+    """The solves that a figure takes."""
+    if isinstance(asked, Saved):
+        return asked.slow, *solves_of(asked.fast)
+    if isinstance(asked, Seeds):
+        return asked.each
+    return (asked,) if isinstance(asked, Solved) else ()
 
 
 def shortened(preset: Preset, seconds: float) -> Preset:
