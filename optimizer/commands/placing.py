@@ -30,7 +30,10 @@ def place_best(
 ) -> tuple[int, Placement, tuple[Placement, ...]]:
     """(which of the problems was taken, its placement, one for each sharing that was tried). names,
     problems: variants of one step, at least one. starts: of the only one, with which `auto` may
-    begin. Raises what `place` raises."""
+    begin. Raises what `place` raises; BrokenRuleError also where what is told of the variants
+    cannot be true."""
+    from placewire.optimizer.check.rules.variants import variant_violations
+    from placewire.optimizer.engines.refusals import BrokenRuleError
     from placewire.optimizer.engines.reporting import JoinedReports
 
     own = _SHARING_OF_THE_CHOICE if sharing == "auto" else sharing
@@ -56,4 +59,7 @@ def place_best(
         placement = place(problems[taken], *how, starts=starts)
         considered = (placement,)
     noted = tuple(one.with_variants(variants) for one in considered)
-    return taken, placement.with_variants(variants), noted
+    placement = placement.with_variants(variants)
+    for violation in variant_violations(placement):
+        raise BrokenRuleError(f"the comparison of variants broke a rule: {violation}; report this")
+    return taken, placement, noted
