@@ -24,7 +24,7 @@ ITEMS = {
     4: ("growth.tables",),
     5: ("sharings.tables",),
     6: ("reduced.tables",),
-    7: ("startup.tables",),
+    7: ("startup.tables", "first_plan.tables"),
     8: ("learned.tables",),
     9: ("parallelisms.tables",),
     10: ("size.tables",),
