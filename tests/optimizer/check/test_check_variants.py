@@ -81,6 +81,15 @@ def test_the_variant_that_was_taken_says_what_its_placement_says(
     assert any(f".{key}: says 0, the placement of it" in line for line in found)
 
 
+def test_a_placement_found_with_better_times_says_its_own_figures(placed: Placement) -> None:
+    """A plan's variant is profiled again after it was taken."""
+    times = {"step_seconds": 0.5, "bound_seconds": 0.25, "single_device_seconds": 0.75}
+    again = placed.model_copy(update=times).with_variants(placed.variants)
+    (taken,) = [v for v in again.variants if v.structure_hash == placed.structure_hash]
+    assert {key: getattr(taken, key) for key in times} == times
+    assert other(again) == other(placed)
+
+
 def test_a_placement_of_none_of_its_variants_is_refused(placed: Placement) -> None:
     less = placed.model_copy(update={"variants": (other(placed),)})
     assert said(less) == ["variants: none of them is the graph that is placed"]
