@@ -16,8 +16,8 @@ from benchmarks.report import run
 
 HEAD = (
     "# The engine, measured\n\n`make bench-engine`; seed 0. Times of operators are modelled (RTX "
-    "4080 Super), not measured. Compare ratios; seconds are a machine's.\n\nThe items were measured "
-    "at different commits and on different days, which stand below their tables.\n"
+    "4080 Super), not measured. Compare ratios; seconds are a machine's.\n\nThe items were "
+    "measured at different commits and on different days, which stand below their tables.\n"
 )
 ITEMS = {
     1: ("methods.tables",),

@@ -10,7 +10,7 @@ from placewire.optimizer.check.check import check
 from placewire.optimizer.commands.placing import place_best
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.problem import Problem, SolveSettings
-from tests.optimizer.cases import cluster
+from tests.optimizer.cases import cluster, graph
 from tests.optimizer.peers.steps import chain
 
 GRAPHS = [chain(1), chain(2), chain(4)]
@@ -137,3 +137,25 @@ def test_the_graphs_are_those_of_the_variants(placed: Placement) -> None:
 def test_a_variant_that_fits_nowhere_was_not_compared(placed: Placement) -> None:
     large = replace(chain(8), weight_bytes=chain(8).weight_bytes + 10**13)
     assert said(placed, [*GRAPHS, large]) == []
+
+
+def test_the_bounds_of_variants_hold_under_the_sharing_that_is_taken() -> None:
+    """Without shaping the job may carry the whole NIC beside a neighbour, and else 80 % of it. No
+    two operators fit on one device, so that each second of bytes counts."""
+    heavy = dict.fromkeys("AB", 8 << 20)
+    sends = [("A", ["B"], 10**6)]
+    whole = graph({"A": 1.0, "B": 1.0}, sends, weight_bytes=heavy)
+    cut = graph({"A": 1.0, "B": 0.9, "C": 0.1}, sends, weight_bytes=heavy)
+    neighbour = {"background_bits_per_second": 8e6}
+    servers = tuple(
+        one.model_copy(update={"nics": tuple(n.model_copy(update=neighbour) for n in one.nics)})
+        for one in cluster(2, memory=9 << 20).servers
+    )
+    busy = cluster(2, memory=9 << 20).model_copy(update={"servers": servers})
+    problems = [Problem(one, busy) for one in (whole, cut)]
+    settings = SolveSettings(moves=100)
+    _, _, considered = place_best(["whole", "cut"], problems, "auto", "auto", settings)
+    assert "unshaped" in {one.sharing for one in considered}
+    for one in considered:
+        of = next(g for g in (whole, cut) if g.structure_hash == one.structure_hash)
+        assert [str(v) for v in check(of, one, variants=[whole, cut])] == [], one.sharing
