@@ -100,7 +100,7 @@ def _tried(
     first = under(by_volume)
     if first.key >= (False, limit * _NEAR):
         return first
-    better = under(allocate(problem, step.device, step.order, by_volume))
+    better = under(allocate(problem, step.device, first.timeline.order, by_volume))
     return min(first, better, key=lambda one: one.key)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from benchmarks.engine.first_plan import First, first_plan
-from placewire.optimizer.commands import progress
 from placewire.optimizer.commands.progress import ProgressLines
 from placewire.optimizer.engines.solution import Progress
 
@@ -13,7 +14,8 @@ from placewire.optimizer.engines.solution import Progress
 def lines_of(steps: list[float], capsys: pytest.CaptureFixture[str], monkeypatch) -> list[str]:
     """What a search prints whose incumbents are these, a second apart."""
     clock = iter(range(100))
-    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
+    counted = SimpleNamespace(monotonic=lambda: float(next(clock)))
+    monkeypatch.setattr("placewire.optimizer.commands.progress.time", counted)
     lines = ProgressLines()
     for k, step in enumerate(steps):
         lines(Progress(float(k), step, 0.05, 1000 * k))
