@@ -53,7 +53,8 @@ def tables(_: Path | None) -> Iterator[Table]:
         notes=(
             f"optimizer solve with {len(files)} graphs that have their times, --sharing job, "
             f"--time-limit {SECONDS}; process start to end, compiled code in the cache. First "
-            "plan: the first that the command tells of and that is shorter than one device.",
+            "plan: the first that the command tells of and that is shorter than one device; its "
+            "step is as a search counts it, which knows of messages only about how many there are.",
         ),
     )  # fmt: skip
 
