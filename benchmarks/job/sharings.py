@@ -7,7 +7,7 @@ greedy flows from the first server on each of its NICs. For one model and rate e
 that server, which no queue of the job's servers holds back.
 
 A model at a rate takes about three minutes of searches; two minutes of VGG16's steps, or eight of
-BERT's; and 15 changes of the lab's network. The whole item takes somewhat more than an hour.
+BERT's; and 15 changes of the lab's network. That would be an hour and a quarter for the whole item.
 """
 
 from __future__ import annotations
