@@ -18,7 +18,8 @@
 # make test-page     the page of a run in headless Chromium, on screen and printed; make test does the same
 #              where chromium is installed, and else says that it was left out (root installs it: 300 MB)
 # make check   format, lint, types, import rules and the fast tests, in about a minute
-# make bench-engine   the engine's figures: docs/benchmarks/engine.md is written anew (over an hour)
+# make bench-engine   the engine's figures: docs/benchmarks/engine.md is written anew (about five
+#              hours; a run that was cut off goes on where it ended)
 # make bench-methods  every method on the same graphs: docs/benchmarks/methods.md (three hours; a run that
 #              was cut off goes on where it ended; PLACEWIRE_BENCH_PROGRAM_SECONDS=600 gives each of the
 #              papers' programs of item 4 ten minutes)

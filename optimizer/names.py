@@ -7,9 +7,12 @@ from typing import Literal
 Model = Literal["thesis", "contended", "msr"]
 # What the network does with concurrent transfers; network/ has a file for each.
 SharingName = Literal["strict", "guarantee", "job", "even", "unshaped"]
-# The sharing of a search that names none, of a network without Placewire, and of a script whose
-# plan states its traffic or does not.
+# The sharing of a `Problem` and of `optimizer solve` that name none. A plan that names none has
+# `auto`, as we advise users. Here it is `strict`, because what one search of one sharing gives is
+# what is compared: the papers' programs decide a rate for each pair, every method of a comparison
+# is scored under it, and a learned engine writes one policy and one curve.
 DEFAULT_SHARING: SharingName = "strict"
+# Of a network without Placewire, and of a script whose plan states its traffic or does not.
 WITHOUT_SHAPING: SharingName = "unshaped"
 SHARING_OF_STATED_TRAFFIC: SharingName = "guarantee"
 SHARING_OF_EVEN_TRAFFIC: SharingName = "job"

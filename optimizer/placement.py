@@ -119,8 +119,12 @@ class Placement(Frozen):
         return {**renamed, "version": 3}
 
     def with_variants(self, variants: Sequence[Variant]) -> Placement:
-        """The same, which is of one of these variants, with its own step and bound among them."""
-        own = {"step_seconds": self.step_seconds, "bound_seconds": self.bound_seconds}
+        """The same, which is of one of these variants, with its own figures among them."""
+        own = {
+            "step_seconds": self.step_seconds,
+            "bound_seconds": self.bound_seconds,
+            "single_device_seconds": self.single_device_seconds,
+        }
         noted = tuple(
             one.model_copy(update=own) if one.structure_hash == self.structure_hash else one
             for one in variants

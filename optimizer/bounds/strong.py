@@ -175,12 +175,13 @@ class _Search:
         solver.parameters.num_workers = self.workers
         solver.parameters.linearization_level = 2
         reason = f"exact search over placements and orders{part.where}, transfers at the best rates"
-        solver.best_bound_callback = lambda b: self._improve(b * exact.tick, reason)
+        # The model knows of no step beyond its horizon, whatever the solver says of it.
+        solver.best_bound_callback = lambda b: self._improve(min(b * exact.tick, horizon), reason)
         status = solver.solve(exact.model)
         if status == cp_model.INFEASIBLE:
             self._improve(horizon, reason)
         elif status in (cp_model.OPTIMAL, cp_model.FEASIBLE, cp_model.UNKNOWN):
-            self._improve(solver.best_objective_bound * exact.tick, reason)
+            self._improve(min(solver.best_objective_bound * exact.tick, horizon), reason)
         return bool(status == cp_model.OPTIMAL)
 
     def _improve(self, seconds: float, reason: str) -> None:

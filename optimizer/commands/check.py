@@ -23,6 +23,14 @@ def parser(prog: str) -> argparse.ArgumentParser:
         help="for how long to search for the proof of a bound that needs a search; default: accept "
         "such a bound unproven",
     )
+    made.add_argument(
+        "--variants",
+        type=Path,
+        nargs="+",
+        metavar="GRAPH",
+        help="the graphs of all variants that the placement was compared with: proves their bounds "
+        "again, of which the least is said to hold for all of them",
+    )
     made.add_argument("--json", action="store_true", help="the violations as JSON")
     return made
 
@@ -37,7 +45,8 @@ def _check(options: argparse.Namespace) -> int:
     from placewire.optimizer.placement import load_placement
 
     graph = load_graph(options.graph)
-    violations = check(graph, load_placement(options.placement), options.prove)
+    variants = None if options.variants is None else [load_graph(f) for f in options.variants]
+    violations = check(graph, load_placement(options.placement), options.prove, variants)
     if options.json:
         found = [{"where": v.where, "what": v.what} for v in violations]
         print(answered({"violations": found}))

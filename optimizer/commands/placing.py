@@ -30,7 +30,10 @@ def place_best(
 ) -> tuple[int, Placement, tuple[Placement, ...]]:
     """(which of the problems was taken, its placement, one for each sharing that was tried). names,
     problems: variants of one step, at least one. starts: of the only one, with which `auto` may
-    begin. Raises what `place` raises."""
+    begin. Raises what `place` raises; BrokenRuleError also where what is told of the variants
+    cannot be true."""
+    from placewire.optimizer.check.rules.variants import variant_violations
+    from placewire.optimizer.engines.refusals import BrokenRuleError
     from placewire.optimizer.engines.reporting import JoinedReports
 
     own = _SHARING_OF_THE_CHOICE if sharing == "auto" else sharing
@@ -55,5 +58,34 @@ def place_best(
 
         placement = place(problems[taken], *how, starts=starts)
         considered = (placement,)
-    noted = tuple(one.with_variants(variants) for one in considered)
-    return taken, placement.with_variants(variants), noted
+    noted = tuple(_with_variants(one, variants, problems) for one in considered)
+    placement = _with_variants(placement, variants, problems)
+    for violation in variant_violations(placement):
+        raise BrokenRuleError(f"the comparison of variants broke a rule: {violation}; report this")
+    return taken, placement, noted
+
+
+def _with_variants(
+    placement: Placement, variants: Sequence[Variant], problems: Sequence[Problem]
+) -> Placement:
+    """The placement with the variants. Their bounds hold under the sharing of the choice; where the
+    placement's own lets the job carry more, they are those of the work alone."""
+    from placewire.optimizer.bounds.bound import ROUNDING
+    from placewire.optimizer.bounds.load import share_of_load
+
+    chosen_under = problems[0]
+    placed_under = replace(chosen_under, sharing=placement.sharing)
+    before, now = (
+        one.policy.most_nic_rates(one.cluster, one.floor) for one in (chosen_under, placed_under)
+    )
+    if not (now > before).any():
+        return placement.with_variants(variants)
+    work = {
+        one.graph.structure_hash: float(share_of_load(one.seconds).sum()) * (1 - ROUNDING)
+        for one in problems
+    }
+    lowered = [
+        one.model_copy(update={"bound_seconds": min(one.bound_seconds, work[one.structure_hash])})
+        for one in variants
+    ]
+    return placement.with_variants(lowered)

@@ -32,7 +32,8 @@ from placewire.optimizer.names import (
 )
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 
-# The sharings that plans have by default; between them they compile both event loops.
+# The default sharing of a search, and that of even traffic: between them they compile both event
+# loops.
 _CASES: tuple[tuple[SharingName, Model], ...] = (
     (DEFAULT_SHARING, "contended"),
     (DEFAULT_SHARING, "thesis"),

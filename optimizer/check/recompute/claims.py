@@ -7,32 +7,39 @@ from __future__ import annotations
 
 import math
 
-from placewire.optimizer.check.recompute.facts import Facts
+from placewire.optimizer.check.recompute.facts import Facts, GraphLists
 from placewire.optimizer.check.recompute.memory import peak_bytes, static_bytes
+from placewire.optimizer.graph.operator_graph import OperatorGraph
+from placewire.optimizer.names import Model
+from placewire.optimizer.placement import Placement
 
 
-def recompute_best_single(facts: Facts) -> float | None:
+def recompute_best_single(
+    graph: OperatorGraph, lists: GraphLists, placement: Placement
+) -> float | None:
     """Step seconds of the whole graph on the fastest device that has memory for it, in the recorded
-    topological order; None where no device has."""
-    devices = facts.placement.cluster.devices
-    types = {device.type for device in devices}.intersection(facts.graph.device_types)
-    alone = {name: _alone(facts, name) for name in types}
+    topological order; None where no device has. lists: of the graph, without bundles. placement:
+    its cluster and model count."""
+    devices = placement.cluster.devices
+    types = {device.type for device in devices}.intersection(graph.device_types)
+    alone = {name: _alone(graph, lists, placement.model, name) for name in types}
     runs = [(*alone[d.type], d.memory_bytes) for d in devices if d.type in alone]
     steps = [step for step, peak, memory in runs if math.isfinite(step) and peak <= memory]
     return min(steps, default=None)
 
 
-def _alone(facts: Facts, device_type: str) -> tuple[float, int]:
+def _alone(
+    graph: OperatorGraph, lists: GraphLists, model: Model, device_type: str
+) -> tuple[float, int]:
     """(step seconds, peak bytes) on any device of this type."""
-    lists = facts.given
-    order = facts.graph.topological_order.tolist()
-    column = facts.graph.device_types.index(device_type)
+    order = graph.topological_order.tolist()
+    column = graph.device_types.index(device_type)
     starts: list[float] = []
     clock = 0.0
     for i in order:
         starts.append(clock)
         clock += lists.seconds[i][column]
-    if facts.placement.model == "thesis":
+    if model == "thesis":
         return clock, static_bytes(lists, order)
     return clock, peak_bytes(lists, order, starts, {}, ())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -9,11 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ortools.sat.python import cp_model
 
 from placewire.optimizer.bounds import lower_bound, strong, strong_bound
 from placewire.optimizer.bounds.exact_rates import servers_are_alike
 from placewire.optimizer.bounds.partial_graph import Part, cut_out
 from placewire.optimizer.bounds.relaxation import relax
+from placewire.optimizer.bounds.subject import subject_of
 from placewire.optimizer.names import Model
 from placewire.optimizer.network.nics import capacity_of, network_limits, widest_rates
 from placewire.optimizer.problem import Problem
@@ -125,6 +129,33 @@ def test_a_proof_that_fails_keeps_what_was_proven_before_and_says_why():
     assert bound.reason.startswith(lower_bound(problem).reason)
     assert bound.reason.endswith("a stronger proof failed (OverflowError: too large)")
     assert [b.seconds for b in heard] == [bound.seconds]
+
+
+@pytest.mark.parametrize("status", ["UNKNOWN", "FEASIBLE"])
+def test_a_model_proves_no_more_than_its_horizon(status):
+    """A solver may say more of the steps that the model has: it has none beyond the horizon."""
+    made = graph({f"o{i}": 1.0 for i in range(5)}, [])
+    problem, heard = Problem(made, cluster(2)), list[Any]()
+
+    class Boasting:
+        best_bound_callback: Any = None
+        best_objective_bound = 1e12
+        parameters = SimpleNamespace()
+
+        def solve(self, model: Any) -> int:
+            self.best_bound_callback(1e12)
+            return int(getattr(cp_model, status))
+
+    search = strong._Search(
+        problem, 9.0, time.monotonic() + 60.0, 1, heard.append, lower_bound(problem)
+    )
+    subject = subject_of(problem, 9.0)
+    assert subject is not None
+    part = Part(np.arange(5), "")
+    with patch.object(cp_model, "CpSolver", Boasting):
+        search._prove(subject, part, 8_000, 2.75, 1.0, network=False)
+    assert [bound.seconds for bound in heard] == [pytest.approx(2.75)]
+    assert search.best.seconds <= 2.75 < search.step
 
 
 def test_an_incumbent_that_is_optimal_is_proven_so():

@@ -122,7 +122,19 @@ def test_the_placement_can_be_written_and_checked(tmp_path, capsys) -> None:
     taken = load_placement(out).structure_hash
     files = [tmp_path / f"g{k}.json.gz" for k in range(2)]
     (file,) = [one for one in files if load_graph(one).structure_hash == taken]
-    assert main(["check", str(file), str(out)]) == 0
+    every = ["--variants", *map(str, files)]
+    assert main(["check", str(file), str(out), *every]) == 0
+    assert main(["check", str(file), str(out), "--variants", str(file)]) == 4
+    assert "no graph was given that is" in capsys.readouterr().out
+
+
+def test_the_bound_that_is_told_is_the_least_of_the_variants(tmp_path, capsys) -> None:
+    out = tmp_path / "placement.json"
+    graphs = [chain(1), chain(2), chain(4)]
+    assert advise(tmp_path, graphs, cluster(2, (FAST,)), "--json", "--out", str(out)) == 0
+    bounds = {one.name: one.bound_seconds for one in load_placement(out).variants}
+    assert len(bounds) == 3 and len(set(bounds.values())) > 1
+    assert answer(capsys)["bound_seconds"] == min(bounds.values())
 
 
 def test_a_graph_is_not_replaced_by_the_placement(tmp_path, capsys) -> None:
