@@ -43,7 +43,7 @@ from tests.optimizer.capture.eager import optimizer_of
 pytestmark = pytest.mark.slow
 
 # Batch norms, and attention, each with shards.
-SAMPLE = (("hard", 4), ("gpt2", 3))
+SAMPLE = (("hard", 3), ("gpt2", 4))
 # These have a dropout that drops nothing, so that plain PyTorch can go on from their checkpoints.
 WITHOUT_DROPOUT = ("gpt2", "mlp", "bert", "mixture", "alexnet", "vgg_batch_norm")
 CHOICE = OptimizerChoice.of(OPTIMIZER.model_dump())
