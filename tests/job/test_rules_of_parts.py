@@ -1,7 +1,8 @@
 """Is each rule of micro-batches, shards and replicas needed? Without any of them training differs.
 
 Ranks live in one process; tests/job/test_exact.py takes rules of all placements out on real ranks,
-and tests/job/test_bundles.py those of bundles.
+tests/job/test_bundles.py those of bundles, and tests/job/test_rules_of_checkpoints.py those of
+checkpoints.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ Mutation = Callable[[pytest.MonkeyPatch], None]
 
 # It has batch norms, tied weights and strides of its own.
 MODEL = "tests.models.hard:without_dropout"
+ODD_SIZES = "tests.models.odd_sizes:training_step"
 BATCH, PARTS, SHARDS = 8, 4, 3
 CHOICE = OptimizerChoice("sgd", 0.1, {"momentum": 0.9})
+ADAMW = OptimizerChoice("adamw", 0.1, {"weight_decay": 0.3})
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +44,8 @@ def one_thread_and_small_shards(monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     torch.set_num_threads(before)
 
 
-def captured(count: int = 1) -> CapturedStep:
-    return capture(MODEL, BATCH, CHOICE, 3, PARTS, shards=count)
+def captured(count: int = 1, model: str = MODEL, choice: OptimizerChoice = CHOICE) -> CapturedStep:
+    return capture(model, BATCH, choice, 3, PARTS, shards=count)
 
 
 def spread(step: CapturedStep) -> Placement:
@@ -205,4 +208,31 @@ def test_without_a_rule_of_small_weights(
     assert equal(outcome(right, spread(right)), expected)
     mutation(monkeypatch)
     other = captured(SHARDS)
+    assert not equal(outcome(other, spread(other)), expected)
+
+
+def shards_that_end_within_a_vector(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(shards, "VECTOR_ELEMENTS", 1)
+
+
+def small_weights_that_end_within_a_vector(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(small_weights, "VECTOR_ELEMENTS", 1)
+
+
+@pytest.mark.parametrize(
+    ("mutation", "least_shard_bytes"),
+    [(shards_that_end_within_a_vector, 64), (small_weights_that_end_within_a_vector, 1 << 20)],
+)
+def test_without_the_rule_of_whole_vectors(
+    monkeypatch: pytest.MonkeyPatch, mutation: Mutation, least_shard_bytes: int
+) -> None:
+    """A fused optimizer rounds elements beyond a tensor's last whole vector otherwise."""
+    monkeypatch.setattr(shards, "LEAST_SHARD_BYTES", least_shard_bytes)
+    whole, right = (captured(count, ODD_SIZES, ADAMW) for count in (1, SHARDS))
+    has_shards = mutation is shards_that_end_within_a_vector
+    assert bool(right.code.shards) == has_shards and bool(right.code.members) != has_shards
+    expected = outcome(whole, on_one_device(whole))
+    assert equal(outcome(right, spread(right)), expected)
+    mutation(monkeypatch)
+    other = captured(SHARDS, ODD_SIZES, ADAMW)
     assert not equal(outcome(other, spread(other)), expected)

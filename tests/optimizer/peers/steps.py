@@ -35,26 +35,30 @@ def chain(
     summed: str = "aten.add.Tensor",
     loss: str = "loss",
     masks: bool = False,
+    shards: int = 1,
 ) -> OperatorGraph:
     """Layers one after the other, in micro-batches whose gradients are added before the updates.
     blocks: how many of the first layers are numbered ones, all by default. again: layer 0 runs once
     more after the last one. summed: the type of the sums. loss: which operator notes call so.
-    masks: layer k reads k{k}, too, which is made of the constant c{k} for all micro-batches."""
+    masks: layer k reads k{k}, too, which is made of the constant c{k} for all micro-batches.
+    shards: into how many each weight is cut; each micro-batch joins them."""
     rows: list[OperatorRow] = []
     readers: dict[str, list[str]] = defaultdict(list)
     size: dict[str, int] = {}
+    share = WEIGHT // shards
 
     def operator(name: str, kind: str, millis: float, reads: list[str], sends: int = 1000) -> str:
         _, micro, number = name.partition("_m")
-        weight = WEIGHT if kind == "parameter" else 0
-        layer = int(name.lstrip("updatew")) if kind in ("parameter", "update") else None
+        weight = share if kind == "parameter" else 0
+        owner = name.lstrip("updatew") if kind in ("parameter", "update") else ""
+        layer = int(owner.partition(".")[0]) if owner else None
         inside = weight and layer is not None and (blocks is None or layer < blocks)
         rows.append(
             OperatorRow(
                 name, kind, {"cpu": millis / 1e3, "fast": millis / 3e3}, weight_bytes=weight,
                 activation_bytes=0 if weight else sends, micro_batch=int(number) if micro else None,
                 module=f"model.layers.{layer}" if inside else "model",
-                colocation=None if layer is None else f"w{layer}",
+                colocation=f"w{owner}" if owner else None,
             )
         )  # fmt: skip
         size[name] = sends
@@ -62,37 +66,51 @@ def chain(
             readers[one].append(name)
         return name
 
-    weights = [operator(f"w{k}", "parameter", 0, [], WEIGHT) for k in range(layers)]
-    shared = [[weights[k]] for k in range(layers)]
-    for k, read in enumerate(shared if masks else []):
+    def joined(k: int, m: int) -> str:
+        if shards == 1:
+            return weights[k][0]
+        return operator(f"j{k}_m{m}", "aten.cat.default", MASK, weights[k], WEIGHT)
+
+    def rows_of(gradient: str, owner: str, m: int) -> str:
+        if shards == 1:
+            return gradient
+        return operator(f"r{owner}_m{m}", "aten.slice.Tensor", 0, [gradient], share)
+
+    suffixes = [f".{j}" for j in range(shards)] if shards > 1 else [""]
+    owners = [[f"{k}{suffix}" for suffix in suffixes] for k in range(layers)]
+    weights = [[operator(f"w{one}", "parameter", 0, [], share) for one in some] for some in owners]
+    made_once: list[list[str]] = [[] for _ in range(layers)]
+    for k, read in enumerate(made_once if masks else []):
         read.append(operator(f"k{k}", "mask", MASK, [operator(f"c{k}", "constant", MASK, [])]))
     path = [*range(layers), *([0] if again else [])]
-    gradients: dict[int, list[str]] = defaultdict(list)
+    gradients: dict[str, list[str]] = defaultdict(list)
     losses = []
     for m in range(parts):
         below = operator(f"x_m{m}", "input", 0, [])
+        whole = [joined(k, m) for k in range(layers)]
         for at, k in enumerate(path):
-            below = operator(f"f{at}_m{m}", "mm", FORWARD, [below, *shared[k]])
+            below = operator(f"f{at}_m{m}", "mm", FORWARD, [below, whole[k], *made_once[k]])
         above = operator(f"l_m{m}", "loss", LOSS, [below])
         losses.append(above)
         made: dict[int, str] = {}
         for at, k in reversed(list(enumerate(path))):
             below = f"f{at - 1}_m{m}" if at else f"x_m{m}"
-            above = operator(f"b{at}_m{m}", "mm", BACKWARD / 2, [above, weights[k]])
+            above = operator(f"b{at}_m{m}", "mm", BACKWARD / 2, [above, whole[k]])
             own = operator(f"g{at}_m{m}", "mm", BACKWARD / 2, [above, below], WEIGHT)
             if k in made:
                 own = operator(f"both{k}_m{m}", "aten.add.Tensor", 0, [made[k], own], WEIGHT)
             made[k] = own
         for k, name in made.items():
-            gradients[k].append(name)
+            for one in owners[k]:
+                gradients[one].append(rows_of(name, one, m))
     operator("loss", "mean", 0, losses, 8)
-    for k, shares in sorted(gradients.items()):
-        total = shares[0]
-        for m in range(1, parts):
-            total = operator(f"sum{m}.{k}", summed, SUM, [total, shares[m]], WEIGHT)
-        operator(f"update{k}", "update", UPDATE, [total, weights[k]], 0)
+    for one in (one for some in owners for one in some):
+        total, *others = gradients[one]
+        for m, other in enumerate(others, start=1):
+            total = operator(f"sum{m}.{one}", summed, SUM, [total, other], share)
+        operator(f"update{one}", "update", UPDATE / shards, [total, f"w{one}"], 0)
     tensors = [TensorRow(name, tuple(them), size[name]) for name, them in readers.items()]
-    notes = {"loss": loss, "batch": BATCH}
+    notes = {"loss": loss, "batch": BATCH, "accumulate": parts, "shards": shards}
     return build_graph(rows, tensors, device_types=("cpu", "fast"), notes=notes)
 
 
