@@ -36,9 +36,9 @@ def window_bytes(rate_bits_per_second: float) -> int:
 
 def pair_window_bytes(one: Nic, other: Nic) -> int:
     """Returns what is handed over at most from one of these NICs to the other, in whole chunks. A
-    NIC that states no window has that of its rate."""
+    NIC that states no window has that of its rate; less than the smallest chunks cannot be had."""
     return min(
-        WINDOW_CHUNKS * aligned(nic.window_bytes // WINDOW_CHUNKS)
+        _whole_chunks(nic.window_bytes)
         if nic.window_bytes
         else window_bytes(nic.rate_bits_per_second)
         for nic in (one, other)
@@ -51,13 +51,19 @@ def with_windows(cluster: Cluster, faster: float = 1.0, fewer_bytes: float = 1.0
 
     def changed(nic: Nic) -> Nic:
         window = window_bytes(nic.rate_bits_per_second * faster) / fewer_bytes
-        return nic.model_copy(update={"window_bytes": aligned(round(window))})
+        return nic.model_copy(update={"window_bytes": _whole_chunks(window)})
 
     servers = (
         server.model_copy(update={"nics": tuple(map(changed, server.nics))})
         for server in cluster.servers
     )
     return cluster.model_copy(update={"servers": tuple(servers)})
+
+
+def _whole_chunks(window: float) -> int:
+    """window: in bytes."""
+    chunk = int(window / WINDOW_CHUNKS) // CUT_BYTES * CUT_BYTES
+    return WINDOW_CHUNKS * max(chunk, LEAST_CHUNK_BYTES)
 
 
 def aligned(size_bytes: int) -> int:

@@ -118,15 +118,20 @@ class Placement(Frozen):
             ]
         return {**renamed, "version": 3}
 
-    def with_variants(self, variants: Sequence[Variant]) -> Placement:
-        """The same, which is of one of these variants, with its own figures among them."""
+    def with_variants(self, variants: Sequence[Variant], part: float = 1.0) -> Placement:
+        """The same, which is of one of these variants, with its own figures among them. part: of
+        the others' bounds that holds under this placement's sharing (`part_of_bound`)."""
         own = {
             "step_seconds": self.step_seconds,
             "bound_seconds": self.bound_seconds,
             "single_device_seconds": self.single_device_seconds,
         }
         noted = tuple(
-            one.model_copy(update=own) if one.structure_hash == self.structure_hash else one
+            one.model_copy(
+                update=own
+                if one.structure_hash == self.structure_hash
+                else {"bound_seconds": one.bound_seconds * part}
+            )
             for one in variants
         )
         return self.model_copy(update={"variants": noted})

@@ -50,6 +50,7 @@ from placewire.optimizer.graph.json_file import read_json
 from placewire.optimizer.graph.operator_graph import GraphError
 from placewire.optimizer.graph.variants import cut_name
 from placewire.optimizer.names import WITHOUT_SHAPING, SharingName
+from placewire.optimizer.network.sharings import part_of_bound
 from placewire.optimizer.placement import Placement, load_placement
 from placewire.optimizer.placement import Variant as ComparedVariant
 
@@ -190,14 +191,17 @@ async def _decided(
 @dataclass(frozen=True)
 class _Chosen:
     """variant: profiled well. start: the file of a placement of it with which the search may begin;
-    compared: all variants, as that placement has them."""
+    compared: all variants, as that placement has them; under: its sharing."""
 
     variant: Variant
     start: Path | None = None
     compared: tuple[ComparedVariant, ...] = ()
+    under: SharingName = _SHARING_OF_THE_CHOICE
 
     def noted(self, placement: Placement) -> Placement:
-        return placement.with_variants(self.compared)
+        of = placement.cluster, placement.floor
+        part = part_of_bound(*of, self.under, placement.sharing)
+        return placement.with_variants(self.compared, part)
 
 
 async def _chosen(
@@ -209,13 +213,14 @@ async def _chosen(
     variants = await variants_of(plan, job, plan_file, launcher, cache, say)
     taken, start = variants[0], None
     compared: tuple[ComparedVariant, ...] = ()
+    asked = plan.network.sharing
+    under = _SHARING_OF_THE_CHOICE if asked == "auto" else asked
     if len(variants) > 1:
-        sharing = plan.network.sharing
         start = await _solve(
             plan,
             [variant.scored_file for variant in variants],
             cluster,
-            _SHARING_OF_THE_CHOICE if sharing == "auto" else sharing,
+            under,
             plan.solve.time_limit_seconds * _CHOICE_PART,
             cache,
             say,
@@ -229,7 +234,7 @@ async def _chosen(
         say(f"taken: {cut}; its profile has more samples")
         file = await profiled_graph(plan, taken.job, plan_file, launcher, cache, say)
         taken = Variant(taken.job, file, file)
-    return _Chosen(taken, start, compared)
+    return _Chosen(taken, start, compared, under)
 
 
 async def _taken(variants: list[Variant], placement: Placement) -> Variant:

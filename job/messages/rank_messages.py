@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from placewire.job.errors import JobError
 from placewire.job.messages.cutting import Part, cut, tags_taken
-from placewire.optimizer.chunks import CUT_BYTES, WINDOW_CHUNKS, pair_window_bytes
+from placewire.optimizer.chunks import LEAST_CHUNK_BYTES, WINDOW_CHUNKS, pair_window_bytes
 from placewire.optimizer.device_names import server_of
 from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Message, Placement, Sent
@@ -194,7 +194,7 @@ def _chunks(
         (a, b): tuple(
             pair_window_bytes(ours[r], theirs[r]) // WINDOW_CHUNKS
             if r in ours and r in theirs
-            else CUT_BYTES  # no message takes a rail that one of the two lacks
+            else LEAST_CHUNK_BYTES  # no message takes a rail that one of the two lacks
             for r in rails
         )
         for a, ours in nics.items()

@@ -35,6 +35,7 @@ def place_best(
     from placewire.optimizer.check.rules.variants import variant_violations
     from placewire.optimizer.engines.refusals import BrokenRuleError
     from placewire.optimizer.engines.reporting import JoinedReports
+    from placewire.optimizer.network.sharings import part_of_bound
 
     own = _SHARING_OF_THE_CHOICE if sharing == "auto" else sharing
     problems = [replace(problem, sharing=own) for problem in problems]
@@ -58,34 +59,12 @@ def place_best(
 
         placement = place(problems[taken], *how, starts=starts)
         considered = (placement,)
-    noted = tuple(_with_variants(one, variants, problems) for one in considered)
-    placement = _with_variants(placement, variants, problems)
+
+    def noted(one: Placement) -> Placement:
+        part = part_of_bound(problems[0].cluster, problems[0].floor, own, one.sharing)
+        return one.with_variants(variants, part)
+
+    placement, considered = noted(placement), tuple(map(noted, considered))
     for violation in variant_violations(placement):
         raise BrokenRuleError(f"the comparison of variants broke a rule: {violation}; report this")
-    return taken, placement, noted
-
-
-def _with_variants(
-    placement: Placement, variants: Sequence[Variant], problems: Sequence[Problem]
-) -> Placement:
-    """The placement with the variants. Their bounds hold under the sharing of the choice; where the
-    placement's own lets the job carry more, they are those of the work alone."""
-    from placewire.optimizer.bounds.bound import ROUNDING
-    from placewire.optimizer.bounds.load import share_of_load
-
-    chosen_under = problems[0]
-    placed_under = replace(chosen_under, sharing=placement.sharing)
-    before, now = (
-        one.policy.most_nic_rates(one.cluster, one.floor) for one in (chosen_under, placed_under)
-    )
-    if not (now > before).any():
-        return placement.with_variants(variants)
-    work = {
-        one.graph.structure_hash: float(share_of_load(one.seconds).sum()) * (1 - ROUNDING)
-        for one in problems
-    }
-    lowered = [
-        one.model_copy(update={"bound_seconds": min(one.bound_seconds, work[one.structure_hash])})
-        for one in variants
-    ]
-    return placement.with_variants(lowered)
+    return taken, placement, considered

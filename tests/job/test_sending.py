@@ -14,7 +14,12 @@ import pytest
 from placewire.job.messages.cutting import Part
 from placewire.job.messages.rank_messages import RankMessage, rank_messages
 from placewire.job.messages.send_queues import InOrder, RailQueue, UrgentFirst, Waiting, queues_for
-from placewire.optimizer.chunks import CHUNK_SECONDS, chunk_bytes, window_bytes
+from placewire.optimizer.chunks import (
+    CHUNK_SECONDS,
+    LEAST_CHUNK_BYTES,
+    chunk_bytes,
+    window_bytes,
+)
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
 from tests.placements import cluster_of, placement_of
 
@@ -176,17 +181,25 @@ def test_only_job_sharing_has_an_order_of_its_own() -> None:
     assert kinds[1] == {"": InOrder, "a": UrgentFirst, "b": UrgentFirst}
 
 
-@pytest.mark.parametrize("windows", [(None, None), (100_096, 200_064), (200_064, 12_800)])
-def test_ranks_hand_over_as_much_as_the_cluster_states(windows: tuple[int | None, ...]) -> None:
-    """None: what follows from the NIC's rate, of which the receiver's is the lower one."""
+LEAST = 2 * LEAST_CHUNK_BYTES
+
+
+@pytest.mark.parametrize(
+    ("windows", "expected"),
+    [
+        ((0, 0), window_bytes(1e8)),  # none is stated: that of the lower rate
+        ((0, 40_000), 39_936),
+        ((100_096, 200_064), 100_096),
+        ((200_064, 1), LEAST),
+    ],
+)
+def test_ranks_hand_over_as_much_as_the_cluster_states(
+    windows: tuple[int, int], expected: int
+) -> None:
     rows = [OperatorRow(id=i, type="x", seconds={"cpu": 0.01}) for i in "pq"]
     graph = build_graph(rows, [TensorRow("p", ("q",), 10_000_000)])
     on = cluster_of(2, ("a",))
     rates = (1e9, 1e8)
-    stated = [
-        window_bytes(rate) if window is None else window
-        for rate, window in zip(rates, windows, strict=True)
-    ]
     servers = tuple(
         server.model_copy(
             update={
@@ -197,16 +210,16 @@ def test_ranks_hand_over_as_much_as_the_cluster_states(windows: tuple[int | None
                 )
             }
         )
-        for server, rate, window in zip(on.servers, rates, stated, strict=True)
+        for server, rate, window in zip(on.servers, rates, windows, strict=True)
     )
     on = on.model_copy(update={"servers": servers})
     placement = placement_of(graph, on, {"p": "s1/0", "q": "s2/0"})
     job = placement.model_copy(update={"sharing": "job"})
     queue = queues_for(job, "s1/0", ("a",), True)["a"]
     (whole,) = rank_messages(job, "s1/0", ("a",)).sends["p"]
-    assert max(part.bytes for part in whole.parts) == min(stated) // 2
+    assert max(part.bytes for part in whole.parts) == expected // 2
     queue.add([Waiting(whole, part) for part in whole.parts])
     taken = 0
     while (part := queue.take(0.0)) is not None:
         taken += part.part.bytes
-    assert taken == min(stated)
+    assert taken == expected

@@ -8,6 +8,7 @@ import pytest
 
 from placewire.optimizer.check.check import check
 from placewire.optimizer.commands.placing import place_best
+from placewire.optimizer.network.sharings import part_of_bound
 from placewire.optimizer.placement import Placement
 from placewire.optimizer.problem import Problem, SolveSettings
 from tests.optimizer.cases import cluster, graph
@@ -153,9 +154,18 @@ def test_the_bounds_of_variants_hold_under_the_sharing_that_is_taken() -> None:
     )
     busy = cluster(2, memory=9 << 20).model_copy(update={"servers": servers})
     problems = [Problem(one, busy) for one in (whole, cut)]
+    assert part_of_bound(busy, 0.8, "job", "unshaped") == pytest.approx(0.8)
+    assert part_of_bound(busy, 0.8, "unshaped", "job") == 1.0
     settings = SolveSettings(moves=100)
     _, _, considered = place_best(["whole", "cut"], problems, "auto", "auto", settings)
     assert "unshaped" in {one.sharing for one in considered}
     for one in considered:
         of = next(g for g in (whole, cut) if g.structure_hash == one.structure_hash)
         assert [str(v) for v in check(of, one, variants=[whole, cut])] == [], one.sharing
+        if one.sharing == "unshaped":
+            shared = next(other for other in considered if other.sharing == "job")
+            told, known = (
+                next(v.bound_seconds for v in p.variants if v.structure_hash != one.structure_hash)
+                for p in (one, shared)
+            )
+            assert told == pytest.approx(0.8 * known), "the other variant's"
