@@ -68,8 +68,9 @@ def place_best(
 def _with_variants(
     placement: Placement, variants: Sequence[Variant], problems: Sequence[Problem]
 ) -> Placement:
-    """The placement with the variants. Their bounds hold under the sharing of the choice; where the
-    placement's own lets the job carry more, they are those of the work alone."""
+    """The placement with the variants. Their bounds hold under the sharing under which they were
+    compared. Where the placement's own sharing lets the job carry more, each bound is lowered to
+    that of the variant's work, which holds under every sharing."""
     from placewire.optimizer.bounds.bound import ROUNDING
     from placewire.optimizer.bounds.load import share_of_load
 
