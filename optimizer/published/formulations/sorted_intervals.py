@@ -188,8 +188,8 @@ class _Model:
         most = self.whole.slowness(least)
         slowness = [model.new_int_var(SLOWNESS_PARTS, most, "") for _ in pairs]
         one = RATE_PARTS * SLOWNESS_PARTS
-        # The least slowness of b lifts the product by less than b. A wider domain would be of no use,
-        # and CP-SAT takes no model whose domains together exceed 64 bits.
+        # The least slowness of b lifts the product by less than b. A wider domain would be of no
+        # use, and CP-SAT takes no model whose domains together exceed 64 bits.
         products = [model.new_int_var(one, one + RATE_PARTS, "") for _ in pairs]
         for b, y, product in zip(parts, slowness, products, strict=True):
             model.add_multiplication_equality(product, [b, y])

@@ -148,7 +148,7 @@ def test_a_bound_above_the_start_is_cut_within_the_rounding_only(monkeypatch):
         return moirai_intervals.solve(formulation, starts, 10.0, 0.0)
 
     assert bound_above(2.5).bound == pytest.approx(exact, rel=1e-12)
-    with pytest.raises(AssertionError, match="moirai: the solver's bound .* is above a step"):
+    with pytest.raises(AssertionError, match=r"moirai: the solver's bound .* is above a step"):
         bound_above(4.0)
 
 

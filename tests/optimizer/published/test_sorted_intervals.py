@@ -212,7 +212,7 @@ def test_a_bound_above_what_is_known_is_cut_within_tolerance_only(name, solver, 
     _, last = solved(problem, name, settings)
     assert last.bound_seconds == last.incumbent_seconds
     monkeypatch.setattr(module, "solve", bound_above(1e-4))
-    with pytest.raises(AssertionError, match=f"{name}: the solver's bound .* is above a step"):
+    with pytest.raises(AssertionError, match=rf"{name}: the solver's bound .* is above a step"):
         solved(problem, name, settings)
 
 
