@@ -59,19 +59,21 @@ def podded(
     *,
     nics: Sequence[float] = (1.0,),
     memory: int = 10**12,
+    servers: int = 4,
     pods: Mapping[str, Sequence[str]] | None = None,
 ) -> Cluster:
-    """Four servers, s1 and s2 in one pod, s3 and s4 in the other, unless pods says otherwise. nics:
-    of each server, and uplink: of each pod on each rail, in bytes per microsecond."""
-    plain = cluster(4, [rate * BYTE_PER_MICROSECOND for rate in nics], memory=memory)
+    """Four servers, s1 and s2 in one pod, s3 and s4 in the other, unless servers and pods say
+    otherwise. nics: of each server, and uplink: of each pod on each rail, in bytes per
+    microsecond."""
+    plain = cluster(servers, [rate * BYTE_PER_MICROSECOND for rate in nics], memory=memory)
     uplinks = tuple(
         Uplink(rail=rail, rate_bits_per_second=uplink * BYTE_PER_MICROSECOND)
         for rail in plain.rails
     )
     servers_of = pods or {"p1": ("s1", "s2"), "p2": ("s3", "s4")}
     made = [
-        Pod(name=name, servers=tuple(servers), uplinks=uplinks)
-        for name, servers in servers_of.items()
+        Pod(name=name, servers=tuple(members), uplinks=uplinks)
+        for name, members in servers_of.items()
     ]
     return Cluster.model_validate(plain.model_dump() | {"pods": [pod.model_dump() for pod in made]})
 

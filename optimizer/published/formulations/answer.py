@@ -26,3 +26,13 @@ class Answer:
 # Hears the best answer so far after every round.
 Heard = Callable[[Answer], None]
 NO_ANSWER = Answer(None, math.inf, -math.inf, infeasible=False, words="", rounds=0)
+
+
+def no_bound_above(objective: float, bound: float, rounding: float, name: str) -> float:
+    """The bound, which rounding may have lifted above this objective: then the objective.
+
+    Raises AssertionError where it is further above: then the bound or the objective is wrong, and
+    the answer must not be called optimal."""
+    if bound > objective + rounding:
+        raise AssertionError(f"{name}: the solver's bound {bound} is above a step of {objective}")
+    return min(bound, objective)

@@ -13,7 +13,7 @@ from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.engines.solution import Progress, Report, Solution
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.published.formulations import child_process, gurobi, highs, moirai_start
-from placewire.optimizer.published.formulations.answer import Answer
+from placewire.optimizer.published.formulations.answer import Answer, no_bound_above
 from placewire.optimizer.published.formulations.errors import NoIncumbentError
 from placewire.optimizer.published.formulations.known_start import best_start, known_answer
 from placewire.optimizer.published.formulations.limits import refuse_too_large
@@ -66,7 +66,7 @@ def solve(
             answer = gurobi.solve(program, left, settings.gap)
         else:
             answer = child_process.solve(program, left, settings.gap, heard)
-    answer = _better(known, answer)
+    answer = _better(name, known, answer)
     heard(answer, f"{name} over {solver}: {_said(formulation, answer)}")
     if answer.values is None:
         raise _why_nothing(problem, name, solver, answer)
@@ -100,13 +100,16 @@ def _from(formulation: Formulation, known: Answer, starts: Sequence[IntArray]) -
     return replace(program, high=high, starts=begun)
 
 
-def _better(known: Answer, found: Answer) -> Answer:
-    """The better of what was known and what a solver found that looked for nothing worse."""
+def _better(name: PaperName, known: Answer, found: Answer) -> Answer:
+    """The better of what was known and what a solver found that looked for nothing worse. Its
+    program lets a step be TOLERANCE longer than the known one (_from), and its solver's own
+    tolerances are at most as much of the horizon."""
     if known.values is None or found.objective <= known.objective:
         return found
     if found.infeasible:
         return replace(known, bound=known.objective, words="within the gap", rounds=found.rounds)
-    bound = min(found.bound, known.objective)
+    rounding = highs.TOLERANCE * (known.objective + 1.0)
+    bound = no_bound_above(known.objective, found.bound, rounding, name)
     return replace(known, bound=bound, words=found.words, rounds=found.rounds)
 
 

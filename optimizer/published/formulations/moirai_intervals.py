@@ -18,7 +18,7 @@ import numpy as np
 
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.published.formulations import cp_sat
-from placewire.optimizer.published.formulations.answer import Answer, Heard
+from placewire.optimizer.published.formulations.answer import Answer, Heard, no_bound_above
 from placewire.optimizer.published.formulations.instance import Instance
 from placewire.optimizer.published.formulations.moirai_start import (
     Schedule,
@@ -65,12 +65,20 @@ def solve(
     ended = cp_sat.search(built.model, until, gap, told)
     if ended.infeasible and begun is not None:
         raise AssertionError("moirai: cp-sat denies the schedule that is known")
-    # A tick more or less may lift the bound above a step that is not rounded.
-    bound = -np.inf if ended.infeasible else min(ended.bound / _TICKS, best.objective)
+    bound = -np.inf
+    if not ended.infeasible:
+        rounding = _rounding(formulation.instance)
+        bound = no_bound_above(best.objective, ended.bound / _TICKS, rounding, formulation.name)
     return replace(
         best, words=ended.words, infeasible=ended.infeasible, rounds=max(best.rounds, 1),
         bound=bound,
     )  # fmt: skip
+
+
+def _rounding(instance: Instance) -> float:
+    """By how much ticks may lengthen a schedule that is not rounded: each operator and each flow by
+    half of one. One more half is far above what floats lose."""
+    return (instance.operators + len(instance.edges[0]) + 1) / 2 / _TICKS
 
 
 def _values(formulation: Formulation, built: _Model, value: cp_sat.Value) -> FloatArray:

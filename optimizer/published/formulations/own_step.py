@@ -7,11 +7,11 @@ A transfer takes as long as if it were alone, and each device runs its operators
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from placewire.optimizer.arrays import FloatArray, IntArray
+from placewire.optimizer.arrays import BoolArray, FloatArray, IntArray
 from placewire.optimizer.published.formulations.instance import Instance
 from placewire.optimizer.published.formulations.network import Network
 
@@ -53,7 +53,7 @@ def travelling(instance: Instance, network: Network, device: IntArray) -> tuple[
     return moves, pair_of[device[i[moves]], device[j[moves]]]
 
 
-def used_pairs(instance: Instance, network: Network, device: IntArray) -> Any:
+def used_pairs(instance: Instance, network: Network, device: IntArray) -> BoolArray:
     """bool[k]: whether a tensor travels between the two, of network.server_pairs."""
     used = np.zeros(len(network.server_pairs), dtype=bool)
     decided = network.decided[travelling(instance, network, device)[1]]

@@ -111,7 +111,7 @@ def allocated(core: Core, network: Network, sending: IntArray) -> Transfers:
             rows.add(rate[limit.pairs][None, :], part[None, :], 1.0)
 
     terms = sum(len(limit.pairs) for limit in network.shared)
-    families.append(Family("(3.7)", len(network.shared), terms, shares))
+    families.append(Family("(3.7) and uplinks", len(network.shared), terms, shares))
     cones = Hyperbolas(
         slow=slow.ravel(),
         rate=np.tile(rate[network.decided[between_servers]], len(sending)),

@@ -9,7 +9,8 @@ A decided bandwidth b is counted in parts of the widest that its pair of servers
 its sender's limit or less, where an uplink is narrower. Its slowness 1 / b is counted in parts of
 that of the widest. `rate_rounding` is the part of the step that this costs at most.
 
-CP-SAT takes no row whose terms may exceed 64 bits: `refuse_beyond_64_bits`.
+CP-SAT takes no row whose terms may exceed 64 bits, and no model whose domains do together:
+`refuse_beyond_64_bits`.
 """
 
 from __future__ import annotations
@@ -206,7 +207,11 @@ class WholeNumbers:
 
 def refuse_beyond_64_bits(formulation: Formulation) -> None:
     """Raises FormulationTooLargeError where CP-SAT could not take the product of a bandwidth and
-    its slowness, or of a tensor and a slowness."""
+    its slowness, or of a tensor and a slowness.
+
+    It can take the domains of what is left: those of a pair's bandwidth, slowness and product are
+    below 2^43 together, and with at most 128 pairs of a sender there are fewer than 2^15; times are
+    fewer than 2^20 (cp_sat.refuse_too_large), each of fewer than 2^38 ticks."""
     whole = WholeNumbers(formulation)
     pairs, operators = whole.pairs_of_a_limit, whole.instance.operators
     if pairs and max(RATE_PARTS, whole.latest) * whole.slowness(whole.least_parts) > _LARGEST:

@@ -131,3 +131,36 @@ def test_a_start_that_cp_sat_denies_is_a_contradiction(monkeypatch):
     monkeypatch.setattr(cp_sat, "search", lambda *given: ended)
     with pytest.raises(AssertionError, match="denies the schedule"):
         moirai_intervals.solve(formulation, [np.zeros(3, dtype=np.int64)], 10.0, 0.0)
+
+
+def test_a_bound_above_the_start_is_cut_within_the_rounding_only(monkeypatch):
+    """Three operators and two flows: two ticks and a half."""
+    problem = fork(0.5)
+    formulation, starts = formulate(problem, "moirai", with_rows=False), starting_devices(problem)
+    known = best_schedule(formulation, starts)
+    assert known is not None
+    exact = known.step / formulation.horizon_seconds
+
+    def bound_above(ticks):
+        bound = exact * moirai_intervals._TICKS + ticks
+        ended = cp_sat.Ended(bound, infeasible=False, words="time limit")
+        monkeypatch.setattr(cp_sat, "search", lambda *given: ended)
+        return moirai_intervals.solve(formulation, starts, 10.0, 0.0)
+
+    assert bound_above(2.5).bound == pytest.approx(exact, rel=1e-12)
+    with pytest.raises(AssertionError, match=r"moirai: the solver's bound .* is above a step"):
+        bound_above(4.0)
+
+
+def test_ticks_lengthen_a_schedule_by_no_more_than_is_allowed_for(monkeypatch):
+    """With a hundred ticks for the horizon, they lift some optimum above a known schedule."""
+    monkeypatch.setattr(moirai_intervals, "_TICKS", 100)
+    lifted = 0
+    for seed in range(12):
+        problem = drawn(seed, 6, 2)
+        formulation = formulate(problem, "moirai", with_rows=False)
+        begun = moirai_intervals.solve(formulation, starting_devices(problem), 60.0, 0.0)
+        alone = moirai_intervals.solve(formulation, [], 60.0, 0.0)
+        assert begun.bound <= begun.objective
+        lifted += alone.bound > begun.objective
+    assert lifted > 0

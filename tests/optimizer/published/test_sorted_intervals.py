@@ -17,15 +17,19 @@ from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.published.formulations import (
     cp_sat,
     engine,
+    gurobi,
+    highs,
     limits,
     moirai_intervals,
     sorted_intervals,
 )
+from placewire.optimizer.published.formulations.answer import NO_ANSWER
 from placewire.optimizer.published.formulations.engine import solve
 from placewire.optimizer.published.formulations.errors import FormulationTooLargeError
 from placewire.optimizer.published.formulations.instance import Instance
 from placewire.optimizer.published.formulations.known_start import best_start
 from placewire.optimizer.published.formulations.papers import PaperName, formulate
+from placewire.optimizer.published.formulations.program import OBJECTIVE
 from placewire.optimizer.published.formulations.starts import starting_devices
 from placewire.optimizer.published.formulations.whole_numbers import WholeNumbers
 from placewire.optimizer.simulation.simulate import simulate
@@ -187,6 +191,29 @@ def test_a_bound_above_the_answer_and_a_denied_start_are_contradictions(monkeypa
         monkeypatch.setattr(cp_sat, "search", lambda *given, ended=ended: ended)
         with pytest.raises(AssertionError, match=words):
             sorted_intervals.solve(formulation, starts, 10.0, 0.0)
+
+
+@pytest.mark.parametrize("solver", ["highs", "gurobi"])
+@pytest.mark.parametrize("name", ["thesis-p1", "thesis-p2", "moirai"])
+def test_a_bound_above_what_is_known_is_cut_within_tolerance_only(name, solver, monkeypatch):
+    """The solver found nothing, so that the start is the answer: a bound that is wrong must not
+    make it the optimum."""
+    problem = odd(6, 9)
+    settings = replace(EXACT, options={"solver": solver})
+    module = {"highs": highs, "gurobi": gurobi}[solver]
+
+    def bound_above(above):
+        def solve(program, *given):
+            return replace(NO_ANSWER, bound=float(program.high[OBJECTIVE]) + above, words="over")
+
+        return solve
+
+    monkeypatch.setattr(module, "solve", bound_above(0.5e-6))
+    _, last = solved(problem, name, settings)
+    assert last.bound_seconds == last.incumbent_seconds
+    monkeypatch.setattr(module, "solve", bound_above(1e-4))
+    with pytest.raises(AssertionError, match=rf"{name}: the solver's bound .* is above a step"):
+        solved(problem, name, settings)
 
 
 def behind_a_slow_nic(memory: int) -> Problem:

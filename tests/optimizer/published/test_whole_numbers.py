@@ -17,7 +17,8 @@ from placewire.optimizer.published.formulations.errors import FormulationTooLarg
 from placewire.optimizer.published.formulations.own_step import own_step
 from placewire.optimizer.published.formulations.papers import PaperName, formulate
 from placewire.optimizer.published.formulations.whole_numbers import WholeNumbers
-from tests.optimizer.cases import cluster
+from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster, podded
+from tests.optimizer.published.test_programs_and_pods import sends
 from tests.optimizer.published.test_sorted_intervals import odd
 
 OVER_CP_SAT = SolveSettings(gap=0.0, time_limit_seconds=60.0, options={"solver": "cp-sat"})
@@ -36,6 +37,10 @@ def chain(operators: int, *first: float) -> Problem:
     tensors = [TensorRow(f"o{k}", (f"o{k + 1}",), 8) for k in range(operators - 1)]
     where = cluster(len(first), types=kinds)
     return Problem(build_graph(rows, tensors), where, "strict", "thesis")
+
+
+def pods_of(pods: int, each: int) -> dict[str, list[str]]:
+    return {f"p{p}": [f"s{p * each + k + 1}" for k in range(each)] for p in range(pods)}
 
 
 def of(problem: Problem, name: PaperName) -> WholeNumbers:
@@ -112,6 +117,44 @@ def test_a_long_chain_is_not_beyond_64_bits():
         model.add(size * slow <= room)
         assert model.validate() == ""
     assert whole.time_rounding < 1e-4
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        podded(4.0, nics=(4.0,), servers=8, pods=pods_of(2, 4)),
+        cluster(9, [4 * BYTE_PER_MICROSECOND]),
+        cluster(24, [4 * BYTE_PER_MICROSECOND]),
+    ],
+    ids=["8 in two pods", "9", "24"],
+)
+@pytest.mark.parametrize("name", ["thesis-p2", "thesis-p3"])
+def test_many_servers_are_solved_within_the_rounding(name, where):
+    """The first server sends 4 MB from the first second on, and 2 MB from the next on, to the two
+    last ones, over a NIC and an uplink of 4 MB/s. Two seconds at 2 MB/s, and one, are the best."""
+    last = len(where.servers) - 1
+    problem = sends(where, [(0, last, 2), (0, last - 1, 4)])
+    heard: list[Any] = []
+    solve(name, problem, OVER_CP_SAT, heard.append)
+    whole, exact = of(problem, name), 1.0 + 4.0 / 2.0 + 2.0
+    rounding = exact * whole.rate_rounding + whole.seconds * whole.time_rounding
+    assert rounding < 1e-3 * exact
+    assert exact * (1 - 1e-9) <= heard[-1].incumbent_seconds <= exact + rounding
+    assert exact - 2 * rounding <= heard[-1].bound_seconds <= exact
+
+
+@pytest.mark.parametrize(
+    "where",
+    [cluster(129), podded(servers=24, pods=pods_of(3, 8))],
+    ids=["129", "24 in three pods"],
+)
+def test_cp_sat_takes_the_most_bandwidths_that_are_not_refused(where):
+    """128 of one server, or over one uplink: its domains together, and each row, fit."""
+    formulation = formulate(sends(where, [(0, 1, 4)]), "thesis-p2", with_rows=False)
+    whole = WholeNumbers(formulation)
+    assert whole.pairs_of_a_limit == 128
+    whole_numbers.refuse_beyond_64_bits(formulation)
+    assert sorted_intervals._Model(formulation, whole, None).model.validate() == ""
 
 
 def test_more_servers_than_64_bits_have_room_for_are_refused():
