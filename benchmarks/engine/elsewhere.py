@@ -2,14 +2,18 @@
 
 A search that ends by the clock may find the better placement of one setting in another one. So all
 placements of a step are tried in all settings, as they are: with their devices, orders and bundles.
+The best one of a setting is kept, under what decides it, so that a run can be taken up.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from benchmarks.engine.measured import sources_digest
 from placewire.optimizer.arrays import FloatArray
 from placewire.optimizer.bounds import lower_bound
 from placewire.optimizer.check.check import check
@@ -21,7 +25,7 @@ from placewire.optimizer.engines.solution import Solution
 from placewire.optimizer.explain.summary import step_of
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.names import SharingName
-from placewire.optimizer.placement import Placement
+from placewire.optimizer.placement import Placement, load_placement, save_placement
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.rates.allocator import allocate, starting_rates
 from placewire.optimizer.simulation.bundles import PlacedStep, bundles_of
@@ -63,21 +67,37 @@ def best_of_all(
     graphs: Sequence[OperatorGraph],
     found: Mapping[Name, Placement],
     settings: Mapping[Name, Setting],
+    folder: Path,
 ) -> dict[Name, Placement]:
     """For each setting, by name, the placement that was found in it, or that of another setting
     which is the shortest in it. graphs: of the placements. A placement from elsewhere has the bound
-    that needs no search, and no variants."""
+    that needs no search, and no variants. folder: keeps the best ones."""
+    folder.mkdir(parents=True, exist_ok=True)
     of_structure = {graph.structure_hash: graph for graph in graphs}
     graph_of = {name: of_structure[one.structure_hash] for name, one in found.items()}
     steps = {name: step_of(graph_of[name], one) for name, one in found.items()}
-    best = dict(found)
-    for name, setting in settings.items():
+    contents = {name: one.model_dump_json() for name, one in found.items()}
+    sources = sources_digest() + Path(__file__).read_text()
+
+    def best_in(name: Name, setting: Setting) -> Placement:
+        best = found[name]
         for other in found:
             if other != name:
-                limit = best[name].step_seconds
+                limit = best.step_seconds
                 tried = _tried(graph_of[other], found[other], steps[other], setting, limit)
                 if tried.key < (False, limit):
-                    best[name] = _assembled(tried)
+                    best = _assembled(tried)
+        return best
+
+    best = {}
+    for name, setting in settings.items():
+        where = setting.cluster.model_dump_json(), setting.sharing
+        parts = (sources, *where, contents[name], *contents.values())
+        key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:20]
+        kept = folder / f"{key}.placement.json.gz"
+        if not kept.exists():
+            save_placement(best_in(name, setting), kept)
+        best[name] = load_placement(kept)
     return best
 
 

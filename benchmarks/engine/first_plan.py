@@ -78,7 +78,8 @@ def _run(files: list[Path], gigabits: int) -> list[str]:
                 told.append((time.monotonic() - began, line))
         wall = time.monotonic() - began
         if command.returncode:
-            raise RuntimeError(f"optimizer solve ended with {command.returncode}: {told[-1][1]}")
+            last = told[-1][1].strip() if told else "it printed nothing"
+            raise RuntimeError(f"optimizer solve ended with {command.returncode}: {last}")
         placement = load_placement(out)
     alone = placement.best_single_device_seconds
     assert alone is not None, "one device can hold this step"

@@ -58,8 +58,9 @@ def tables(_: Path | None) -> Iterator[Table]:
         }
         print(f"  … {name}: each placement in each setting", file=sys.stderr, flush=True)
         best = best_of_all(
-            graphs, found, {cell: Setting(cell.cluster, cell.sharing) for cell in found}
-        )
+            graphs, found, {cell: Setting(cell.cluster, cell.sharing) for cell in found},
+            CACHE / "elsewhere",
+        )  # fmt: skip
         longer += [found[cell].step_seconds / best[cell].step_seconds - 1 for cell in found]
         of_structure = {graph.structure_hash: graph for graph in graphs}
         for gigabits, (neighbour, wanted) in itertools.product(GIGABITS, NEIGHBOURS):
@@ -85,7 +86,7 @@ def tables(_: Path | None) -> Iterator[Table]:
             "in each setting of the same graph, and the shortest counts. Best or within 1 % of "
             f"it, in {len(rows)} rows: {', '.join(said)}. Cut into: the best of the row.",
             f"Noise of the searches: in {len(helped)} of {len(longer)} settings a placement from "
-            f"another one was shorter, than which what the search had found was {_noise(helped)}. "
+            f"another one was shorter; the search's own was {_noise(helped)}. "
             "Other seeds and longer searches were not tried.",
         ),
     )

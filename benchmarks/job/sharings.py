@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.engine.elsewhere import Setting, best_of_all
+from benchmarks.engine.measured import CACHE
 from benchmarks.engine.setting import DEVICE
 from benchmarks.engine.sharings import neighbour_share
 from benchmarks.job.replays import Replay, Replayed, replayed
@@ -103,7 +104,7 @@ def _rows(case: Case) -> list[Row]:
         found |= {(name, busy): several[name].placement for name in SHARINGS}
         found[ONE_NIC, busy] = alone.placement
     settings = {key: Setting(one.cluster, one.sharing) for key, one in found.items()}
-    best = best_of_all(slow, found, settings)
+    best = best_of_all(slow, found, settings, CACHE / "elsewhere")
     of_structure = {graph.structure_hash: graph for graph in slow}
     placed = {key: Placed(of_structure[one.structure_hash], one) for key, one in best.items()}
     rows = [Row(name, placed[name, False], placed[name, True]) for name in (*SHARINGS, ONE_NIC)]

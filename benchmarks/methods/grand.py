@@ -77,8 +77,9 @@ def _against(found: list[Ranking], drawn: list[str]) -> Table:
         "operators that any method places, auto had a step within 1 % of the best on "
         f"{soonest} sooner than every method that came that near, but for those that the clock "
         "ended.",
-        "rival: the fastest of these methods, and its seconds; "
-        "auto s: when auto first knew a placement as short as the rival's. auto is given "
+        "rival: the fastest other method whose step is within 1 % of the best, and its seconds "
+        "(one that the clock ended counts only where it was sooner than auto); auto s: when auto "
+        "first knew a placement as short as the rival's. auto is given "
         f"{LIMIT_SECONDS:g} s, gap 0 %, and uses them all where its bound stays below its step.",
         MEMORY,
     )

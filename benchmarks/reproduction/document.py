@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
-from benchmarks.report import DISTURBED, UNKNOWN
+from benchmarks.report import DISTURBED
 from benchmarks.reproduction.beside_auto import beside_auto
 from benchmarks.reproduction.entry import (
     Claim,
@@ -70,7 +70,7 @@ class _Page:
         self.older = {
             run.model
             for run in self.runs
-            if run.commit == UNKNOWN or run.key != key_of(entry, run.model)
+            if run.is_of_unknown or run.key != key_of(entry, run.model)
         }
         found = by_model(
             self.runs, models, times=_times(entry.source, preset), older=self.older,
@@ -197,7 +197,7 @@ class _Page:
             if older:
                 of = ", ".join(run.model for run in older if run.model)
                 state = "The sources have changed since"
-                if any(run.commit == UNKNOWN for run in older):
+                if any(run.is_of_unknown for run in older):
                     state = "Nobody can name the sources of these figures"
                 elif isinstance(self.entry.source, FromReport):
                     state = "The report's table, or how it is read, has changed since"

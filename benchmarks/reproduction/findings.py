@@ -13,6 +13,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report import UNKNOWN
 from placewire.frozen import Frozen
 from placewire.optimizer.published.comparison.our_figures import Between, Ended
 from placewire.optimizer.published.comparison.ranking import seconds_to_gap
@@ -20,6 +21,8 @@ from placewire.optimizer.published.comparison.reproducing import Beside
 from placewire.optimizer.published.comparison.rows import Row
 
 FILE = Path(__file__).with_name("found.json")
+# Between the names of a run's commits, machines and days, where its solves have several.
+_AND = " and "
 
 
 class Finding(Frozen):
@@ -105,6 +108,20 @@ class Run(Frozen):
     date: str
     findings: tuple[Finding, ...]
     solves: tuple[Solve, ...] = ()
+
+    @property
+    def commits(self) -> tuple[str, ...]:
+        return tuple(self.commit.split(_AND))
+
+    @property
+    def is_of_unknown(self) -> bool:
+        """Whether nobody can name the commit of one of its figures."""
+        return UNKNOWN in self.commits
+
+
+def joined(names: Iterable[str]) -> str:
+    """The commits, machines or days of a run, each once."""
+    return _AND.join(dict.fromkeys(names))
 
 
 Runs = Mapping[tuple[str, str], Run]

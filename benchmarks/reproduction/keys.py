@@ -18,7 +18,12 @@ from benchmarks.reproduction.entry import Entry, FromOwn, FromPreset, FromReport
 from benchmarks.reproduction.sources import table_text
 from placewire.optimizer.cluster import Cluster
 from placewire.optimizer.published.comparison.presets import load_preset
-from placewire.optimizer.published.comparison.presets.preset import Figure, Preset
+from placewire.optimizer.published.comparison.presets.preset import (
+    Delays,
+    Figure,
+    FusedAt,
+    Preset,
+)
 
 # A graph, its modelled times and a solve of it come from these sources.
 SOLVES = ("examples/models", "optimizer")
@@ -54,9 +59,12 @@ def settings_of(preset: Preset) -> dict[tuple[str, str], str]:
 
 def setting_of(preset: Preset, figure: Figure) -> str:
     """A digest of all that decides a figure but sources and a run's own terms: the model, the
-    devices and what is asked."""
-    decided = preset.models[figure.model], preset.devices, figure.asked
-    text = json.dumps(_plain(decided, preset.clusters), sort_keys=True)
+    devices, what is asked and its cluster. What names no cluster is asked of the first one."""
+    decided = [preset.models[figure.model], preset.devices, figure.asked]
+    plain = [_plain(one, preset.clusters) for one in decided]
+    if isinstance(figure.asked, Delays | FusedAt):
+        plain.append(next(iter(preset.clusters.values())).digest)
+    text = json.dumps(plain, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
 
 from benchmarks.engine.measured import CACHE
 from benchmarks.report import ROOT, commit, machine
 from benchmarks.reproduction.entry import Entry, FromReport, FromTests
-from benchmarks.reproduction.findings import Finding, Run, Runs, Solve
+from benchmarks.reproduction.findings import Finding, Run, Runs, Solve, joined
 from benchmarks.reproduction.keys import key_of, preset_of, settings_of
 from benchmarks.reproduction.order import cheapest_first, solves_in
+from benchmarks.reproduction.origins import NOBODY_KNOWS, Origin, keep_origins, origins_of
 from benchmarks.reproduction.sources import reported, worked
 from placewire.optimizer.published.comparison.presets.preset import (
     NOT_IN_TEXT,
@@ -30,10 +30,10 @@ from placewire.optimizer.published.comparison.presets.preset import (
     shortened,
 )
 from placewire.optimizer.published.comparison.reproducing import reproduce
-from placewire.optimizer.published.comparison.rows import Row, RowsFile
+from placewire.optimizer.published.comparison.rows import RowsFile
 
 FOLDER = CACHE / "reproduction"
-Found = tuple[tuple[Finding, ...], tuple[Row, ...]]
+Found = tuple[tuple[Finding, ...], tuple[Solve, ...]]
 Reproduce = Callable[[Preset], Found]
 
 
@@ -68,18 +68,30 @@ def runs_of(entries: Iterable[Entry], kept: Runs, terms: Terms, find: Reproduce)
 
 
 def solved(preset: Preset, terms: Terms) -> Found:
-    """Raises OSError, RowsFileError."""
-    found, rows = reproduce(preset, FOLDER, _say, _rows_file(terms))
-    return tuple(Finding.of(one) for one in found), tuple(rows)
+    """What was in the cache before is of whoever solved it. Raises OSError, RowsFileError."""
+    file = FOLDER / _rows_file(terms)
+    with RowsFile(file) as there:
+        before = set(there.rows)
+    found, rows = reproduce(preset, FOLDER, _say, file.name)
+    keep_origins(file, {row.key: _here() for row in rows if row.key not in before})
+    origins = origins_of(file)
+    solves = (
+        Solve.of(row, disturbed=terms.disturbed, **origins.get(row.key, NOBODY_KNOWS).model_dump())
+        for row in rows
+    )
+    return tuple(Finding.of(one) for one in found), tuple(solves)
 
 
 def put_back(kept: Runs, terms: Terms) -> None:
     """Into the cache, the solves that runs keep: it may be that of another machine. Raises OSError,
     RowsFileError."""
-    with RowsFile(FOLDER / _rows_file(terms)) as file:
+    rows_file, origins = FOLDER / _rows_file(terms), dict[str, Origin]()
+    with RowsFile(rows_file) as file:
         for one in _solves(kept, terms):
+            origins[one.row.key] = Origin(commit=one.commit, machine=one.machine, date=one.date)
             if one.row.key not in file.rows:
                 file.add(one.row)
+        keep_origins(rows_file, origins)
 
 
 def _rows_file(terms: Terms) -> str:
@@ -97,7 +109,7 @@ def _runs(
     known: dict[str, Solve],
 ) -> Iterator[Run]:  # fmt: skip
     """Of a model: after each solve the run before, with what was solved since; at last the run."""
-    settings, where = settings_of(asked), _where(terms)
+    settings = settings_of(asked)
     if terms.paper_times:
         asked = at_papers_times(asked)
     if terms.limit_seconds is not None:
@@ -106,14 +118,12 @@ def _runs(
     going = before or _run(entry.name, model, "", terms)
     mine: dict[str, Solve] = {}
     for solve in solves_in(asked, model):
-        _, rows = find(replace(asked, figures=[Figure(model, "a solve", NOT_IN_TEXT, solve)]))
-        new = [row for row in rows if row.key not in known]
-        known.update({row.key: Solve.of(row, **where) for row in new})
-        mine.update({row.key: known[row.key] for row in rows})
+        _, found = find(replace(asked, figures=[Figure(model, "a solve", NOT_IN_TEXT, solve)]))
+        new = {one.row.key: one for one in found if one.row.key not in known}
+        known.update(new)
+        mine.update({one.row.key: known[one.row.key] for one in found})
         if new:
-            going = going.model_copy(
-                update={"solves": (*going.solves, *(known[row.key] for row in new))}
-            )
+            going = going.model_copy(update={"solves": (*going.solves, *new.values())})
             yield going
     findings, _ = find(asked)
     told = tuple(
@@ -168,23 +178,17 @@ def _run(
     solves: tuple[Solve, ...] = (),
 ) -> Run:  # fmt: skip
     """It names every commit, machine and day of its solves."""
-    here = _where(terms)
-    places = {
-        name: " and ".join(dict.fromkeys([*(getattr(one, name) for one in solves), here[name]]))
-        for name in ("commit", "machine", "date")
-    }
+    places: list[Solve | Origin] = [*solves, _here()]
     return Run(
         source=source, model=model, key=key, limit_seconds=terms.limit_seconds,
         paper_times=terms.paper_times, disturbed=terms.disturbed, findings=findings,
-        solves=solves, **places,
+        solves=solves, commit=joined(one.commit for one in places),
+        machine=joined(one.machine for one in places), date=joined(one.date for one in places),
     )  # fmt: skip
 
 
-def _where(terms: Terms) -> dict[str, Any]:
-    return {
-        "commit": commit(), "machine": machine(), "date": time.strftime("%Y-%m-%d"),
-        "disturbed": terms.disturbed,
-    }  # fmt: skip
+def _here() -> Origin:
+    return Origin(commit=commit(), machine=machine(), date=time.strftime("%Y-%m-%d"))
 
 
 def _say(line: str) -> None:

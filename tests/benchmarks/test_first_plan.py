@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from benchmarks.engine import first_plan as module
 from benchmarks.engine.first_plan import First, first_plan
 from placewire.optimizer.commands.progress import ProgressLines
 from placewire.optimizer.engines.solution import Progress
@@ -35,3 +38,18 @@ def test_a_step_in_other_units_is_read_too(capsys, monkeypatch) -> None:
 def test_where_one_device_stays_the_best_there_is_none(capsys, monkeypatch) -> None:
     told = lines_of([0.1915, 0.1915], capsys, monkeypatch)
     assert told and first_plan(enumerate(told), 0.1915) is None
+
+
+@pytest.mark.parametrize(
+    ("prints", "told"), [("", "it printed nothing"), ("echo no memory >&2", "no memory")]
+)
+def test_a_command_that_fails_is_told_with_its_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prints: str, told: str
+) -> None:
+    command = tmp_path / "command"
+    command.write_text(f"#!/bin/sh\n{prints}\nexit 3\n")
+    command.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(command))
+    monkeypatch.setattr(module, "variant_files", lambda *_: [])
+    with pytest.raises(RuntimeError, match=f"^optimizer solve ended with 3: {told}$"):
+        next(module.tables(None))

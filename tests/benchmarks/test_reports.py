@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.report import UNKNOWN
-from benchmarks.reproduction.findings import FILE, load
+from benchmarks.reproduction.findings import FILE, Run, Solve, load
 from tests.documents import DOCUMENTS, name_of
+from tests.optimizer.published.comparison_rows import row
 from tests.paths import ROOT
 
 REPORTS = sorted((ROOT / "docs" / "benchmarks").glob("*.md"))
@@ -38,7 +39,7 @@ def test_each_commit_that_is_named_is_one_of_this_history_where_that_is_whole() 
     """In a copy without git's files, or with a part of the history, it holds only that each name
     looks like one."""
     named = {(found, name_of(page)) for page in DOCUMENTS for found in named_in(page.read_text())}
-    named |= {(run.commit, FILE.name) for run in load(FILE).values() if run.commit != UNKNOWN}
+    named |= {(found, FILE.name) for found in commits_of(load(FILE).values()) - {UNKNOWN}}
     assert len(named) > 20
     assert [one for one in sorted(named) if re.fullmatch(COMMIT, one[0]) is None] == []
     if has_whole_history(ROOT):
@@ -48,6 +49,20 @@ def test_each_commit_that_is_named_is_one_of_this_history_where_that_is_whole() 
 
 def named_in(text: str) -> set[str]:
     return {*ANYWHERE.findall(text), *re.findall(rf"\bcommit ({COMMIT})\b", text)}
+
+
+def commits_of(runs: Iterable[Run]) -> set[str]:
+    """Those of the runs, of which one that was taken up again has several, and of their solves."""
+    return {name for run in runs for name in (*run.commits, *(one.commit for one in run.solves))}
+
+
+def test_a_run_that_was_taken_up_again_names_each_of_its_commits() -> None:
+    solve = Solve(row=row(), commit="0dd10c69", machine="m", date="d")
+    run = Run(
+        source="s", key="k", commit="558b0e38 and 8f0c29a4", machine="m", date="d", findings=(),
+        solves=(solve,),
+    )  # fmt: skip
+    assert commits_of([run]) == {"558b0e38", "8f0c29a4", "0dd10c69"}
 
 
 def has_whole_history(folder: Path) -> bool:

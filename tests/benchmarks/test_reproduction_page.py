@@ -14,6 +14,9 @@ from benchmarks.reproduction.findings import Run
 from benchmarks.reproduction.rules import LESS, AtMost
 from placewire.optimizer.published.comparison.cases import Method
 from placewire.optimizer.published.comparison.presets.preset import (
+    Delays,
+    Figure,
+    FusedAt,
     Solved,
     equal_servers,
 )
@@ -76,6 +79,21 @@ def test_what_was_found_for_other_settings_is_not_run_yet(change):
     # What only names something else, or prints another number, is the same question.
     same = replace(made, title="A figure", clusters={"two": made.clusters["two"], "three": THREE})
     assert keys.settings_of(same) == keys.settings_of(made)
+
+
+@pytest.mark.parametrize("asked", [Delays("alpha"), FusedAt(2.0)], ids=["delays", "fusion"])
+def test_what_names_no_cluster_is_another_question_on_another_first_one(asked):
+    """It is asked of the preset's first cluster."""
+    made = a_preset()
+    made = replace(made, figures=[Figure("p", "a figure", "-", asked)])
+    two = made.clusters["two"]
+
+    def setting(clusters):
+        return keys.settings_of(replace(made, clusters=clusters))
+
+    same = setting({"first": two, "then": THREE})
+    assert same == setting({"two": two})
+    assert same != setting({"first": THREE, "then": two})
 
 
 def test_a_figure_that_is_asked_otherwise_is_left_out_alone():

@@ -128,6 +128,37 @@ def test_a_run_goes_on_on_another_machine_with_the_findings_alone(tmp_path: Path
         assert there_found[entry.name, "q"].machine.endswith("another")
 
 
+def test_a_solve_that_only_the_cache_has_is_of_whoever_solved_it(tmp_path: Path, monkeypatch):
+    """Not of the checkout, machine and day that read it; nor is one that was put into the cache."""
+    entry = Entry("A paper", "table 1", "steps", FromOwn(lambda: a_preset("heft")), (CLAIM,))
+
+    def found_at(commit: str, name: str, cache: str = "cache") -> tuple[int, Run]:
+        (tmp_path / cache).mkdir(exist_ok=True)
+        monkeypatch.setattr(running, "commit", lambda: commit)
+        monkeypatch.setattr(running, "machine", lambda: f"machine of {commit}")
+        solver = Solver(monkeypatch, tmp_path / cache)
+        run(entry, tmp_path / name, Terms())
+        return len(solver.asked), load(tmp_path / name)[entry.name, "p"]
+
+    def of(one: Run) -> set[tuple[str, str]]:
+        return {(solve.commit, solve.machine) for solve in one.solves}
+
+    first = {("558b0e38", "machine of 558b0e38")}
+    solves, found = found_at("558b0e38", "first.json")
+    assert (solves, of(found)) == (2, first)
+    solves, found = found_at("8f0c29a4", "lost.json")
+    assert (solves, of(found), found.commits) == (0, first, ("558b0e38", "8f0c29a4"))
+    assert found_at("8f0c29a4", "first.json", "elsewhere")[0] == 0, "put into another cache"
+    assert of(found_at("8f0c29a4", "lost there.json", "elsewhere")[1]) == first
+    (origins,) = (tmp_path / "cache").glob("*.origins.json")
+    origins.unlink()
+    solves, found = found_at("8f0c29a4", "not told.json")
+    assert (solves, of(found)) == (0, {("unknown", "unknown")})
+    page = document([entry], (), load(tmp_path / "not told.json"))
+    assert "at commit unknown and 8f0c29a4" in page
+    assert "Nobody can name the sources" in page and "| p (older) |" in page
+
+
 def test_a_run_that_goes_on_keeps_what_the_former_found(tmp_path: Path, monkeypatch):
     entry = Entry(
         "A paper", "table 1", "steps", FromOwn(lambda: a_preset("heft", "peft")), (CLAIM,)

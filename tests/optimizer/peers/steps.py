@@ -107,7 +107,7 @@ def chain(
     for one in (one for some in owners for one in some):
         total, *others = gradients[one]
         for m, other in enumerate(others, start=1):
-            total = operator(f"sum{m}.{one}", summed, SUM, [total, other], share)
+            total = operator(f"sum{m}.{one}", summed, SUM / shards, [total, other], share)
         operator(f"update{one}", "update", UPDATE / shards, [total, f"w{one}"], 0)
     tensors = [TensorRow(name, tuple(them), size[name]) for name, them in readers.items()]
     notes = {"loss": loss, "batch": BATCH, "accumulate": parts, "shards": shards}
