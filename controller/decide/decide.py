@@ -167,18 +167,18 @@ async def _decided(
     if plan.network.sharing != "auto":
         sharing = plan.network.sharing
         file = await _solve(plan, scored, cluster, sharing, limit, cache, say, chosen.start)
-        placement = chosen.noted(load_placement(file))
+        placement = chosen.noted(load_placement(file), cluster)
         return PlacementDecision(variant, file, placement, (placement,))
     alone = _over_one_rail(cluster) if plan.solve.engine != "single" else None
     searched = limit if alone is None else limit * (1 - _ONE_NIC_PART)
     file = await _solve(plan, scored, cluster, "auto", searched, cache, say, chosen.start)
     each = [_each_folder(file) / f"{sharing}.json" for sharing in get_args(SharingName)]
     considered = tuple(
-        chosen.noted(load_placement(one)) for one in each if is_whole(one, load_placement)
+        chosen.noted(load_placement(one), cluster) for one in each if is_whole(one, load_placement)
     )
     found = load_placement(file)
     placement = next(
-        (one for one in considered if one.sharing == found.sharing), chosen.noted(found)
+        (one for one in considered if one.sharing == found.sharing), chosen.noted(found, cluster)
     )
     compared = None
     if alone is not None:
@@ -198,9 +198,8 @@ class _Chosen:
     compared: tuple[ComparedVariant, ...] = ()
     under: SharingName = _SHARING_OF_THE_CHOICE
 
-    def noted(self, placement: Placement) -> Placement:
-        of = placement.cluster, placement.floor
-        part = part_of_bound(*of, self.under, placement.sharing)
+    def noted(self, placement: Placement, cluster: Cluster) -> Placement:
+        part = part_of_bound(cluster, placement.floor, self.under, placement.sharing)
         return placement.with_variants(self.compared, part)
 
 

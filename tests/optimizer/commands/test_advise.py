@@ -62,7 +62,8 @@ def test_a_long_name_of_a_variant_is_cut(tmp_path, capsys) -> None:
     """Graphs of others say nothing of micro-batches, and are named by their files."""
     folder = tmp_path / ("long" * 30)
     folder.mkdir()
-    assert advise(folder, [chain(1), chain(2)], cluster(2)) == 0
+    graphs = [replace(chain(count), notes={}) for count in (1, 2)]
+    assert advise(folder, graphs, cluster(2)) == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 100 for line in lines) and any(line.endswith("…") for line in lines)
 
