@@ -32,6 +32,7 @@ from placewire.controller.show.console import table
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.peers.ddp import ddp_step
 from placewire.optimizer.peers.step_parts import step_parts
+from placewire.optimizer.placement import load_placement
 from placewire.optimizer.quantities import format_seconds
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,6 +46,8 @@ SMALL_MEMORY, LARGE_MEMORY = "300MiB", "8GiB"
 # TIME_SCALE times as long here, and a lab's NICs stand for NICs that are TIME_SCALE times as fast
 # (40 Gbit/s). Frames of 9000 bytes let two cores carry all eight NICs at once.
 MODEL, BATCH, SERVERS = "placewire.examples.models.vgg16:training_step", 512, 4
+# In how many micro-batches the step may be cut. DistributedDataParallel has one on each server.
+PARTS = (1, SERVERS, 2 * SERVERS)
 DEVICE, DEVICE_MEMORY = "rtx4080s", "16GiB"
 TIME_SCALE, NIC_MEGABITS = 500, 80
 # The set-up latency of a message between such fast machines; slowed down it is 20 ms here.
@@ -125,20 +128,23 @@ def _trains_right(console: Console, folder: Path) -> None:
 def _is_fast(console: Console, folder: Path) -> list[Row]:
     """Each way's step, predicted for GPUs that are not here, and measured in slow motion."""
     _title(console, "(b) Should this step be distributed, and how? VGG16 on GPUs with 40 Gbit/s")
-    step = folder / "vgg16.json.gz"
+    step, advised = folder / "vgg16.json.gz", folder / "advised.json"
     _optimizer(
-        console, "profile", MODEL, "--batch", str(BATCH), "--accumulate", "1", str(SERVERS),
+        console, "profile", MODEL, "--batch", str(BATCH), "--accumulate", *map(str, PARTS),
         "--device", DEVICE, "--out", str(step),
     )  # fmt: skip
-    whole, cut = (folder / f"vgg16.{parts}x1.json.gz" for parts in (1, SERVERS))
+    files = [folder / f"vgg16.{parts}x1.json.gz" for parts in PARTS]
     gpus = _written(folder / "gpus.yaml", _plan_of(DEVICE, DEVICE_MEMORY, TIME_SCALE))
     _optimizer(
-        console, "advise", str(whole), str(cut), "--cluster", str(gpus), "--time-limit",
-        str(ADVISE_SECONDS),
+        console, "advise", *map(str, files), "--cluster", str(gpus), "--time-limit",
+        str(ADVISE_SECONDS), "--out", str(advised),
     )  # fmt: skip
+    taken = load_placement(advised).structure_hash
+    ours = next(file for file in files if load_graph(file).structure_hash == taken)
+    whole, one_a_server, *_ = files
     emulated = _plan_of(DEVICE, DEVICE_MEMORY)
     found = {}
-    for name, graph, steps in ((OURS, cut, STEPS), (ALONE, whole, STEPS_ALONE)):
+    for name, graph, steps in ((OURS, ours, STEPS), (ALONE, whole, STEPS_ALONE)):
         _title(console, f"(b) In slow motion: {name}")
         job = {"kind": "replay", "graph": str(graph), "steps": steps, "time_scale": TIME_SCALE}
         plan = {**emulated, "job": job, "solve": {**emulated["solve"], "engine": ENGINES[name]}}
@@ -147,7 +153,7 @@ def _is_fast(console: Console, folder: Path) -> list[Row]:
         predicted, measured = report.predicted_step_seconds, report.measured_step_seconds
         assert predicted is not None and measured is not None
         found[name] = Row(name, len(report.devices), predicted, measured)
-    return [found[OURS], _ddp(console, folder, cut, gpus), found[ALONE]]
+    return [found[OURS], _ddp(console, folder, one_a_server, gpus), found[ALONE]]
 
 
 def _ddp(console: Console, folder: Path, graph: Path, gpus: Path) -> Row:
