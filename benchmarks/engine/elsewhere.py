@@ -1,4 +1,4 @@
-"""What placements are worth in other settings than the one in which they were found.
+"""Tries placements in other settings than the one in which they were found.
 
 A search that ends by the clock may find the better placement of one setting in another one. So all
 placements of a step are tried in all settings, as they are: with their devices, orders and bundles.

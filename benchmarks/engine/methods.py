@@ -126,7 +126,7 @@ def _refuse_false_bounds(name: str, scored: list[Scored]) -> None:
 
 
 def _against(scored: list[Scored]) -> Iterator[list[Outcome]]:
-    """Of each column."""
+    """Yields, for each column, how auto came out against each other method."""
     auto, others = scored[0], scored[1:]
     for column in ("deployed", "job"):
         yield [

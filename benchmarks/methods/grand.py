@@ -54,7 +54,8 @@ def _against(found: list[Ranking], drawn: list[str]) -> Table:
             for rival in others
             if (took := _until(auto.row, rival)) is None or took > rival.search_seconds
         ]
-        # What the clock ended may have been as near before: auto is not sooner for that.
+        # A search that the clock ended may have been as near before its end, so that auto does not
+        # count as sooner than it.
         rivals = [row for row in others if row in sooner or not stopped_by_the_clock(row)]
         can, is_large = ranking.best_seconds is not None, ranking.operators > LARGE
         large += can and is_large

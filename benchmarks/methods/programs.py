@@ -76,7 +76,7 @@ def _table(found: list[tuple[str, list[Row]]]) -> Table:
             "its gap to the bound that its solver proved; step: of the placement of the graph as "
             "given, under contended, strict. s: from the problem to the checked placement. A row "
             f"whose s is {STOPPED:.0%} of that time or more was ended by the clock.",
-            f"Of a server's {NICS} NICs `thesis-p2` and `thesis-p3` decide the bandwidth of all. "
+            f"`thesis-p2` and `thesis-p3` decide the bandwidth of all {NICS} NICs of a server. "
             "To the other programs each pair of servers has the rate of one NIC, as the papers "
             "write them. The step of every placement counts on all NICs.",
             MEMORY,

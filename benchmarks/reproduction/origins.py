@@ -21,7 +21,7 @@ class Origin(Frozen):
     date: str
 
 
-# Of a row that the cache has, and of which it does not say more.
+# The origin of a row that the cache has without one.
 NOBODY_KNOWS = Origin(commit=UNKNOWN, machine=UNKNOWN, date=UNKNOWN)
 
 

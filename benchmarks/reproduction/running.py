@@ -68,7 +68,8 @@ def runs_of(entries: Iterable[Entry], kept: Runs, terms: Terms, find: Reproduce)
 
 
 def solved(preset: Preset, terms: Terms) -> Found:
-    """What was in the cache before is of whoever solved it. Raises OSError, RowsFileError."""
+    """Returns what was found, and the solves; one that the cache had before keeps the origin that
+    the cache tells. Raises OSError, RowsFileError."""
     file = FOLDER / _rows_file(terms)
     with RowsFile(file) as there:
         before = set(there.rows)
@@ -95,7 +96,8 @@ def put_back(kept: Runs, terms: Terms) -> None:
 
 
 def _rows_file(terms: Terms) -> str:
-    """What was solved beside other programs is no answer in quiet."""
+    """Returns the file for quiet solves, or the one for solves beside other programs, which answer
+    nothing that is asked in quiet."""
     return "rows-disturbed.jsonl" if terms.disturbed else "rows.jsonl"
 
 
@@ -108,7 +110,8 @@ def _runs(
     entry: Entry, model: str, asked: Preset, before: Run | None, terms: Terms, find: Reproduce,
     known: dict[str, Solve],
 ) -> Iterator[Run]:  # fmt: skip
-    """Of a model: after each solve the run before, with what was solved since; at last the run."""
+    """Yields, after each solve of a model, its earlier run with the solves made since, and at last
+    its new run."""
     settings = settings_of(asked)
     if terms.paper_times:
         asked = at_papers_times(asked)

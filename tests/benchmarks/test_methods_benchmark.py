@@ -241,7 +241,9 @@ def test_programs_stand_beside_each_other_by_their_own_and_the_contended_step(mo
         ["  thesis-p2 gurobi", "-", "-", "-", "refused (1)", "0.5"],
         ["  auto", "-", "-", "-", "2500", "0.5"],
     ]
-    assert table.notes[1].startswith("Of a server's 3 NICs `thesis-p2` and `thesis-p3` decide")
+    assert table.notes[1].startswith(
+        "`thesis-p2` and `thesis-p3` decide the bandwidth of all 3 NICs"
+    )
     assert table.notes[2] == MEMORY
     assert table.notes[3].endswith(
         "steps are up to 1.7 times as long as the program says, and 0.8 to 0.8 times as long as "
