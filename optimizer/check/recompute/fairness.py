@@ -9,7 +9,7 @@ import heapq
 import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
@@ -26,8 +26,8 @@ Limit = tuple[str, str]
 @dataclass(eq=False)
 class Flow:
     """The part of a message that travels over one rail. rate: bits per second from the time `since`
-    on; began: since when it has had one; version: counts the changes of rate, so that an outdated
-    end is recognised."""
+    on, for at most granted_bits; counted_on_bits: what was granted when its end was computed;
+    version: counts the changes of rate, so that an outdated end is recognised."""
 
     tensor: int
     channel: tuple[str, str, str]
@@ -36,7 +36,8 @@ class Flow:
     bits_left: float
     rate: float = 0.0
     since: float = 0.0
-    began: float = math.inf
+    granted_bits: float = math.inf
+    counted_on_bits: float = math.inf
     version: int = 0
     over: bool = False
 
@@ -73,8 +74,9 @@ class Shares(ABC):
         return ("transmit", source), ("receive", target), *self._passed(flow)
 
     @abstractmethod
-    def rates(self, group: Hashable) -> Mapping[Flow, float]:
-        """Bits per second of each flow of the group that transmits; its other flows wait."""
+    def rates(self, group: Hashable, now: float) -> Mapping[Flow, float]:
+        """Bits per second of each flow of the group that transmits; its other flows wait. Sets the
+        bits that are granted to a flow, where these are not all of it."""
 
 
 class MaxMin(Shares):
@@ -85,7 +87,7 @@ class MaxMin(Shares):
         self._nics = network.nic_rates(placement)
         self._wanted = network.neighbours(placement)
 
-    def rates(self, group: Hashable) -> dict[Flow, float]:
+    def rates(self, group: Hashable, now: float) -> dict[Flow, float]:
         flows, rail = list(self._under_way[group]), str(group)
         ends = [self._limits(flow) for flow in flows]
         capacity, wanted = dict[Limit, float](), dict[Limit, float]()
@@ -111,7 +113,7 @@ class MinimumsWithLending(Shares):
     def group(self, flow: Flow) -> network.NicKey:
         return flow.pair[0], flow.pair[2]
 
-    def rates(self, group: Hashable) -> dict[Flow, float]:
+    def rates(self, group: Hashable, now: float) -> dict[Flow, float]:
         assert isinstance(group, tuple)
         of_pair: dict[network.PairKey, list[Flow]] = defaultdict(list)
         for flow in self._under_way[group]:
@@ -129,9 +131,10 @@ class MinimumsWithLending(Shares):
 class MostUrgentFirst(Shares):
     """`job`: on each rail a sender transmits only its most urgent flow, and a receiver divides its
     NIC fairly between senders. A sender that its receiver limits gives the rest of its rate to its
-    next most urgent flow for another receiver, in rounds. A flow that overtakes another one to the
-    same receiver transmits first what was handed over of that one, at most a window; what has no
-    more left than that is not overtaken, and transmits on behalf of the most urgent one."""
+    next most urgent flow for another receiver, in rounds. What was handed over of a flow, at most a
+    window, still leaves when a more urgent one takes its turn: before that one where both have the
+    same receiver, and else beside it, with a fair share. A flow of which no more than that is left
+    is not overtaken to the same receiver, and transmits on behalf of the most urgent one."""
 
     first_come = False
 
@@ -153,42 +156,79 @@ class MostUrgentFirst(Shares):
         flow.over = True
         self._lanes[rail][source][target].next_one()
 
-    def rates(self, group: Hashable) -> dict[Flow, float]:
+    def rates(self, group: Hashable, now: float) -> dict[Flow, float]:
         rail = str(group)
-        turns: dict[str, list[Flow]] = {}
-        for source, lanes in self._lanes[rail].items():
-            busy = [(lane.urgency, lane.flow) for lane in lanes.values() if lane.flow is not None]
-            if busy:
-                turns[source] = [flow for _, flow in sorted(busy, key=lambda one: one[0])]
-        left: dict[Limit, float] = {}
-        for source, flows in turns.items():
-            left["transmit", source] = self._usable.get((source, rail), 0.0)
-            for flow in flows:
-                left["receive", flow.pair[1]] = self._usable.get((flow.pair[1], rail), 0.0)
-                for crossing in self._passed(flow):
-                    left[crossing] = self._uplinks.most(crossing, rail)
+        senders = self._lanes[rail].values()
+        busy = [lane for lanes in senders for lane in lanes.values() if lane.flow is not None]
+        busy.sort(key=lambda lane: lane.urgency)
+        for lane in busy:
+            lane.begin_sharing(now)
+        while True:
+            found, own = self._in_rounds(rail, busy, now)
+            lost = [lane for lane in busy if lane.has_turn and lane not in own]
+            for lane in lost:
+                lane.lose_turn(now)
+            if not any(lane.handed_over(now) for lane in lost):
+                break
+        for lane in own:
+            lane.take_turn(now)
+        for lane in busy:
+            lane.sends.granted_bits = math.inf if lane.has_turn else lane.handed_over(now)
+        return found
+
+    def _in_rounds(
+        self, rail: str, busy: Sequence[_Lane], now: float
+    ) -> tuple[dict[Flow, float], list[_Lane]]:
+        """busy: the most urgent lane first. Returns the rates of flows, and the lanes whose own
+        turn it is."""
+        left = self._capacity(rail, [lane.sends for lane in busy])
         found: dict[Flow, float] = {}
-        while active := [
-            flows.pop(0) for s, flows in turns.items() if flows and left["transmit", s] > 0
-        ]:
-            ends = [self._limits(flow) for flow in active]
+        own: list[_Lane] = []
+        while True:
+            first: dict[str, _Lane] = {}
+            for lane in busy:
+                source = lane.sends.pair[0]
+                if lane.sends not in found and left["transmit", source] > 0:
+                    first.setdefault(source, lane)
+            active = list(first.values())
+            if not found:
+                active += [lane for lane in busy if lane not in active and lane.drains(now)]
+            if not active:
+                return found, own
+            ends = [self._limits(lane.sends) for lane in active]
             rates = progressive_filling(ends, left, {})
-            for flow, both, rate in zip(active, ends, rates, strict=True):
-                found[flow] = rate
+            for lane, both, rate in zip(active, ends, rates, strict=True):
+                found[lane.sends] = rate
+                if rate > 0 and first.get(lane.sends.pair[0]) is lane:
+                    own.append(lane)
                 for limit in both:
                     remaining = left[limit] - rate
                     # A difference this small is rounding, not a rate.
                     left[limit] = remaining if remaining > 1e-9 * rate else 0.0
-        return found
+
+    def _capacity(self, rail: str, flows: Iterable[Flow]) -> dict[Limit, float]:
+        most: dict[Limit, float] = {}
+        for flow in flows:
+            source, target, _ = flow.pair
+            for end in (("transmit", source), ("receive", target)):
+                most[end] = self._usable.get((end[1], rail), 0.0)
+            for crossing in self._passed(flow):
+                most[crossing] = self._uplinks.most(crossing, rail)
+        return most
 
 
 class _Lane:
-    """The flows from one server to another on one rail, and the one of them whose turn it is.
-    ahead: what of its bits belongs to flows that it overtook."""
+    """The flows from one server to another on one rail, and the one of them that it transmits.
+
+    While it has a turn of its own, since _turn, a window of the flow is handed over (_had when the
+    turn had just come). While it has none, what is handed over is what the flow has left beyond
+    _outside."""
 
     def __init__(self) -> None:
         self.flow: Flow | None = None
-        self._ahead = 0.0
+        self._turn = self._had = self._outside = self._window = 0.0
+        self.has_turn = self._had_turn = False
+        self._shared = -math.inf
         # A flow that is over stays here until it is the most urgent one.
         self._heap: list[tuple[int, int, Flow]] = []
 
@@ -196,32 +236,64 @@ class _Lane:
     def urgency(self) -> tuple[int, int]:
         return self._heap[0][:2]
 
+    @property
+    def sends(self) -> Flow:
+        assert self.flow is not None, "the lane is idle"
+        return self.flow
+
+    def handed_over(self, now: float) -> float:
+        left = self.sends.left_at(now)
+        if not self.has_turn:
+            return max(left - self._outside, 0.0)
+        return min(left, self._had if now - self._turn <= _INSTANT_SECONDS else self._window)
+
+    def begin_sharing(self, now: float) -> None:
+        if not self.has_turn and self.handed_over(now) <= self.sends.rate * _INSTANT_SECONDS:
+            self._outside = self.sends.left_at(now)
+        # Several events in one instant may share several times; only the last one counts.
+        if now - self._shared > _INSTANT_SECONDS:
+            self._had_turn, self._shared = self.has_turn, now
+        self.has_turn = self._had_turn
+
+    def drains(self, now: float) -> bool:
+        return not self.has_turn and self.handed_over(now) > 0.0
+
+    def take_turn(self, now: float) -> None:
+        if not self.has_turn:
+            self._had, self._turn, self.has_turn = self.handed_over(now), now, True
+
+    def lose_turn(self, now: float) -> None:
+        self._outside = self.sends.left_at(now) - self.handed_over(now)
+        self.has_turn = False
+
     def add(self, flow: Flow, now: float, window: float) -> None:
         heapq.heappush(self._heap, (flow.send_order, flow.tensor, flow))
-        sends = self.flow
+        self._window, sends = window, self.flow
         if sends is None:
-            self._turn_of(flow, 0.0)
+            self._begin(flow, 0.0)
         elif (flow.send_order, flow.tensor) < (sends.send_order, sends.tensor):
-            left, sent_nothing = sends.left_at(now), now - sends.began <= _INSTANT_SECONDS
-            almost = window + sends.rate * _INSTANT_SECONDS
-            if not sent_nothing and window > 0.0 and left <= almost:
+            left, handed = sends.left_at(now), self.handed_over(now)
+            if handed > 0.0 and left <= handed + sends.rate * _INSTANT_SECONDS:
                 return
-            ahead = self._ahead if sent_nothing else window
-            sends.bits_left, sends.since = max(left - ahead, 0.0), now
-            flow.bits_left += ahead
-            self._turn_of(flow, ahead)
+            sends.bits_left, sends.since = max(left - handed, 0.0), now
+            # Of the one that overtakes as much is handed over as was of the other.
+            self._turn, self._had = now, handed
+            self._begin(flow, handed)
 
     def next_one(self) -> None:
         """To be called when a flow is over."""
         while self._heap and self._heap[0][2].over:
             heapq.heappop(self._heap)
         if self.flow is None or self.flow.over:
-            self._turn_of(self._heap[0][2] if self._heap else None, 0.0)
+            self.has_turn = self._had_turn = False
+            self._begin(self._heap[0][2] if self._heap else None, 0.0)
 
-    def _turn_of(self, flow: Flow | None, ahead: float) -> None:
-        self.flow, self._ahead = flow, ahead
+    def _begin(self, flow: Flow | None, ahead_bits: float) -> None:
+        """ahead_bits: what is handed over of the flow that this one overtakes."""
+        self.flow = flow
         if flow is not None:
-            flow.began = math.inf
+            self._outside = flow.bits_left
+            flow.bits_left += ahead_bits
 
 
 def progressive_filling(

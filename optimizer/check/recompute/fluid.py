@@ -73,7 +73,14 @@ class _FluidRun:
                 self.sharing.join(flow, self.now)
                 self._changed[self.sharing.group(flow)] = None
             elif version == flow.version:
-                self._finish_flow(flow)
+                self._has_sent(flow)
+
+    def _has_sent(self, flow: Flow) -> None:
+        """All of the flow, or what was granted of it."""
+        if flow.counted_on_bits < flow.bits_left:
+            self._changed[self.sharing.group(flow)] = None
+        else:
+            self._finish_flow(flow)
 
     def _ending_now(self) -> list[Flow]:
         return [
@@ -157,21 +164,20 @@ class _FluidRun:
                 self._has_input(c)
 
     def _share(self, group: Hashable) -> None:
-        rates = self.sharing.rates(group)
+        rates = self.sharing.rates(group, self.now)
         transmitting = self._transmitting[group]
         for flow in [flow for flow in transmitting if flow not in rates]:
             self._set_rate(flow, 0.0)
             del transmitting[flow]
         for flow, rate in rates.items():
             transmitting[flow] = None
-            if rate > 0:
-                flow.began = min(flow.began, self.now)
-            if rate != flow.rate:
+            if rate != flow.rate or flow.granted_bits != flow.counted_on_bits:
                 self._set_rate(flow, rate)
 
     def _set_rate(self, flow: Flow, rate: float) -> None:
         flow.bits_left = flow.left_at(self.now)
-        flow.rate, flow.since = rate, self.now
+        flow.rate, flow.since, flow.counted_on_bits = rate, self.now, flow.granted_bits
         flow.version += 1
         if rate > 0:
-            self._at(self.now + flow.bits_left / rate, (flow, flow.version))
+            bits = min(flow.bits_left, flow.granted_bits)
+            self._at(self.now + bits / rate, (flow, flow.version))

@@ -8,19 +8,19 @@ from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.heap import pop, push
 from placewire.optimizer.kernels.simulation.rate_filling import (
-    BEGAN_AT,
+    AT_ONCE_SECONDS,
     EVENT_AT,
+    HAD_TURN,
+    HANDED_BITS,
+    HAS_TURN,
     NUMBER,
     RATE,
     REMAINING_BITS,
     SINCE,
+    TURN_AT,
     URGENCY,
-    WAITED_FOR_BITS,
+    handed_over,
 )
-
-# Where a rail gets new rates, a part that would end within this time has ended: what is left of it
-# is rounding, for which it must not wait behind a part that overtakes it now.
-AT_ONCE_SECONDS = 1e-9
 
 
 @compiled
@@ -50,7 +50,6 @@ def serve_most_urgent(
     lane: int,
     rail: int,
     now: float,
-    window_bits: float,
     state: FloatArray,
     head: IntArray,
     base: IntArray,
@@ -62,28 +61,28 @@ def serve_most_urgent(
 ) -> None:
     """Makes the most urgent pending part the one that the lane sends, unless that is less urgent.
 
-    window_bits of the part that it overtakes are handed over already, if that has had a rate: the
-    other waits for them. A part of which no more is left is not overtaken, but becomes as urgent as
-    what waits for it. part_bits keeps what is left of a part beside that.
+    What is handed over already of the part that it overtakes leaves first: the other waits for it.
+    A part of which no more is left is not overtaken, but becomes as urgent as what waits for it.
+    part_bits keeps what is left of a part beside that.
     """
-    rails, first, handed_over = part_bits.shape[1], base[lane], 0.0
+    rails, first, handed = part_bits.shape[1], base[lane], 0.0
     key, item = pending_key[first], pending_item[first]
     if head[lane] >= 0:
         own_key, own = -state[lane, URGENCY], int(state[lane, NUMBER])
         if own_key < key or (own_key == key and own < item):
             return
         left = state[lane, REMAINING_BITS] - state[lane, RATE] * (now - state[lane, SINCE])
-        handed_over = window_bits
-        if now - state[lane, BEGAN_AT] <= AT_ONCE_SECONDS:
-            handed_over = state[lane, WAITED_FOR_BITS]  # of itself nothing was
-        elif window_bits > 0.0 and left <= window_bits + state[lane, RATE] * AT_ONCE_SECONDS:
+        handed = handed_over(state, lane, now, left)
+        if handed > 0.0 and left <= handed + state[lane, RATE] * AT_ONCE_SECONDS:
             state[lane, URGENCY], state[lane, NUMBER] = -key, item
             return
-        part_bits[head[lane] // rails, rail] = max(left - handed_over, 0.0)
+        part_bits[head[lane] // rails, rail] = max(left - handed, 0.0)
         pending[lane] = push(pending_key, pending_item, first, pending[lane], own_key, own)
+    else:
+        state[lane, HAS_TURN] = state[lane, HAD_TURN] = 0.0
     pending[lane] = pop(pending_key, pending_item, first, pending[lane])
     head[lane] = message_of[item] * rails + rail
-    state[lane, REMAINING_BITS] = part_bits[message_of[item], rail] + handed_over
-    state[lane, BEGAN_AT], state[lane, WAITED_FOR_BITS] = np.inf, handed_over
+    state[lane, REMAINING_BITS] = part_bits[message_of[item], rail] + handed
+    state[lane, TURN_AT], state[lane, HANDED_BITS] = now, handed
     state[lane, URGENCY], state[lane, NUMBER] = -key, item
     state[lane, RATE], state[lane, SINCE], state[lane, EVENT_AT] = 0.0, now, np.inf

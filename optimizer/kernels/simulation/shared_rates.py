@@ -16,18 +16,17 @@ from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.heap import pop, push
 from placewire.optimizer.kernels.simulation.first_come import MessageLog, device_offsets
-from placewire.optimizer.kernels.simulation.handover import (
-    AT_ONCE_SECONDS,
-    arrive,
-    serve_most_urgent,
-)
+from placewire.optimizer.kernels.simulation.handover import arrive, serve_most_urgent
 from placewire.optimizer.kernels.simulation.message_urgency import number_messages
 from placewire.optimizer.kernels.simulation.rate_filling import (
+    AT_ONCE_SECONDS,
     COLUMNS,
     EVENT_AT,
+    HAS_TURN,
     RATE,
     REMAINING_BITS,
     SINCE,
+    WINDOW_BITS,
     neighbour_gets,
     share_rail,
 )
@@ -101,6 +100,9 @@ def run_shared_rates(
         for lane in range(size):
             pair = lane // rails
             base[lane + 1] = base[lane] + over_rails[pair // servers, pair % servers]
+            state[lane, WINDOW_BITS] = tables.window_bits[
+                pair // servers, pair % servers, lane % rails
+            ]
     line, wanted = tables.line_rates, tables.neighbour_rates
     of_each = tables.limit_groups.shape[3]
     groups = np.empty((size, of_each), dtype=np.int64)
@@ -267,13 +269,20 @@ def run_shared_rates(
                     state[lane, EVENT_AT] = np.inf
                     k += 1
                     continue
+                if urgent and state[lane, HAS_TURN] == 0.0:
+                    left = state[lane, REMAINING_BITS] - state[lane, RATE] * (
+                        now - state[lane, SINCE]
+                    )
+                    if left > state[lane, RATE] * AT_ONCE_SECONDS:
+                        k += 1  # what the kernel had has left; the rest waits
+                        continue
                 part_finish[message, r] = now
                 if urgent:
                     head[lane] = -1
                     if pending[lane] > 0:
                         serve_most_urgent(
-                            lane, r, now, tables.window_bits[source[lane], target[lane], r], state,
-                            head, base, pending, pending_key, pending_item, message_of, part_bits,
+                            lane, r, now, state, head, base, pending, pending_key, pending_item,
+                            message_of, part_bits,
                         )  # fmt: skip
                 else:
                     sending[lane] = False
@@ -316,8 +325,8 @@ def run_shared_rates(
                 count[r] += 1
             if pending_item[base[lane]] == item:
                 serve_most_urgent(
-                    lane, r, now, tables.window_bits[s, t, r], state, head, base, pending,
-                    pending_key, pending_item, message_of, part_bits,
+                    lane, r, now, state, head, base, pending, pending_key, pending_item, message_of,
+                    part_bits,
                 )  # fmt: skip
         for r in range(rails):
             if dirty[r]:

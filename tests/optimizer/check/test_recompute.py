@@ -97,6 +97,17 @@ def arrivals(cluster, sends, sharing, *, model="contended", rates=(), producers=
     }
 
 
+def with_window(cluster, size):
+    """size: in bytes, of each server's first NIC."""
+    changed = [
+        server.model_copy(
+            update={"nics": (server.nics[0].model_copy(update={"window_bytes": size}),)}
+        )
+        for server in cluster.servers
+    ]
+    return cluster.model_copy(update={"servers": tuple(changed)})
+
+
 def _readers_last(name):
     return name.startswith("r"), name
 
@@ -118,18 +129,25 @@ def test_job_urgency_interrupts_what_is_under_way_and_set_ups_overlap():
 
 def test_what_is_overtaken_does_not_end_before_what_waits_for_its_window():
     """The more urgent A comes half a nanosecond before all that is left of B is handed over."""
-    on = servers(2, devices=2)
-    nics = [server.nics[0].model_copy(update={"window_bytes": 300_000}) for server in on.servers]
-    changed = [
-        server.model_copy(update={"nics": (nic,)})
-        for server, nic in zip(on.servers, nics, strict=True)
-    ]
-    on = on.model_copy(update={"servers": tuple(changed)})
+    on = with_window(servers(2, devices=2), 300_000)
     sends = [("A", "s0/0", "s1/0", 1 * MEGA), ("B", "s0/1", "s1/0", 2 * MEGA)]
     for before, expected in ((5e-10, 2.0), (0.0, 2.0), (0.1, 3.0)):
         found = arrivals(on, sends, "job", producers={"A": 1.7 - before})
         first = 3.0 if expected == 2.0 else 2.9
         assert found == pytest.approx({"A": first, "B": expected})
+
+
+def test_what_was_handed_over_leaves_beside_a_more_urgent_one_for_another_receiver():
+    """C begins at 1 s, when 0.3 MB for s1 are handed over, and B at 1.1 s, when 0.25 MB of these
+    and 0.3 MB for s2 are: all three have a third of the NIC until 1.85 s."""
+    on = with_window(servers(4, devices=3), 300_000)
+    sends = [
+        ("B", "s0/2", "s3/0", 1 * MEGA),
+        ("C", "s0/1", "s2/0", 1 * MEGA),
+        ("D", "s0/0", "s1/0", 2 * MEGA),
+    ]
+    found = arrivals(on, sends, "job", producers={"C": 1.0, "B": 1.1})
+    assert found == pytest.approx({"B": 2.65, "C": 3.3, "D": 4.0})
 
 
 def test_job_receivers_share_between_senders_and_what_is_left_goes_to_the_next_receiver():

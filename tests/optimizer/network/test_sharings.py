@@ -93,6 +93,35 @@ class TestJob:
         on = with_windows(cluster(3, devices=3), 0.3, 0.3, 0.3)
         assert arrivals(Problem(made, on, "job"), device) == pytest.approx([4.0, 5.2, 5.0])
 
+    def test_what_was_handed_over_for_another_receiver_leaves_beside_the_urgent_one(self):
+        # At 1 s 0.3 MB for s2 lie ready; they and what goes to s3 have half the NIC each until
+        # 1.6 s. The rest for s2 waits for the urgent one.
+        on = with_windows(cluster(3, devices=3), 0.3, 0.3, 0.3)
+        made, device = sends((0, 0.0, 3, 2 * MEGA, 0.0), (1, 1.0, 6, MEGA, 9.0))
+        assert arrivals(Problem(made, on, "job"), device) == pytest.approx([3.0, 2.3])
+        # Of an urgent one that is small, only as much is in its way.
+        made, device = sends((0, 0.0, 3, 2 * MEGA, 0.0), (1, 1.0, 6, MEGA // 10, 9.0))
+        assert arrivals(Problem(made, on, "job"), device) == pytest.approx([2.1, 1.2])
+
+    def test_what_was_handed_over_once_is_not_handed_over_again(self):
+        # Of the 0.3 MB for s2 0.25 are left at 1.1 s, when a third message comes: all three share.
+        # Those for s2 and s3 are gone at 1.85 and 2.0 s; 0.75 and 1.35 MB follow at 2.65 s.
+        made, device = sends(
+            (0, 0.0, 3, 2 * MEGA, 0.0), (1, 1.0, 6, MEGA, 5.0), (2, 1.1, 9, MEGA, 9.0)
+        )
+        on = with_windows(cluster(4, devices=3), 0.3, 0.3, 0.3, 0.3)
+        found = arrivals(Problem(made, on, "job"), device)
+        assert found == pytest.approx([4.0, 3.3, 2.65])
+
+    def test_a_receiver_shares_between_what_was_handed_over_and_other_senders(self):
+        # At 1 s 0.4 MB for s3 are handed over, and s2 begins to send there as well.
+        made, device = sends(
+            (0, 0.0, 2, 2 * MEGA, 0.0), (0, 1.0, 3, MEGA, 9.0), (1, 1.0, 2, MEGA, 1.0)
+        )
+        on = with_windows(cluster(4), 0.4, 0.4, 0.4, 0.4)
+        found = arrivals(Problem(made, on, "job"), device)
+        assert found == pytest.approx([3.0, 2.4, 2.4])
+
     def test_of_two_that_overtake_at_once_one_waits_for_what_was_handed_over(self):
         made, device = sends(
             (0, 0.0, 3, 2 * MEGA, 0.0), (1, 1.0, 3, MEGA, 5.0), (2, 1.0, 3, MEGA, 9.0)
