@@ -73,9 +73,9 @@ class Nic(Frozen):
     """background_bits_per_second: what other traffic wants to transmit on this NIC all the time,
     and as much again to receive; it takes less where it must share. At or above the NIC's rate it
     is a greedy neighbour. window_bytes: how much of messages to one receiver is handed over here at
-    most, for which a more urgent one waits where the most urgent goes first (`chunks.py`); of
-    a pair of NICs the smaller one counts. At 0 no such wait is predicted, while ranks hand over
-    what follows from the rate."""
+    most, which a more urgent one does not overtake where the most urgent goes first (`chunks.py`);
+    of a pair of NICs the smaller one counts. At 0 the prediction lets it overtake everything, while
+    ranks hand over what follows from the rate."""
 
     rail: Name
     rate_bits_per_second: Rate

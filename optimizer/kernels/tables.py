@@ -39,8 +39,8 @@ class Tables(NamedTuple):
     devices past the NICs, on which messages queue where paths_queue is set. alone_setup, alone_rate
     float64[D, D]: a transfer that meets no other, each pair at its widest rate. cuts_equally: the
     parts of a large message are equal. window_bits float64[S, S, R]: what is handed over of a
-    pair's messages at most, for which a more urgent one waits under MOST_URGENT. message_seconds,
-    message_seconds_per_bit: what a message takes of each of its two devices.
+    pair's messages at most, which a more urgent one does not overtake under MOST_URGENT.
+    message_seconds, message_seconds_per_bit: what a message takes of each of its two devices.
     """
 
     seconds: FloatArray

@@ -1,9 +1,10 @@
 """Sharing `job`: one queue for the whole job on each NIC, and no rates of pairs.
 
 Each sender serves its most urgent message first, which is the one that the longest remaining path
-waits for; receivers share fairly between senders. What a sender cannot use for a busy receiver goes
-to its next most urgent message for another receiver. Every NIC that sends or receives has a queue
-for the job, from the job's floor up to the whole NIC.
+waits for; receivers share fairly between senders. What was handed over of other messages still
+leaves, before it or beside it (`optimizer/chunks.py`). What a sender cannot use for a busy receiver
+goes to its next most urgent message for another receiver. Every NIC that sends or receives has a
+queue for the job, from the job's floor up to the whole NIC.
 
 Promised is, from every NIC that sends to one of its destinations, at least a fair share of the
 floors. The destinations are chosen so that as few senders as possible share a receiver. Senders

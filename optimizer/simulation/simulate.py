@@ -13,7 +13,8 @@ contended   each device runs its operators strictly in an order. Messages that i
   unshaped      the heads of the channels share the NICs max-min fairly, beside the neighbour.
   guarantee     each pair has its minimum; what a sender has left is lent equally, never more than
                 a receiver can take.
-  job           each sender's most urgent part goes first; receivers share fairly between senders.
+  job           each sender's most urgent part goes first, but after or beside what was handed over
+                of others; receivers share fairly between senders.
 msr         as contended, but through host memory: an accelerator takes its own transfer time to
             write a tensor and to read one, a CPU takes none, and no transfer waits for another
             (Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators").

@@ -44,6 +44,9 @@ class Flow:
     def left_at(self, now: float) -> float:
         return max(0.0, self.bits_left - self.rate * (now - self.since))
 
+    def has_sent_grant(self, now: float) -> bool:
+        return self.granted_bits <= self.rate * (now - self.since + _INSTANT_SECONDS)
+
 
 class Shares(ABC):
     """Keeps the flows under way in groups that share nothing with each other."""
@@ -161,50 +164,28 @@ class MostUrgentFirst(Shares):
         senders = self._lanes[rail].values()
         busy = [lane for lanes in senders for lane in lanes.values() if lane.flow is not None]
         busy.sort(key=lambda lane: lane.urgency)
+        first = {lane.sends.pair[0]: lane for lane in reversed(busy)}
         for lane in busy:
-            lane.begin_sharing(now)
-        while True:
-            found, own = self._in_rounds(rail, busy, now)
-            lost = [lane for lane in busy if lane.has_turn and lane not in own]
-            for lane in lost:
-                lane.lose_turn(now)
-            if not any(lane.handed_over(now) for lane in lost):
-                break
-        for lane in own:
-            lane.take_turn(now)
-        for lane in busy:
-            lane.sends.granted_bits = math.inf if lane.has_turn else lane.handed_over(now)
-        return found
-
-    def _in_rounds(
-        self, rail: str, busy: Sequence[_Lane], now: float
-    ) -> tuple[dict[Flow, float], list[_Lane]]:
-        """busy: the most urgent lane first. Returns the rates of flows, and the lanes whose own
-        turn it is."""
+            lane.has_turn_now(first[lane.sends.pair[0]] is lane, now)
         left = self._capacity(rail, [lane.sends for lane in busy])
         found: dict[Flow, float] = {}
-        own: list[_Lane] = []
-        while True:
-            first: dict[str, _Lane] = {}
-            for lane in busy:
-                source = lane.sends.pair[0]
-                if lane.sends not in found and left["transmit", source] > 0:
-                    first.setdefault(source, lane)
-            active = list(first.values())
-            if not found:
-                active += [lane for lane in busy if lane not in active and lane.drains(now)]
-            if not active:
-                return found, own
+        active = [*first.values(), *(lane for lane in busy if lane.drains)]
+        while active:
             ends = [self._limits(lane.sends) for lane in active]
             rates = progressive_filling(ends, left, {})
             for lane, both, rate in zip(active, ends, rates, strict=True):
                 found[lane.sends] = rate
-                if rate > 0 and first.get(lane.sends.pair[0]) is lane:
-                    own.append(lane)
                 for limit in both:
                     remaining = left[limit] - rate
                     # A difference this small is rounding, not a rate.
                     left[limit] = remaining if remaining > 1e-9 * rate else 0.0
+            following: dict[str, _Lane] = {}
+            for lane in busy:
+                source = lane.sends.pair[0]
+                if lane.sends not in found and left["transmit", source] > 0:
+                    following.setdefault(source, lane)
+            active = list(following.values())
+        return found
 
     def _capacity(self, rail: str, flows: Iterable[Flow]) -> dict[Limit, float]:
         most: dict[Limit, float] = {}
@@ -220,15 +201,14 @@ class MostUrgentFirst(Shares):
 class _Lane:
     """The flows from one server to another on one rail, and the one of them that it transmits.
 
-    While it has a turn of its own, since _turn, a window of the flow is handed over (_had when the
-    turn had just come). While it has none, what is handed over is what the flow has left beyond
-    _outside."""
+    It has its turn while that is the most urgent one of its sender; a window of it is then handed
+    over, but at the time _turn, when its turn or its flow began, only _had. Without a turn, all
+    that the flow has left but _outside is handed over."""
 
     def __init__(self) -> None:
         self.flow: Flow | None = None
+        self._has_turn = False
         self._turn = self._had = self._outside = self._window = 0.0
-        self.has_turn = self._had_turn = False
-        self._shared = -math.inf
         # A flow that is over stays here until it is the most urgent one.
         self._heap: list[tuple[int, int, Flow]] = []
 
@@ -241,30 +221,29 @@ class _Lane:
         assert self.flow is not None, "the lane is idle"
         return self.flow
 
+    @property
+    def drains(self) -> bool:
+        """Whether it transmits what was handed over before it lost its turn."""
+        return not self._has_turn and self.sends.granted_bits < math.inf
+
     def handed_over(self, now: float) -> float:
         left = self.sends.left_at(now)
-        if not self.has_turn:
-            return max(left - self._outside, 0.0)
-        return min(left, self._had if now - self._turn <= _INSTANT_SECONDS else self._window)
+        handed = left - self._outside
+        if self._has_turn:
+            handed = self._had if now - self._turn <= _INSTANT_SECONDS else self._window
+        rounding = 1e-9 * left
+        return left if handed >= left - rounding else max(handed, 0.0)
 
-    def begin_sharing(self, now: float) -> None:
-        if not self.has_turn and self.handed_over(now) <= self.sends.rate * _INSTANT_SECONDS:
-            self._outside = self.sends.left_at(now)
-        # Several events in one instant may share several times; only the last one counts.
-        if now - self._shared > _INSTANT_SECONDS:
-            self._had_turn, self._shared = self.has_turn, now
-        self.has_turn = self._had_turn
-
-    def drains(self, now: float) -> bool:
-        return not self.has_turn and self.handed_over(now) > 0.0
-
-    def take_turn(self, now: float) -> None:
-        if not self.has_turn:
-            self._had, self._turn, self.has_turn = self.handed_over(now), now, True
-
-    def lose_turn(self, now: float) -> None:
-        self._outside = self.sends.left_at(now) - self.handed_over(now)
-        self.has_turn = False
+    def has_turn_now(self, has_turn: bool, now: float) -> None:
+        """To be called before rates are given. Grants the flow what is handed over where it has no
+        turn, and all of it where nothing is."""
+        handed, left = self.handed_over(now), self.sends.left_at(now)
+        if has_turn and not self._has_turn:
+            self._turn, self._had = now, handed
+        elif not has_turn and self.sends.has_sent_grant(now):
+            handed = 0.0
+        self._has_turn, self._outside = has_turn, left - handed
+        self.sends.granted_bits = math.inf if has_turn or not handed else handed
 
     def add(self, flow: Flow, now: float, window: float) -> None:
         heapq.heappush(self._heap, (flow.send_order, flow.tensor, flow))
@@ -285,7 +264,7 @@ class _Lane:
         while self._heap and self._heap[0][2].over:
             heapq.heappop(self._heap)
         if self.flow is None or self.flow.over:
-            self.has_turn = self._had_turn = False
+            self._has_turn = False
             self._begin(self._heap[0][2] if self._heap else None, 0.0)
 
     def _begin(self, flow: Flow | None, ahead_bits: float) -> None:

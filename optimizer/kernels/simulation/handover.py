@@ -10,7 +10,6 @@ from placewire.optimizer.kernels.heap import pop, push
 from placewire.optimizer.kernels.simulation.rate_filling import (
     AT_ONCE_SECONDS,
     EVENT_AT,
-    HAD_TURN,
     HANDED_BITS,
     HAS_TURN,
     NUMBER,
@@ -79,7 +78,7 @@ def serve_most_urgent(
         part_bits[head[lane] // rails, rail] = max(left - handed, 0.0)
         pending[lane] = push(pending_key, pending_item, first, pending[lane], own_key, own)
     else:
-        state[lane, HAS_TURN] = state[lane, HAD_TURN] = 0.0
+        state[lane, HAS_TURN] = 0.0
     pending[lane] = pop(pending_key, pending_item, first, pending[lane])
     head[lane] = message_of[item] * rails + rail
     state[lane, REMAINING_BITS] = part_bits[message_of[item], rail] + handed

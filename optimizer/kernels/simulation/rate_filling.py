@@ -15,20 +15,19 @@ from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.tables import LENDING, MAX_MIN, MOST_URGENT
 from placewire.optimizer.network.nics import NEIGHBOUR_FLOWS
 
-# Columns of a lane's state; those from URGENCY on are for sending by urgency only. The part of
-# largest URGENCY is the most urgent; ties go by the smaller NUMBER. A lane has its turn while it
-# has a rate that no more urgent part takes from it: HAS_TURN is 1 since TURN_AT. The kernel then
-# has WINDOW_BITS of what it has left. HANDED_BITS is what the kernel had when its turn came, and,
-# while it has no turn, what the kernel still has: of this part, or of those that it overtook.
-# HAD_TURN is what HAS_TURN was before the time SHARED_AT.
+# Columns of a lane's state. The part of largest URGENCY is the most urgent; ties go by the smaller
+# NUMBER. The columns after these are for sending by urgency only. HAS_TURN is 1 while the lane is
+# the most urgent one of its sender. Then WINDOW_BITS of what it has left are handed over, but
+# only HANDED_BITS at the time TURN_AT, when its turn or its part began. Without a turn it has
+# HANDED_BITS, of this part or of one that this part overtook.
 EVENT_AT, REMAINING_BITS, RATE, SINCE, URGENCY, NUMBER = range(6)
-WINDOW_BITS, HAS_TURN, TURN_AT, HANDED_BITS, HAD_TURN, SHARED_AT, IS_PICKED = range(6, 13)
-COLUMNS = 13
+WINDOW_BITS, HAS_TURN, TURN_AT, HANDED_BITS = range(6, 10)
+COLUMNS = 10
 # What lasts no longer than this is rounding: a part that would end within this time has ended.
 AT_ONCE_SECONDS = 1e-9
 # Rows of the working space of the groups while a rail is filled.
 SPARE, USERS, WANTED = 0, 1, 2
-# A NIC with less than this part of it left has nothing left: that is rounding.
+# Less than this part of a NIC, or of a message, is rounding.
 _NOTHING = 1e-9
 
 
@@ -39,7 +38,8 @@ def share_rail(
     lanes: IntArray, count: int, sending: BoolArray, state: FloatArray, source: IntArray,
     target: IntArray,
 ) -> None:  # fmt: skip
-    """Rewrites the rates of the parts that lanes[:count] send on this rail, and when each ends.
+    """Rewrites the rates of the parts that lanes[:count] send on this rail, and when each ends, or
+    has sent what was handed over of it.
 
     capacity float64[R, G]: what the job may have of each group; neighbour_rates float64[R, G]: what
     others want of it beside that. minimums, highest float64[S, S, R]: the least and the most that
@@ -52,10 +52,10 @@ def share_rail(
         c = lanes[k]
         if sending[c]:
             state[c, REMAINING_BITS] -= state[c, RATE] * (now - state[c, SINCE])
-            if state[c, HAS_TURN] == 0.0:
-                left_in_kernel = state[c, HANDED_BITS] - state[c, RATE] * (now - state[c, SINCE])
-                rounding = state[c, RATE] * AT_ONCE_SECONDS
-                state[c, HANDED_BITS] = left_in_kernel if left_in_kernel > rounding else 0.0
+            if discipline == MOST_URGENT and drains(state, c):
+                handed = state[c, HANDED_BITS] - state[c, RATE] * (now - state[c, SINCE])
+                has_left = state[c, EVENT_AT] <= now + AT_ONCE_SECONDS
+                state[c, HANDED_BITS] = 0.0 if has_left else max(handed, 0.0)
             state[c, SINCE] = now
             state[c, RATE] = 0.0
             flows[open_count] = c
@@ -70,12 +70,12 @@ def share_rail(
             target,
         )  # fmt: skip
     else:
-        fill_by_urgency(capacity, groups, servers, rail, now, flows, open_count, state, source)
+        fill_by_urgency(capacity, groups, servers, rail, now, flows[:open_count], state, source)
     for k in range(count):
         c = lanes[k]
         if sending[c]:
             left, rate = max(state[c, REMAINING_BITS], 0.0), state[c, RATE]
-            if discipline == MOST_URGENT and state[c, HAS_TURN] == 0.0:
+            if discipline == MOST_URGENT and drains(state, c):
                 left = min(left, state[c, HANDED_BITS])
             state[c, EVENT_AT] = now + left / rate if rate > 0.0 else np.inf
 
@@ -169,103 +169,87 @@ def fill_fairly(
 
 
 @compiled
+def drains(state: FloatArray, lane: int) -> bool:
+    """Whether the lane sends what was handed over before it lost its turn."""
+    return bool(state[lane, HAS_TURN] == 0.0 and state[lane, HANDED_BITS] > 0.0)
+
+
+@compiled
 def handed_over(state: FloatArray, lane: int, now: float, left: float) -> float:
-    """Returns how many of the `left` bits that a lane still sends the kernel has by now."""
+    """Returns how many of the `left` bits that a lane still sends are handed over by now."""
     known: float = state[lane, HANDED_BITS]
     if state[lane, HAS_TURN] == 0.0:
         known = max(known - state[lane, RATE] * (now - state[lane, SINCE]), 0.0)
     elif now - state[lane, TURN_AT] > AT_ONCE_SECONDS:
         known = state[lane, WINDOW_BITS]
-    return min(known, left)
+    return known if known < left * (1 - _NOTHING) else left  # no more is left than rounding
+
+
+@compiled
+def _first_of(
+    flows: IntArray, start: int, state: FloatArray, source: IntArray, first: IntArray
+) -> None:
+    """Writes into first int64[S] the most urgent lane of each sender among flows[start:]; -1 where
+    it has none."""
+    for s in range(len(first)):
+        first[s] = -1
+    for k in range(start, len(flows)):
+        c = flows[k]
+        other = first[source[c]]
+        if (
+            other < 0
+            or state[c, URGENCY] > state[other, URGENCY]
+            or (
+                state[c, URGENCY] == state[other, URGENCY]
+                and state[c, NUMBER] < state[other, NUMBER]
+            )
+        ):
+            first[source[c]] = c
 
 
 @compiled
 def fill_by_urgency(
     capacity: FloatArray, groups: IntArray, servers: int, rail: int, now: float, flows: IntArray,
-    count: int, state: FloatArray, source: IntArray,
+    state: FloatArray, source: IntArray,
 ) -> None:  # fmt: skip
     """Serves each sender's most urgent part first; receivers share fairly between senders.
 
-    What the kernel has of a part that loses its turn to a part for another receiver still leaves,
-    with a fair share of the NIC. All lanes have their rates up to date.
+    In each round, every sender with something left of its NIC takes its most urgent part that has
+    had no round yet, and the parts of the round share what the NICs have left. What was handed over
+    of parts that are no longer the most urgent of their sender is in the first round, too.
     """
-    for k in range(count):
+    chosen = np.empty(servers, dtype=np.int64)
+    _first_of(flows, 0, state, source, chosen)
+    for k in range(len(flows)):
         c = flows[k]
-        # Several events at one time may share several times; only the last one counts.
-        if now - state[c, SHARED_AT] > AT_ONCE_SECONDS:
-            state[c, HAD_TURN], state[c, SHARED_AT] = state[c, HAS_TURN], now
-        state[c, HAS_TURN] = state[c, HAD_TURN]
-    while True:
-        for k in range(count):
-            state[flows[k], IS_PICKED] = state[flows[k], RATE] = 0.0
-        # Filling overwrites what it is given.
-        _pick_by_urgency(capacity, groups, servers, rail, flows[:count].copy(), state, source)
-        displaced = False
-        for k in range(count):
-            c = flows[k]
-            if state[c, HAS_TURN] > 0.0 and state[c, IS_PICKED] == 0.0:
-                left = max(state[c, REMAINING_BITS], 0.0)
-                state[c, HANDED_BITS] = handed_over(state, c, now, left)
-                state[c, HAS_TURN] = 0.0
-                displaced = displaced or state[c, HANDED_BITS] > 0.0
-        if not displaced:
-            break
-    for k in range(count):
-        c = flows[k]
-        if state[c, IS_PICKED] > 0.0 and state[c, HAS_TURN] == 0.0:
-            state[c, HAS_TURN] = 1.0
-            state[c, TURN_AT] = now
-
-
-@compiled
-def _pick_by_urgency(
-    capacity: FloatArray, groups: IntArray, servers: int, rail: int, flows: IntArray,
-    state: FloatArray, source: IntArray,
-) -> None:  # fmt: skip
-    """In each round, every sender with something left of its NIC takes its most urgent part that
-    has had no round yet, and the parts of the round share what the NICs have left. What the kernel
-    has of lanes that have lost their turn is in the first round, too."""
-    room, count = np.empty((3, capacity.shape[1])), len(flows)
+        has_turn = chosen[source[c]] == c
+        if has_turn and state[c, HAS_TURN] == 0.0:
+            state[c, HAS_TURN], state[c, TURN_AT] = 1.0, now
+        elif not has_turn and state[c, HAS_TURN] > 0.0:
+            left = max(state[c, REMAINING_BITS], 0.0)
+            state[c, HANDED_BITS] = handed_over(state, c, now, left)
+            state[c, HAS_TURN] = 0.0
+    room = np.empty((3, capacity.shape[1]))
     for g in range(capacity.shape[1]):
         room[SPARE, g] = capacity[rail, g]
-    chosen = np.empty(servers, dtype=np.int64)
     tried = 0  # flows[:tried] have had their round
     while True:
-        for s in range(servers):
-            chosen[s] = -1
-        for k in range(tried, count):
-            c = flows[k]
-            s = source[c]
-            transmit = groups[c, 0]
-            if room[SPARE, transmit] <= _NOTHING * capacity[rail, transmit]:
-                continue
-            other = chosen[s]
-            if (
-                other < 0
-                or state[c, URGENCY] > state[other, URGENCY]
-                or (
-                    state[c, URGENCY] == state[other, URGENCY]
-                    and state[c, NUMBER] < state[other, NUMBER]
-                )
-            ):
-                chosen[s] = c
         picked = tried
-        for k in range(tried, count):
+        for k in range(tried, len(flows)):
             c = flows[k]
-            in_kernel = state[c, HAS_TURN] == 0.0 and state[c, HANDED_BITS] > 0.0
-            if chosen[source[c]] == c or (tried == 0 and in_kernel):
+            if chosen[source[c]] == c or (tried == 0 and drains(state, c)):
                 flows[k], flows[picked] = flows[picked], c
                 picked += 1
         if picked == tried:
             return
         fill(room, False, groups, flows[tried:picked], picked - tried, state)
-        for s in range(servers):
-            c = chosen[s]
-            if c >= 0 and state[c, RATE] > _NOTHING * capacity[rail, groups[c, 0]]:
-                state[c, IS_PICKED] = 1.0
-            elif c >= 0:
-                state[c, RATE] = 0.0
         tried = picked
+        _first_of(flows, tried, state, source, chosen)
+        for s in range(servers):
+            if chosen[s] >= 0:
+                transmit = groups[chosen[s], 0]
+                if room[SPARE, transmit] <= _NOTHING * capacity[rail, transmit]:
+                    chosen[s] = -1
 
 
 @compiled

@@ -4,8 +4,8 @@ This module decides which parts are under way; rate_filling.py gives them their 
 and LENDING a lane is a channel (source device, destination device, rail): parts are served first
 come, first served, and each waits p0 when its turn comes. Under MOST_URGENT a lane is a (source
 server, destination server, rail): each part waits p0 from when it is queued, all of them at the
-same time, and then the most urgent one is sent, even before parts that have begun, but after what
-was handed over of these (Tables.window_bits).
+same time, and then the most urgent one is sent, even before parts that have begun. What was handed
+over of these (Tables.window_bits) still leaves: first in the same lane, and beside it in others.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from placewire.optimizer.kernels.simulation.rate_filling import (
     AT_ONCE_SECONDS,
     COLUMNS,
     EVENT_AT,
-    HAS_TURN,
+    HANDED_BITS,
     RATE,
     REMAINING_BITS,
     SINCE,
     WINDOW_BITS,
+    drains,
     neighbour_gets,
     share_rail,
 )
@@ -269,13 +270,13 @@ def run_shared_rates(
                     state[lane, EVENT_AT] = np.inf
                     k += 1
                     continue
-                if urgent and state[lane, HAS_TURN] == 0.0:
-                    left = state[lane, REMAINING_BITS] - state[lane, RATE] * (
-                        now - state[lane, SINCE]
-                    )
-                    if left > state[lane, RATE] * AT_ONCE_SECONDS:
-                        k += 1  # what the kernel had has left; the rest waits
-                        continue
+                if (
+                    urgent
+                    and drains(state, lane)
+                    and (state[lane, HANDED_BITS] < state[lane, REMAINING_BITS])
+                ):
+                    k += 1  # what was handed over has left; the rest waits for its turn
+                    continue
                 part_finish[message, r] = now
                 if urgent:
                     head[lane] = -1

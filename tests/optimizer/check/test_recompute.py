@@ -137,17 +137,17 @@ def test_what_is_overtaken_does_not_end_before_what_waits_for_its_window():
         assert found == pytest.approx({"A": first, "B": expected})
 
 
-def test_what_was_handed_over_leaves_beside_a_more_urgent_one_for_another_receiver():
-    """C begins at 1 s, when 0.3 MB for s1 are handed over, and B at 1.1 s, when 0.25 MB of these
-    and 0.3 MB for s2 are: all three have a third of the NIC until 1.85 s."""
-    on = with_window(servers(4, devices=3), 300_000)
+def test_one_for_the_same_receiver_waits_for_what_is_left_of_what_was_handed_over():
+    """C leaves beside 0.1 of the 0.3 MB of D that are handed over at 1 s. At 1.2 s B waits for the
+    0.2 MB that are left of these, beside the last 0.1 MB of C."""
+    on = with_window(servers(3, devices=3), 300_000)
     sends = [
-        ("B", "s0/2", "s3/0", 1 * MEGA),
-        ("C", "s0/1", "s2/0", 1 * MEGA),
+        ("B", "s0/2", "s1/0", 1 * MEGA),
+        ("C", "s0/1", "s2/0", MEGA // 5),
         ("D", "s0/0", "s1/0", 2 * MEGA),
     ]
-    found = arrivals(on, sends, "job", producers={"C": 1.0, "B": 1.1})
-    assert found == pytest.approx({"B": 2.65, "C": 3.3, "D": 4.0})
+    found = arrivals(on, sends, "job", producers={"C": 1.0, "B": 1.2})
+    assert found == pytest.approx({"B": 2.5, "C": 1.4, "D": 3.2})
 
 
 def test_job_receivers_share_between_senders_and_what_is_left_goes_to_the_next_receiver():

@@ -105,13 +105,35 @@ class TestJob:
 
     def test_what_was_handed_over_once_is_not_handed_over_again(self):
         # Of the 0.3 MB for s2 0.25 are left at 1.1 s, when a third message comes: all three share.
-        # Those for s2 and s3 are gone at 1.85 and 2.0 s; 0.75 and 1.35 MB follow at 2.65 s.
+        # What was handed over for s2 and s3 is gone at 1.85 and 1.95 s. Then 0.7 MB of the third
+        # are left, and 0.65 and 0.7 MB of the others.
         made, device = sends(
             (0, 0.0, 3, 2 * MEGA, 0.0), (1, 1.0, 6, MEGA, 5.0), (2, 1.1, 9, MEGA, 9.0)
         )
         on = with_windows(cluster(4, devices=3), 0.3, 0.3, 0.3, 0.3)
         found = arrivals(Problem(made, on, "job"), device)
         assert found == pytest.approx([4.0, 3.3, 2.65])
+
+    def test_a_receiver_that_takes_less_does_not_keep_what_was_handed_over_from_its_share(self):
+        # s3 takes 0.9 MB/s. Until 1.6 s both have half of s1's NIC; then s3 has 0.9 and s2 0.1.
+        made, device = sends((0, 0.0, 3, 2 * MEGA, 0.0), (1, 1.0, 6, MEGA, 9.0))
+        on = with_windows(cluster(3, devices=3), 0.3, 0.3, 0.3)
+        slow = on.servers[2].nics[0]
+        slow = slow.model_copy(update={"rate_bits_per_second": 0.9 * slow.rate_bits_per_second})
+        third = on.servers[2].model_copy(update={"nics": (slow,)})
+        on = on.model_copy(update={"servers": (*on.servers[:2], third)})
+        found = arrivals(Problem(made, on, "job"), device)
+        assert found == pytest.approx([3.0, 1.6 + 0.7 / 0.9])
+
+    def test_one_for_the_same_receiver_waits_for_what_is_left_of_what_was_handed_over(self):
+        # At 1.2 s 0.2 of the 0.3 MB for s2 are left. They go before the most urgent message, and
+        # beside the last 0.1 MB for s3 until 1.4 s.
+        made, device = sends(
+            (0, 0.0, 3, 2 * MEGA, 0.0), (1, 1.0, 6, MEGA // 5, 5.0), (2, 1.2, 3, MEGA, 9.0)
+        )
+        on = with_windows(cluster(3, devices=3), 0.3, 0.3, 0.3)
+        found = arrivals(Problem(made, on, "job"), device)
+        assert found == pytest.approx([3.2, 1.4, 2.5])
 
     def test_a_receiver_shares_between_what_was_handed_over_and_other_senders(self):
         # At 1 s 0.4 MB for s3 are handed over, and s2 begins to send there as well.
