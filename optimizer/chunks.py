@@ -1,8 +1,9 @@
 """How much of a message is handed over at a time, where the most urgent message goes first.
 
-The operating system sends what it was given for one receiver in that order, and shares the NIC
-between receivers. A message that overtakes others therefore waits for what was handed over of them,
-or shares the NIC with it. So that this is little, it is a window of chunks for each receiver.
+The operating system sends what it has for one receiver in the order in which it was given, and
+shares the NIC between receivers. A message that overtakes others therefore waits for what was
+handed over of them, or shares the NIC with it. So little is handed over: a window of chunks for
+each receiver.
 """
 
 from __future__ import annotations

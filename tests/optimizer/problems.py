@@ -52,7 +52,7 @@ def mixed_clusters(
     memory = st.just(ROOMY) if memory is None else memory
     rate = st.sampled_from([1.0, 1.0, 2.5])
     wanted = st.sampled_from([0.0, 0.0, 0.4, 5.0])
-    window = st.sampled_from([0, 0, 700, 20_000])
+    window = st.sampled_from([0, 700, 20_000, 100_000])
     made = []
     for k in range(draw(st.integers(2, servers))):
         rails = "ab" if draw(st.booleans()) else "a"

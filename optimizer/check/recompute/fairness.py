@@ -132,12 +132,13 @@ class MinimumsWithLending(Shares):
 
 
 class MostUrgentFirst(Shares):
-    """`job`: on each rail a sender transmits only its most urgent flow, and a receiver divides its
-    NIC fairly between senders. A sender that its receiver limits gives the rest of its rate to its
+    """`job`: on each rail a sender transmits its most urgent flow, and a receiver divides its NIC
+    fairly between senders. A sender that its receiver limits gives the rest of its rate to its
     next most urgent flow for another receiver, in rounds. What was handed over of a flow, at most a
     window, still leaves when a more urgent one takes its turn: before that one where both have the
-    same receiver, and else beside it, with a fair share. A flow of which no more than that is left
-    is not overtaken to the same receiver, and transmits on behalf of the most urgent one."""
+    same receiver, and else beside it, with a fair share. No flow to the same receiver overtakes one
+    of which no more than that is left; that one then transmits on behalf of the most urgent one.
+    """
 
     first_come = False
 
@@ -166,7 +167,7 @@ class MostUrgentFirst(Shares):
         busy.sort(key=lambda lane: lane.urgency)
         first = {lane.sends.pair[0]: lane for lane in reversed(busy)}
         for lane in busy:
-            lane.has_turn_now(first[lane.sends.pair[0]] is lane, now)
+            lane.set_turn(first[lane.sends.pair[0]] is lane, now)
         left = self._capacity(rail, [lane.sends for lane in busy])
         found: dict[Flow, float] = {}
         active = [*first.values(), *(lane for lane in busy if lane.drains)]
@@ -234,7 +235,7 @@ class _Lane:
         rounding = 1e-9 * left
         return left if handed >= left - rounding else max(handed, 0.0)
 
-    def has_turn_now(self, has_turn: bool, now: float) -> None:
+    def set_turn(self, has_turn: bool, now: float) -> None:
         """To be called before rates are given. Grants the flow what is handed over where it has no
         turn, and all of it where nothing is."""
         handed, left = self.handed_over(now), self.sends.left_at(now)
@@ -250,11 +251,15 @@ class _Lane:
         self._window, sends = window, self.flow
         if sends is None:
             self._begin(flow, 0.0)
-        elif (flow.send_order, flow.tensor) < (sends.send_order, sends.tensor):
+        elif self._heap[0][2] is flow:
             left, handed = sends.left_at(now), self.handed_over(now)
             if handed > 0.0 and left <= handed + sends.rate * _INSTANT_SECONDS:
+                # What is left beside it is rounding, which must not wait for another turn.
+                sends.bits_left -= max(left - handed, 0.0)
+                self._outside = 0.0
                 return
             sends.bits_left, sends.since = max(left - handed, 0.0), now
+            sends.version += 1
             # Of the one that overtakes as much is handed over as was of the other.
             self._turn, self._had = now, handed
             self._begin(flow, handed)

@@ -60,9 +60,9 @@ def serve_most_urgent(
 ) -> None:
     """Makes the most urgent pending part the one that the lane sends, unless that is less urgent.
 
-    What is handed over already of the part that it overtakes leaves first: the other waits for it.
-    A part of which no more is left is not overtaken, but becomes as urgent as what waits for it.
-    part_bits keeps what is left of a part beside that.
+    What was handed over of the part under way leaves before the part that overtakes it; part_bits
+    keeps what is left beside that. A part of which no more is left is not overtaken, but becomes as
+    urgent as what waits for it.
     """
     rails, first, handed = part_bits.shape[1], base[lane], 0.0
     key, item = pending_key[first], pending_item[first]
@@ -73,6 +73,10 @@ def serve_most_urgent(
         left = state[lane, REMAINING_BITS] - state[lane, RATE] * (now - state[lane, SINCE])
         handed = handed_over(state, lane, now, left)
         if handed > 0.0 and left <= handed + state[lane, RATE] * AT_ONCE_SECONDS:
+            # What is left beside it is rounding, which must not wait for another turn.
+            state[lane, REMAINING_BITS] -= max(left - handed, 0.0)
+            if state[lane, HAS_TURN] == 0.0:
+                state[lane, HANDED_BITS] = state[lane, REMAINING_BITS]
             state[lane, URGENCY], state[lane, NUMBER] = -key, item
             return
         part_bits[head[lane] // rails, rail] = max(left - handed, 0.0)

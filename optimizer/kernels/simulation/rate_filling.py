@@ -18,8 +18,8 @@ from placewire.optimizer.network.nics import NEIGHBOUR_FLOWS
 # Columns of a lane's state. The part of largest URGENCY is the most urgent; ties go by the smaller
 # NUMBER. The columns after these are for sending by urgency only. HAS_TURN is 1 while the lane is
 # the most urgent one of its sender. Then WINDOW_BITS of what it has left are handed over, but
-# only HANDED_BITS at the time TURN_AT, when its turn or its part began. Without a turn it has
-# HANDED_BITS, of this part or of one that this part overtook.
+# only HANDED_BITS at the time TURN_AT, when its turn or its part began. Without a turn
+# HANDED_BITS of it, or of a part that it overtook, were handed over at the time SINCE.
 EVENT_AT, REMAINING_BITS, RATE, SINCE, URGENCY, NUMBER = range(6)
 WINDOW_BITS, HAS_TURN, TURN_AT, HANDED_BITS = range(6, 10)
 COLUMNS = 10

@@ -270,11 +270,9 @@ def run_shared_rates(
                     state[lane, EVENT_AT] = np.inf
                     k += 1
                     continue
-                if (
-                    urgent
-                    and drains(state, lane)
-                    and (state[lane, HANDED_BITS] < state[lane, REMAINING_BITS])
-                ):
+                waits = state[lane, REMAINING_BITS] - state[lane, HANDED_BITS]
+                at_once = state[lane, RATE] * AT_ONCE_SECONDS
+                if urgent and drains(state, lane) and waits > at_once:
                     k += 1  # what was handed over has left; the rest waits for its turn
                     continue
                 part_finish[message, r] = now
