@@ -178,35 +178,6 @@ def test_one_may_come_at_the_moment_in_which_what_was_handed_over_has_left():
     assert found == pytest.approx({"C": 3.3, "B": 4.3, "A": 4.5})
 
 
-@pytest.mark.parametrize("before", [4e-10, 0.0])
-def test_what_is_handed_over_but_for_rounding_leaves_as_a_whole(before):
-    """C, D and B as above, but D has 0.3 MB left when C and B come, or as much more as 0.4 ns
-    carry. They leave beside C, on behalf of B. At 3 s the more urgent A comes."""
-    on = with_window(servers(3, devices=4), 300_000)
-    sends = [
-        ("C", "s0/1", "s2/0", 2 * MEGA),
-        ("A", "s0/3", "s1/0", 1 * MEGA),
-        ("B", "s0/2", "s1/0", 1 * MEGA),
-        ("D", "s0/0", "s1/0", 2 * MEGA),
-    ]
-    seconds = {"C": 1.7 - before, "B": 1.7 - before, "A": 3.0}
-    found = arrivals(on, sends, "job", producers=seconds)
-    assert found == pytest.approx({"C": 4.0, "A": 5.0, "B": 6.0, "D": 2.3})
-
-
-def test_one_may_come_at_the_moment_in_which_what_was_handed_over_has_left():
-    """At 2.6 s 0.3 MB of A have left beside C, and 0.2 MB wait. B, which comes then, and these
-    follow C."""
-    on = with_window(servers(3, devices=3, latency=1.0), 300_000)
-    sends = [
-        ("C", "s0/1", "s2/0", 1 * MEGA),
-        ("B", "s0/2", "s1/0", 1 * MEGA),
-        ("A", "s0/0", "s1/0", 3 * MEGA // 2),
-    ]
-    found = arrivals(on, sends, "job", producers={"C": 1.0, "B": 1.6})
-    assert found == pytest.approx({"C": 3.3, "B": 4.3, "A": 4.5})
-
-
 def test_job_receivers_share_between_senders_and_what_is_left_goes_to_the_next_receiver():
     # s0 and s1 both send to s2 (half each); s0 gives its other half to C, its next for elsewhere.
     sends = [

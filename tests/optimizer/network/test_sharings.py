@@ -163,34 +163,6 @@ class TestJob:
         found = arrivals(Problem(made, on, "job"), device)
         assert found == pytest.approx([2.3, 6.0, 4.0, 5.0])
 
-    def test_one_that_comes_as_the_turn_comes_back_waits_for_no_whole_window(self):
-        # At 1.2 s all for s3 is sent, and 0.2 of the 0.3 MB for s2 are left.
-        made, device = sends(
-            (0, 0.0, 3, 2 * MEGA, 0.0), (1, 1.0, 6, MEGA // 10, 5.0), (2, 1.2, 3, MEGA, 9.0)
-        )
-        on = with_windows(cluster(3, devices=3), 0.3, 0.3, 0.3)
-        found = arrivals(Problem(made, on, "job"), device)
-        assert found == pytest.approx([3.1, 1.2, 2.4])
-
-    @pytest.mark.parametrize("before", [4e-10, 0.0])
-    def test_what_is_handed_over_but_for_rounding_leaves_as_a_whole(self, before):
-        # One for s3 comes when 0.3 MB for s2 are left, and maybe as much as 0.4 ns carry.
-        made, device = sends((0, 0.0, 3, 2 * MEGA, 0.0), (1, 1.7 - before, 6, MEGA, 9.0))
-        on = with_windows(cluster(3, devices=3), 0.3, 0.3, 0.3)
-        assert arrivals(Problem(made, on, "job"), device) == pytest.approx([2.3, 3.0])
-
-    @pytest.mark.parametrize("before", [4e-10, 0.0])
-    def test_what_lends_its_urgency_is_never_overtaken_afterwards(self, before):
-        # At 1.7 s one for s2 waits for the 0.3 MB before it, and both for one for s3 until 4 s;
-        # these 0.3 MB leave beside that until 2.3 s. At 3 s a more urgent one for s2 comes.
-        made, device = sends(
-            (0, 0.0, 4, 2 * MEGA, 0.0), (1, 1.7 - before, 4, MEGA, 5.0),
-            (2, 1.7 - before, 8, 2 * MEGA, 9.0), (3, 3.0, 4, MEGA, 7.0),
-        )  # fmt: skip
-        on = with_windows(cluster(3, devices=4), 0.3, 0.3, 0.3)
-        found = arrivals(Problem(made, on, "job"), device)
-        assert found == pytest.approx([2.3, 6.0, 4.0, 5.0])
-
     def test_a_receiver_shares_between_what_was_handed_over_and_other_senders(self):
         # At 1 s 0.4 MB for s3 are handed over, and s2 begins to send there as well.
         made, device = sends(
