@@ -260,7 +260,7 @@ class _Lane:
                 return
             sends.bits_left, sends.since = max(left - handed, 0.0), now
             sends.version += 1
-            # Of the one that overtakes as much is handed over as was of the other.
+            # The new flow has as much handed over as the one that it overtakes had.
             self._turn, self._had = now, handed
             self._begin(flow, handed)
 

@@ -99,14 +99,14 @@ class TestJob:
         on = with_windows(cluster(3, devices=3), 0.3, 0.3, 0.3)
         made, device = sends((0, 0.0, 3, 2 * MEGA, 0.0), (1, 1.0, 6, MEGA, 9.0))
         assert arrivals(Problem(made, on, "job"), device) == pytest.approx([3.0, 2.3])
-        # Of an urgent one that is small, only as much is in its way.
+        # A small urgent message waits only for as many bytes as it has itself.
         made, device = sends((0, 0.0, 3, 2 * MEGA, 0.0), (1, 1.0, 6, MEGA // 10, 9.0))
         assert arrivals(Problem(made, on, "job"), device) == pytest.approx([2.1, 1.2])
 
     def test_what_was_handed_over_once_is_not_handed_over_again(self):
-        # Of the 0.3 MB for s2 0.25 are left at 1.1 s, when a third message comes: all three share.
-        # What was handed over for s2 and s3 is gone at 1.85 and 1.95 s. Then 0.7 MB of the third
-        # are left, and 0.65 and 0.7 MB of the others.
+        # At 1.1 s, when a third message comes, 0.25 of the 0.3 MB for s2 are left: all three share.
+        # The bytes handed over for s2 and s3 are gone at 1.85 and 1.95 s. Then 0.7 MB of the third
+        # message are left, and 0.65 and 0.7 MB of the others.
         made, device = sends(
             (0, 0.0, 3, 2 * MEGA, 0.0), (1, 1.0, 6, MEGA, 5.0), (2, 1.1, 9, MEGA, 9.0)
         )
