@@ -76,10 +76,27 @@ stamp=.venv/placewire.stamp
 [[ $part == all ]] || stamp=.venv/placewire-$part.stamp
 wanted=$(cat requirements.lock pyproject.toml deploy/setup.sh | sha256sum | cut -d' ' -f1)
 [[ $part == agent ]] || wanted+=" $torch"
+# The search is compiled again where its sources have changed, so that no first search is slow.
+search_stamp=.venv/placewire-search.stamp
+searched=$(find src/placewire/optimizer \( -path '*/kernels/*.py' -o -path '*/network/*.py' \) -print0 \
+  | sort -z | xargs -0 cat | sha256sum | cut -d' ' -f1)
+is_compiled() { [[ $part != all || -f $search_stamp && $(cat "$search_stamp") == "$searched" ]]; }
+search=(.venv/bin/python -m placewire.optimizer.engines.warm_up auto linear-clustering flexflow)
+compile_what_learns() {  # It is built on torch.
+  .venv/bin/python -m placewire.optimizer.engines.warm_up hsdag
+  printf '%s' "$searched" >"$search_stamp"
+}
 # An upgrade of the system may have taken away the Python that .venv was made with.
 works() { .venv/bin/python -c 'import pip' &>/dev/null; }
 if [[ -f $stamp && $(cat "$stamp") == "$wanted" ]] && works; then
-  say "nothing to do"
+  if is_compiled; then
+    say "nothing to do"
+  else
+    say "compiling the search, whose sources have changed (a minute or two)"
+    "${search[@]}"
+    compile_what_learns
+    say "done"
+  fi
   exit 0
 fi
 
@@ -101,7 +118,7 @@ case $part in
   all)
     all_but_torch
     say "compiling the search (a minute or two, once)"
-    .venv/bin/python -m placewire.optimizer.engines.warm_up auto linear-clustering flexflow &
+    "${search[@]}" &
     compiling=$!
     # What runs in the background does not hear Ctrl-C.
     trap 'kill "$compiling" 2>/dev/null || true' EXIT
@@ -109,7 +126,7 @@ case $part in
     compile_packages
     wait "$compiling"
     trap - EXIT
-    .venv/bin/python -m placewire.optimizer.engines.warm_up hsdag  # what learns is built on torch
+    compile_what_learns
     ;;
 esac
 printf '%s' "$wanted" >"$stamp"

@@ -26,7 +26,7 @@ async def test_auto_compares_all_sharings_and_one_rail_and_keeps_them(tmp_path: 
     save_graph(build_graph(rows, [*tensors, TensorRow("c", ("d",), 1000)]), tmp_path / "g.json")
     document = plan_document()
     document["job"] = {"kind": "replay", "graph": "g.json", "steps": 1, "time_scale": 50}
-    document["solve"] = {"engine": "heft", "time_limit": "2s"}
+    document["solve"] = {"engine": "heft", "time_limit": "60s"}
     document["network"] = {"sharing": "auto", "floor": "70%"}
     plan_file = tmp_path / "plan.yaml"
     plan = parse_plan(document, str(plan_file), base=tmp_path)

@@ -115,7 +115,7 @@ async def test_a_step_that_stays_whole_may_have_its_layers_recomputed(tmp_path: 
 async def test_ranks_recompute_what_was_decided(tmp_path: Path) -> None:
     document = plan_document(2)
     document["job"] |= {"batch": 2, "accumulate": 1, "recompute": "auto"}
-    document["solve"] = {"engine": "heft", "time_limit": "2s"}
+    document["solve"] = {"engine": "heft", "time_limit": "60s"}
     of, servers = plan(document), Cutting()
     servers.failing_recomputed[1, "none"] = KILLED
     servers.failing_recomputed[1, "half"] = KILLED

@@ -265,7 +265,7 @@ async def test_the_shortest_variant_is_decided_and_is_what_ranks_run(tmp_path: P
     """Two servers halve a step of two micro-batches, and four parts are no better than two."""
     document = plan_document(2)
     document["job"] |= {"batch": 2, "accumulate": "auto"}
-    document["solve"] = {"engine": "heft", "time_limit": "2s"}
+    document["solve"] = {"engine": "heft", "time_limit": "60s"}
     of, servers, said = plan(document), Cutting(), list[str]()
     decision = await decided(of, servers, tmp_path, said)
     assert cuts_of([decision.variant]) == [(2, 1)]
@@ -289,7 +289,7 @@ async def test_the_shortest_variant_is_decided_and_is_what_ranks_run(tmp_path: P
 async def test_all_sharings_and_one_rail_are_compared_for_the_variant(tmp_path: Path) -> None:
     document = plan_document(2)
     document["job"] |= {"batch": 2, "accumulate": "auto"}
-    document["solve"] = {"engine": "heft", "time_limit": "2s"}
+    document["solve"] = {"engine": "heft", "time_limit": "60s"}
     document["network"] = {"sharing": "auto"}
     decision = await decided(plan(document), Cutting(), tmp_path, [])
     own = decision.placement.structure_hash
