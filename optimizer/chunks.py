@@ -8,6 +8,8 @@ each receiver.
 
 from __future__ import annotations
 
+import math
+
 from placewire.optimizer.cluster import Cluster, Nic
 
 # Parts of messages begin at multiples of this, so that no element is cut in two and every part is
@@ -23,6 +25,11 @@ MOST_CHUNK_BYTES = 512 * 1024
 # While one chunk is on its way the next lies ready, so that a connection never waits for the
 # process.
 WINDOW_CHUNKS = 2
+# The next message, to another receiver, begins to leave when the NIC needs only so long for what is
+# left of the more urgent one; it is handed over when the NIC needs twice as long, as much as a
+# process takes to hear that something has left and to hand over a chunk. Sooner it would only be in
+# the way of what becomes urgent meanwhile, later the NIC would idle.
+LOW_WATER_SECONDS = 0.0001
 
 
 def chunk_bytes(rate_bits_per_second: float) -> int:
@@ -34,6 +41,18 @@ def chunk_bytes(rate_bits_per_second: float) -> int:
 def window_bytes(rate_bits_per_second: float) -> int:
     """Returns how much of messages to one receiver is handed over at most, on such a rail."""
     return WINDOW_CHUNKS * chunk_bytes(rate_bits_per_second)
+
+
+def low_water_bytes(rate_bits_per_second: float) -> int:
+    """Returns how little is left of a message, on such a rail, when the next one begins to leave to
+    another receiver: never more than half a chunk, so that a chunk is enough to hand over."""
+    exact = rate_bits_per_second / 8 * LOW_WATER_SECONDS
+    return int(min(exact, chunk_bytes(rate_bits_per_second) / 2))
+
+
+def low_water_of(nic: Nic) -> int:
+    """Returns that of this NIC in bytes. One that states none has that of its rate."""
+    return nic.low_water_bytes or low_water_bytes(nic.rate_bits_per_second)
 
 
 def pair_window_bytes(one: Nic, other: Nic) -> int:
@@ -48,12 +67,16 @@ def pair_window_bytes(one: Nic, other: Nic) -> int:
 
 
 def with_windows(cluster: Cluster, faster: float = 1.0, fewer_bytes: float = 1.0) -> Cluster:
-    """Returns the cluster whose NICs state their windows. In slow motion these stand for NICs that
-    are so many times faster, and tensors are smaller by fewer_bytes; so are the windows."""
+    """Returns the cluster whose NICs state what they hand over. In slow motion these stand for NICs
+    that are so many times faster, and tensors are smaller by fewer_bytes; so is what is stated."""
 
     def changed(nic: Nic) -> Nic:
-        window = window_bytes(nic.rate_bits_per_second * faster) / fewer_bytes
-        return nic.model_copy(update={"window_bytes": _whole_chunks(window)})
+        rate = nic.rate_bits_per_second * faster
+        window = _whole_chunks(window_bytes(rate) / fewer_bytes)
+        low_water = min(low_water_bytes(rate) / fewer_bytes, window / WINDOW_CHUNKS / 2)
+        return nic.model_copy(
+            update={"window_bytes": window, "low_water_bytes": math.ceil(low_water)}
+        )
 
     servers = (
         server.model_copy(update={"nics": tuple(map(changed, server.nics))})

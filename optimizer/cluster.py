@@ -74,14 +74,19 @@ class Nic(Frozen):
     and as much again to receive; it takes less where it must share. At or above the NIC's rate it
     is a greedy neighbour. window_bytes: how much of messages to one receiver is handed over here at
     most, which a more urgent one does not overtake where the most urgent goes first (`chunks.py`);
-    of a pair of NICs the smaller one counts. At 0 the prediction lets it overtake everything, while
-    ranks hand over what follows from the rate."""
+    of a pair of NICs the smaller one counts. low_water_bytes: how little is left of the most urgent
+    message that this NIC sends when half a window of the next one, to another receiver, is handed
+    over and begins to leave. At 0 the prediction lets a more urgent message overtake everything,
+    and have the NIC for itself to its end, while ranks go by what follows from the rate."""
 
     rail: Name
     rate_bits_per_second: Rate
     background_bits_per_second: Background = 0.0
     # Left out where it is none, so that a cluster has the file and the digest that it always had.
     window_bytes: Annotated[
+        int, Field(strict=True, ge=0, le=_MOST_BYTES, exclude_if=lambda size: not size)
+    ] = 0
+    low_water_bytes: Annotated[
         int, Field(strict=True, ge=0, le=_MOST_BYTES, exclude_if=lambda size: not size)
     ] = 0
 
@@ -224,6 +229,11 @@ class Cluster(Frozen):
     def window_bytes(self) -> FloatArray:
         """float64[S, R] for which a more urgent message waits, 0 where there is no NIC."""
         return self._by_nic("window_bytes")
+
+    @cached_property
+    def low_water_bytes(self) -> FloatArray:
+        """float64[S, R] of what a NIC sends, 0 where there is no NIC."""
+        return self._by_nic("low_water_bytes")
 
     def _by_nic(self, field: str) -> FloatArray:
         table = np.zeros((len(self.servers), len(self.rails)))

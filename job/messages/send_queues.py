@@ -23,7 +23,7 @@ from typing import Protocol
 
 from placewire.job.messages.cutting import Part
 from placewire.job.messages.rank_messages import RankMessage
-from placewire.optimizer.chunks import WINDOW_CHUNKS, pair_window_bytes
+from placewire.optimizer.chunks import WINDOW_CHUNKS, low_water_of, pair_window_bytes
 from placewire.optimizer.cluster import Cluster, Nic
 from placewire.optimizer.device_names import server_of
 from placewire.optimizer.network.nics import usable_rates
@@ -97,9 +97,11 @@ class InOrder:
 class UrgentFirst:
     """bytes_per_second: payload that this NIC carries. chunk_bytes: the largest part there is.
     windows: by receiver, the most bytes under way to it, where that is less than two chunks.
+    low_water_bytes: half a chunk where it is None.
 
     A receiver's most urgent part leaves while its window has room, and one of these holds:
-    - Less than a window is under way of parts that are more urgent or go to the same receiver: the
+    - Less than a window is under way of parts that are more urgent or go to the same receiver, and
+      by the NIC's rate no more than twice the low water is left of those to other receivers: the
       NIC would soon run dry.
     - The receivers of the more urgent parts hold these up, and there are enough tokens: the NIC
       could carry more.
@@ -115,15 +117,20 @@ class UrgentFirst:
         bytes_per_second: float,
         chunk_bytes: int,
         windows: Mapping[str, int] = MappingProxyType({}),
+        low_water_bytes: int | None = None,
     ) -> None:
         self._rate = bytes_per_second
         self._window = WINDOW_CHUNKS * chunk_bytes
         self._windows = windows
+        low_water = chunk_bytes / 2 if low_water_bytes is None else low_water_bytes
+        self._low_seconds = 2 * low_water / bytes_per_second
         self._most_tokens = float(chunk_bytes)
         self._tokens, self._counted = 0.0, 0.0
         self._waiting: dict[str, list[Waiting]] = {}
         self._under_way: dict[str, list[Waiting]] = {}
         self._bytes_under_way: Counter[str] = Counter()
+        # When the NIC has sent a part, where it sends as fast as it can and nothing else.
+        self._sent_at: dict[Waiting, float] = {}
         self._due: dict[Waiting, float] = {}
         self._holding_up: set[str] = set()
 
@@ -139,13 +146,15 @@ class UrgentFirst:
         for first in self._most_urgent():
             size, ahead = first.part.bytes, self._ahead(first)
             may_pass = self._tokens >= size and self._held_up_at(first) <= now_seconds
-            if ahead + size <= self._window or not ahead or may_pass:
+            is_low = ahead + size <= self._window and self._low_at(first) <= now_seconds
+            if is_low or not ahead or may_pass:
                 return self._taken(first, now_seconds)
         return None
 
     def left(self, part: Waiting, now_seconds: float) -> None:
         self._under_way[part.receiver].remove(part)
         self._bytes_under_way[part.receiver] -= part.part.bytes
+        del self._sent_at[part]
         if now_seconds > self._due.pop(part):
             self._holding_up.add(part.receiver)
         else:
@@ -153,14 +162,14 @@ class UrgentFirst:
 
     def seconds_until_next(self, now_seconds: float) -> float | None:
         self._count(now_seconds)
-        pauses = [
-            max(
-                (first.part.bytes - self._tokens) / self._rate,
-                self._held_up_at(first) - now_seconds,
-                0.0,
-            )
-            for first in self._most_urgent()
-        ]
+        pauses = []
+        for first in self._most_urgent():
+            size = first.part.bytes
+            tokens_at = now_seconds + (size - self._tokens) / self._rate
+            at = max(tokens_at, self._held_up_at(first))
+            if self._ahead(first) + size <= self._window:
+                at = min(at, self._low_at(first))
+            pauses.append(max(at - now_seconds, 0.0))
         return min(pauses, default=None)
 
     def _most_urgent(self) -> Iterator[Waiting]:
@@ -175,6 +184,12 @@ class UrgentFirst:
         """Returns the bytes under way that go to the same receiver or are more urgent."""
         more_urgent = (part.part.bytes for parts in self._before(first) for part in parts)
         return self._bytes_under_way[first.receiver] + sum(more_urgent)
+
+    def _low_at(self, first: Waiting) -> float:
+        """Returns the time from which on twice the low water is left of more urgent parts to other
+        receivers, where the NIC sends nothing else meanwhile."""
+        ends = [self._sent_at[part] for parts in self._before(first) for part in parts]
+        return max(ends, default=0.0) - self._low_seconds
 
     def _held_up_at(self, first: Waiting) -> float:
         """Returns the time from which on the receivers of all more urgent parts under way count as
@@ -205,6 +220,7 @@ class UrgentFirst:
         self._under_way.setdefault(part.receiver, []).append(part)
         self._bytes_under_way[part.receiver] += part.part.bytes
         takes = self._bytes_under_way.total() / self._rate
+        self._sent_at[part] = now_seconds + takes
         self._due[part] = now_seconds + HELD_UP_TIMES * takes + HELD_UP_SECONDS
         # Debt is limited to a window: with a NIC above its given rate it would grow without end.
         self._tokens = max(self._tokens - part.part.bytes, -float(self._window))
@@ -233,7 +249,7 @@ def queues_for(
                 counted_on = float(usable[server, placement.cluster.rails.index(nic.rail)])
                 chunk = pair_window_bytes(nic, nic) // WINDOW_CHUNKS
                 windows = _windows(cluster, nic)
-                queues[nic.rail] = UrgentFirst(counted_on / 8, chunk, windows)
+                queues[nic.rail] = UrgentFirst(counted_on / 8, chunk, windows, low_water_of(nic))
     return queues
 
 

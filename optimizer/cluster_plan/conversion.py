@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from placewire.optimizer.chunks import window_bytes
+from placewire.optimizer.chunks import low_water_bytes, window_bytes
 from placewire.optimizer.cluster import (
     Cluster,
     Device,
@@ -81,5 +81,6 @@ def _nic(nic: PlanNic) -> Nic:
         rail=nic.rail,
         rate_bits_per_second=rate,
         window_bytes=window_bytes(rate),
+        low_water_bytes=low_water_bytes(rate),
         background_bits_per_second=nic.background_bits_per_second * payload_fraction(nic.mtu_bytes),
     )

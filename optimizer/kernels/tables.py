@@ -39,7 +39,9 @@ class Tables(NamedTuple):
     devices past the NICs, on which messages queue where paths_queue is set. alone_setup, alone_rate
     float64[D, D]: a transfer that meets no other, each pair at its widest rate. cuts_equally: the
     parts of a large message are equal. window_bits float64[S, S, R]: what is handed over of a
-    pair's messages at most, which a more urgent one does not overtake under MOST_URGENT.
+    pair's messages at most, which a more urgent one does not overtake under MOST_URGENT;
+    low_water_bits float64[S, R]: how little is left there of what a NIC sends when half a window
+    of what follows to another receiver is handed over.
     message_seconds, message_seconds_per_bit: what a message takes of each of its two devices.
     """
 
@@ -71,6 +73,7 @@ class Tables(NamedTuple):
     setup_seconds: float
     cuts_equally: bool
     window_bits: FloatArray
+    low_water_bits: FloatArray
     message_seconds: float
     message_seconds_per_bit: float
     weight_bytes: FloatArray
@@ -151,6 +154,7 @@ def _made(problem: Problem) -> Tables:
         alone_setup=floats(alone.setup), alone_rate=floats(alone.rate),
         setup_seconds=float(cluster.setup_latency_seconds), cuts_equally=problem.cuts_equally,
         window_bits=floats(np.minimum(windows[:, None], windows[None]) * 8.0),
+        low_water_bits=floats(with_a_rail(cluster.low_water_bytes) * 8.0),
         message_seconds=problem.message_seconds,
         message_seconds_per_bit=problem.message_seconds_per_byte / 8.0,
         weight_bytes=floats(graph.weight_bytes), activation_bytes=floats(graph.activation_bytes),

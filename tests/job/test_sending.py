@@ -158,6 +158,36 @@ def test_little_is_handed_over_at_a_time() -> None:
     assert (late := queue.take(3.0)) is not None and late.message.index == 1
 
 
+def test_the_next_message_begins_only_when_little_is_left_of_the_more_urgent_one() -> None:
+    """Of three chunks two are under way until 1 s, and the last one until 3 s, by the NIC's rate;
+    twice the low water is a fifth of a second."""
+    queue = UrgentFirst(RATE, CHUNK, low_water_bytes=100)
+    queue.add(message(0, 1, 3, "s2"))
+    queue.add(message(1, 2, 2, "s3"))
+    first, second = queue.take(0.0), queue.take(0.0)
+    assert first and second and queue.take(0.9) is None
+    queue.left(first, 1.0)
+    assert (third := queue.take(1.0)) and third.message.index == 0
+    queue.left(second, 2.0)
+    assert queue.take(2.5) is None
+    assert queue.seconds_until_next(2.5) == pytest.approx(0.3)
+    assert (begun := queue.take(2.8)) and begun.message.index == 1
+    assert queue.take(2.9) is None, "a window is under way"
+
+
+def test_a_message_that_comes_meanwhile_does_not_wait_for_one_that_could_have_begun() -> None:
+    """The last chunk of the first message goes alone from 9 s on, and the second one may begin
+    beside it. A third one, more urgent, comes at 9.5 s."""
+    for low_water, end in ((CHUNK // 2, 16.0), (50, 14.0)):
+        wire = Wire(UrgentFirst(RATE, CHUNK, low_water_bytes=low_water))
+        wire.queue.add(message(0, 1, 10, "s2"))
+        wire.queue.add(message(2, 5, 10, "s3"))
+        wire.run(9.5)
+        wire.queue.add(message(1, 2, 4, "s4"))
+        wire.run(30)
+        assert wire.end_of(1) == pytest.approx(end, abs=0.2)
+
+
 def test_chunks_take_one_time_at_every_rate_within_limits() -> None:
     for rate in (50e6, 1e9):
         assert chunk_bytes(rate) * 8 / rate == pytest.approx(CHUNK_SECONDS, rel=0.01)

@@ -19,6 +19,8 @@ from placewire.optimizer.placement import Placement
 Key = TypeVar("Key")
 # Events that are less than this apart happen at once; the difference is rounding.
 _INSTANT_SECONDS = 1e-9
+# A time plus this part of it is a later time, for certain.
+_CLOCK_TICK = 1e-15
 # ("transmit" or "receive", server), or a pod's uplink in one direction.
 Limit = tuple[str, str]
 
@@ -138,6 +140,8 @@ class MostUrgentFirst(Shares):
     window, still leaves when a more urgent one takes its turn: before that one where both have the
     same receiver, and else beside it, with a fair share. No flow to the same receiver overtakes one
     of which no more than that is left; that one then transmits on behalf of the most urgent one.
+    When no more than the low water is left of a sender's most urgent flow, half a window is handed
+    over of its next one for another receiver.
     """
 
     first_come = False
@@ -145,6 +149,7 @@ class MostUrgentFirst(Shares):
     def __init__(self, placement: Placement) -> None:
         super().__init__(placement)
         self._windows = network.windows(placement)
+        self._low_water = network.low_water(placement)
         # rail -> sender -> receiver
         self._lanes: dict[str, dict[str, dict[str, _Lane]]] = defaultdict(
             lambda: defaultdict(lambda: defaultdict(_Lane))
@@ -168,6 +173,12 @@ class MostUrgentFirst(Shares):
         first = {lane.sends.pair[0]: lane for lane in reversed(busy)}
         for lane in busy:
             lane.set_turn(first[lane.sends.pair[0]] is lane, now)
+        others = [lane for lane in reversed(busy) if first[lane.sends.pair[0]] is not lane]
+        for sender, second in {lane.sends.pair[0]: lane for lane in others}.items():
+            instant = _INSTANT_SECONDS + _CLOCK_TICK * now
+            at_once = self._usable.get((sender, rail), 0.0) * instant
+            if first[sender].is_soon_over(self._low_water.get((sender, rail), 0.0), at_once, now):
+                second.hand_over_half(at_once, now)
         left = self._capacity(rail, [lane.sends for lane in busy])
         found: dict[Flow, float] = {}
         active = [*first.values(), *(lane for lane in busy if lane.drains)]
@@ -204,12 +215,15 @@ class _Lane:
 
     It has its turn while that is the most urgent one of its sender; a window of it is then handed
     over, but at the time _turn, when its turn or its flow began, only _had. Without a turn, all
-    that the flow has left but _outside is handed over."""
+    that the flow has left but _outside is handed over; at the time _given, when half a window was
+    handed over because its sender had little else, that does not count yet: another lane may still
+    become the next one."""
 
     def __init__(self) -> None:
         self.flow: Flow | None = None
         self._has_turn = False
         self._turn = self._had = self._outside = self._window = 0.0
+        self._given = -math.inf
         # A flow that is over stays here until it is the most urgent one.
         self._heap: list[tuple[int, int, Flow]] = []
 
@@ -224,7 +238,7 @@ class _Lane:
 
     @property
     def drains(self) -> bool:
-        """Whether it transmits what was handed over before it lost its turn."""
+        """Whether it transmits what was handed over though it has no turn."""
         return not self._has_turn and self.sends.granted_bits < math.inf
 
     def handed_over(self, now: float) -> float:
@@ -232,6 +246,8 @@ class _Lane:
         handed = left - self._outside
         if self._has_turn:
             handed = self._had if now - self._turn <= _INSTANT_SECONDS else self._window
+        elif now - self._given <= _INSTANT_SECONDS:
+            handed = 0.0
         rounding = 1e-9 * left
         return left if handed >= left - rounding else max(handed, 0.0)
 
@@ -241,10 +257,28 @@ class _Lane:
         handed, left = self.handed_over(now), self.sends.left_at(now)
         if has_turn and not self._has_turn:
             self._turn, self._had = now, handed
-        elif not has_turn and self.sends.has_sent_grant(now):
+        elif not has_turn and not self._has_turn and self.sends.has_sent_grant(now):
             handed = 0.0
         self._has_turn, self._outside = has_turn, left - handed
         self.sends.granted_bits = math.inf if has_turn or not handed else handed
+
+    def is_soon_over(self, low_water: float, at_once: float, now: float) -> bool:
+        """To be called where it has its turn, and another lane waits. Where more than the low water
+        is left, only that is granted, so that rates are computed again then. at_once: so many bits
+        more are rounding."""
+        if not low_water:
+            return False
+        above = self.sends.left_at(now) - low_water
+        if above > at_once:
+            self.sends.granted_bits = above
+        return above <= at_once
+
+    def hand_over_half(self, at_once: float, now: float) -> None:
+        """Unless something is handed over already."""
+        left, half = self.sends.left_at(now), self._window / 2
+        if not self.drains and half > at_once:
+            handed = half if half < left * (1 - 1e-9) else left
+            self._outside, self.sends.granted_bits, self._given = left - handed, handed, now
 
     def add(self, flow: Flow, now: float, window: float) -> None:
         heapq.heappush(self._heap, (flow.send_order, flow.tensor, flow))

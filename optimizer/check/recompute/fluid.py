@@ -78,7 +78,8 @@ class _FluidRun:
     def _has_sent(self, flow: Flow) -> None:
         """All of the flow, or what was granted of it."""
         if flow.counted_on_bits < flow.bits_left:
-            flow.granted_bits = 0.0
+            # As much may be granted again, which has an end of its own.
+            flow.granted_bits = flow.counted_on_bits = 0.0
             self._changed[self.sharing.group(flow)] = None
         else:
             self._finish_flow(flow)

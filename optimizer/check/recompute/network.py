@@ -31,6 +31,11 @@ def windows(allocation: Allocation) -> dict[NicKey, float]:
     return {key: nic.window_bytes * 8.0 for key, nic in _nics(allocation)}
 
 
+def low_water(allocation: Allocation) -> dict[NicKey, float]:
+    """The bits left of what each NIC sends when the next message to another receiver begins."""
+    return {key: nic.low_water_bytes * 8.0 for key, nic in _nics(allocation)}
+
+
 def neighbours(allocation: Allocation) -> dict[NicKey, float]:
     """The rate that other traffic wants of each NIC, in each direction."""
     return {key: nic.background_bits_per_second for key, nic in _nics(allocation)}

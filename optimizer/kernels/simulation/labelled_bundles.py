@@ -93,7 +93,7 @@ def with_labelled_bundles(
         tables.limit_groups, tables.limit_capacity, tables.line_rates, tables.neighbour_rates,
         tables.worthwhile, tables.least_rates, tables.path_setup, tables.path_rate,
         tables.paths_queue, tables.alone_setup, tables.alone_rate, tables.setup_seconds,
-        tables.cuts_equally, tables.window_bits, tables.message_seconds,
+        tables.cuts_equally, tables.window_bits, tables.low_water_bits, tables.message_seconds,
         tables.message_seconds_per_bit,
         np.concatenate((tables.weight_bytes, nothing)),
         np.concatenate((tables.activation_bytes, sizes)),

@@ -19,12 +19,17 @@ from placewire.optimizer.network.nics import NEIGHBOUR_FLOWS
 # NUMBER. The columns after these are for sending by urgency only. HAS_TURN is 1 while the lane is
 # the most urgent one of its sender. Then WINDOW_BITS of what it has left are handed over, but
 # only HANDED_BITS at the time TURN_AT, when its turn or its part began. Without a turn
-# HANDED_BITS of it, or of a part that it overtook, were handed over at the time SINCE.
+# HANDED_BITS of it, or of a part that it overtook, were handed over at the time SINCE. When no more
+# than LOW_WATER_BITS are left of a lane that has its turn, half a window is handed over of the next
+# most urgent lane of its sender: at the time GIVEN_AT, when it does not count yet, because another
+# lane may still become the next one. UNTIL_BITS after SINCE what is handed over changes; inf: never.
 EVENT_AT, REMAINING_BITS, RATE, SINCE, URGENCY, NUMBER = range(6)
-WINDOW_BITS, HAS_TURN, TURN_AT, HANDED_BITS = range(6, 10)
-COLUMNS = 10
+WINDOW_BITS, HAS_TURN, TURN_AT, HANDED_BITS, LOW_WATER_BITS, UNTIL_BITS = range(6, 12)
+GIVEN_AT, COLUMNS = 12, 13
 # What lasts no longer than this is rounding: a part that would end within this time has ended.
 AT_ONCE_SECONDS = 1e-9
+# A time plus this part of it is a later time, for certain.
+_CLOCK_TICK = 1e-15
 # Rows of the working space of the groups while a rail is filled.
 SPARE, USERS, WANTED = 0, 1, 2
 # Less than this part of a NIC, or of a message, is rounding.
@@ -39,7 +44,7 @@ def share_rail(
     target: IntArray,
 ) -> None:  # fmt: skip
     """Rewrites the rates of the parts that lanes[:count] send on this rail, and when each ends, or
-    has sent what was handed over of it.
+    what is handed over changes.
 
     capacity float64[R, G]: what the job may have of each group; neighbour_rates float64[R, G]: what
     others want of it beside that. minimums, highest float64[S, S, R]: the least and the most that
@@ -75,8 +80,8 @@ def share_rail(
         c = lanes[k]
         if sending[c]:
             left, rate = max(state[c, REMAINING_BITS], 0.0), state[c, RATE]
-            if discipline == MOST_URGENT and drains(state, c):
-                left = min(left, state[c, HANDED_BITS])
+            if discipline == MOST_URGENT:
+                left = min(left, state[c, UNTIL_BITS])
             state[c, EVENT_AT] = now + left / rate if rate > 0.0 else np.inf
 
 
@@ -170,7 +175,7 @@ def fill_fairly(
 
 @compiled
 def drains(state: FloatArray, lane: int) -> bool:
-    """Whether the lane sends what was handed over before it lost its turn."""
+    """Whether the lane sends what was handed over of it though it has no turn."""
     return bool(state[lane, HAS_TURN] == 0.0 and state[lane, HANDED_BITS] > 0.0)
 
 
@@ -180,6 +185,8 @@ def handed_over(state: FloatArray, lane: int, now: float, left: float) -> float:
     known: float = state[lane, HANDED_BITS]
     if state[lane, HAS_TURN] == 0.0:
         known = max(known - state[lane, RATE] * (now - state[lane, SINCE]), 0.0)
+        if now - state[lane, GIVEN_AT] <= AT_ONCE_SECONDS:
+            known = 0.0
     elif now - state[lane, TURN_AT] > AT_ONCE_SECONDS:
         known = state[lane, WINDOW_BITS]
     return known if known < left * (1 - _NOTHING) else left  # no more is left than rounding
@@ -195,16 +202,55 @@ def _first_of(
         first[s] = -1
     for k in range(start, len(flows)):
         c = flows[k]
-        other = first[source[c]]
-        if (
-            other < 0
-            or state[c, URGENCY] > state[other, URGENCY]
-            or (
-                state[c, URGENCY] == state[other, URGENCY]
-                and state[c, NUMBER] < state[other, NUMBER]
-            )
-        ):
+        if _is_more_urgent(state, c, first[source[c]]):
             first[source[c]] = c
+
+
+@compiled
+def _is_more_urgent(state: FloatArray, lane: int, other: int) -> bool:
+    """other: -1 is none."""
+    if other < 0 or state[lane, URGENCY] != state[other, URGENCY]:
+        return bool(other < 0 or state[lane, URGENCY] > state[other, URGENCY])
+    return bool(state[lane, NUMBER] < state[other, NUMBER])
+
+
+@compiled
+def _hand_over(
+    flows: IntArray, state: FloatArray, source: IntArray, first: IntArray, sends: FloatArray,
+    now: float,
+) -> None:  # fmt: skip
+    """Hands over half a window of each sender's second lane where no more than the low water is
+    left of its first one. Writes UNTIL_BITS of all.
+
+    first int64[S]: the most urgent lane of each sender, the only one that has its turn. sends
+    float64[S]: what a sender's NIC carries.
+    """
+    # An event that is no later than now by this would be one for ever.
+    tick = now * _CLOCK_TICK
+    second = np.full(len(first), -1, dtype=np.int64)
+    for k in range(len(flows)):
+        c = flows[k]
+        if first[source[c]] != c and _is_more_urgent(state, c, second[source[c]]):
+            second[source[c]] = c
+    for s in range(len(first)):
+        c, following = first[s], second[s]
+        if c >= 0:
+            state[c, UNTIL_BITS] = np.inf
+        if following < 0 or state[c, LOW_WATER_BITS] == 0.0:
+            continue
+        above = state[c, REMAINING_BITS] - state[c, LOW_WATER_BITS]
+        half, at_once = state[following, WINDOW_BITS] / 2, sends[s] * (AT_ONCE_SECONDS + tick)
+        if above > at_once:
+            state[c, UNTIL_BITS] = above
+        elif state[following, HANDED_BITS] == 0.0 and half > at_once:
+            left = max(state[following, REMAINING_BITS], 0.0)
+            state[following, HANDED_BITS] = half if half < left * (1 - _NOTHING) else left
+            state[following, GIVEN_AT] = now
+    for k in range(len(flows)):
+        c = flows[k]
+        if state[c, HAS_TURN] == 0.0:
+            handed = state[c, HANDED_BITS]
+            state[c, UNTIL_BITS] = handed if handed > 0.0 else np.inf
 
 
 @compiled
@@ -216,12 +262,16 @@ def fill_by_urgency(
 
     In each round, every sender with something left of its NIC takes its most urgent part that has
     had no round yet, and the parts of the round share what the NICs have left. What was handed over
-    of parts that are no longer the most urgent of their sender is in the first round, too.
+    of parts that are not the most urgent of their sender is in the first round, too.
     """
     chosen = np.empty(servers, dtype=np.int64)
     _first_of(flows, 0, state, source, chosen)
+    sends = np.empty(servers)
     for k in range(len(flows)):
         c = flows[k]
+        sends[source[c]] = capacity[rail, groups[c, 0]]
+        if state[c, HAS_TURN] == 0.0 and now - state[c, GIVEN_AT] <= AT_ONCE_SECONDS:
+            state[c, HANDED_BITS] = 0.0
         has_turn = chosen[source[c]] == c
         if has_turn and state[c, HAS_TURN] == 0.0:
             state[c, HAS_TURN], state[c, TURN_AT] = 1.0, now
@@ -229,6 +279,7 @@ def fill_by_urgency(
             left = max(state[c, REMAINING_BITS], 0.0)
             state[c, HANDED_BITS] = handed_over(state, c, now, left)
             state[c, HAS_TURN] = 0.0
+    _hand_over(flows, state, source, chosen, sends, now)
     room = np.empty((3, capacity.shape[1]))
     for g in range(capacity.shape[1]):
         room[SPARE, g] = capacity[rail, g]

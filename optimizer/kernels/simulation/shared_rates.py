@@ -6,6 +6,7 @@ come, first served, and each waits p0 when its turn comes. Under MOST_URGENT a l
 server, destination server, rail): each part waits p0 from when it is queued, all of them at the
 same time, and then the most urgent one is sent, even before parts that have begun. What was handed
 over of these (Tables.window_bits) still leaves: first in the same lane, and beside it in others.
+Shortly before its end (Tables.low_water_bits) the next one begins in another lane, beside it.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from placewire.optimizer.kernels.simulation.rate_filling import (
     AT_ONCE_SECONDS,
     COLUMNS,
     EVENT_AT,
-    HANDED_BITS,
+    LOW_WATER_BITS,
     RATE,
     REMAINING_BITS,
     SINCE,
+    UNTIL_BITS,
     WINDOW_BITS,
-    drains,
     neighbour_gets,
     share_rail,
 )
@@ -104,6 +105,7 @@ def run_shared_rates(
             state[lane, WINDOW_BITS] = tables.window_bits[
                 pair // servers, pair % servers, lane % rails
             ]
+            state[lane, LOW_WATER_BITS] = tables.low_water_bits[pair // servers, lane % rails]
     line, wanted = tables.line_rates, tables.neighbour_rates
     of_each = tables.limit_groups.shape[3]
     groups = np.empty((size, of_each), dtype=np.int64)
@@ -270,10 +272,9 @@ def run_shared_rates(
                     state[lane, EVENT_AT] = np.inf
                     k += 1
                     continue
-                waits = state[lane, REMAINING_BITS] - state[lane, HANDED_BITS]
-                at_once = state[lane, RATE] * AT_ONCE_SECONDS
-                if urgent and drains(state, lane) and waits > at_once:
-                    k += 1  # what was handed over has left; the rest waits for its turn
+                later = state[lane, REMAINING_BITS] - state[lane, UNTIL_BITS]
+                if urgent and later > state[lane, RATE] * AT_ONCE_SECONDS:
+                    k += 1  # what is handed over changes
                     continue
                 part_finish[message, r] = now
                 if urgent:

@@ -11,7 +11,7 @@ from placewire.controller.decide.decide import decide
 from placewire.controller.launch.launcher import NoLauncher
 from placewire.controller.plan.plan_file import parse_plan
 from placewire.controller.records.report import sharing_rows
-from placewire.optimizer.chunks import window_bytes
+from placewire.optimizer.chunks import low_water_bytes, window_bytes
 from placewire.optimizer.graph.graph_file import save_graph
 from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, build_graph
 from placewire.optimizer.names import SharingName
@@ -47,6 +47,7 @@ async def test_auto_compares_all_sharings_and_one_rail_and_keeps_them(tmp_path: 
         for nic in one.cluster.servers[0].nics:
             # As much at a time as the NICs hand over for which the lab's stand.
             assert nic.window_bytes == window_bytes(50 * nic.rate_bits_per_second)
+            assert nic.low_water_bytes == low_water_bytes(50 * nic.rate_bits_per_second)
 
     said: list[str] = []
     assert await decide(plan, plan_file, NoLauncher(), tmp_path / "cache", said.append) == decision
