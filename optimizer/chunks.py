@@ -45,9 +45,10 @@ def window_bytes(rate_bits_per_second: float) -> int:
 
 def low_water_bytes(rate_bits_per_second: float) -> int:
     """Returns how little is left of a message, on such a rail, when the next one begins to leave to
-    another receiver: never more than half a chunk, so that a chunk is enough to hand over."""
+    another receiver. When twice as much is left, and that one is handed over, this is the last
+    chunk, so that its window has room."""
     exact = rate_bits_per_second / 8 * LOW_WATER_SECONDS
-    return int(min(exact, chunk_bytes(rate_bits_per_second) / 2))
+    return min(math.ceil(exact), chunk_bytes(rate_bits_per_second) // 2)
 
 
 def low_water_of(nic: Nic) -> int:
@@ -73,10 +74,9 @@ def with_windows(cluster: Cluster, faster: float = 1.0, fewer_bytes: float = 1.0
     def changed(nic: Nic) -> Nic:
         rate = nic.rate_bits_per_second * faster
         window = _whole_chunks(window_bytes(rate) / fewer_bytes)
-        low_water = min(low_water_bytes(rate) / fewer_bytes, window / WINDOW_CHUNKS / 2)
-        return nic.model_copy(
-            update={"window_bytes": window, "low_water_bytes": math.ceil(low_water)}
-        )
+        least, most = math.ceil(low_water_bytes(rate) / fewer_bytes), window // WINDOW_CHUNKS // 2
+        low_water = min(least, most)
+        return nic.model_copy(update={"window_bytes": window, "low_water_bytes": low_water})
 
     servers = (
         server.model_copy(update={"nics": tuple(map(changed, server.nics))})

@@ -74,10 +74,11 @@ class Nic(Frozen):
     and as much again to receive; it takes less where it must share. At or above the NIC's rate it
     is a greedy neighbour. window_bytes: how much of messages to one receiver is handed over here at
     most, which a more urgent one does not overtake where the most urgent goes first (`chunks.py`);
-    of a pair of NICs the smaller one counts. low_water_bytes: how little is left of the most urgent
-    message that this NIC sends when half a window of the next one, to another receiver, is handed
-    over and begins to leave. At 0 the prediction lets a more urgent message overtake everything,
-    and have the NIC for itself to its end, while ranks go by what follows from the rate."""
+    of a pair of NICs the smaller one counts. At 0 the prediction lets it overtake everything, while
+    ranks hand over what follows from the rate. low_water_bytes: how little is left of the most
+    urgent message that this NIC sends when half a window of the next one, to another receiver, is
+    handed over and begins to leave; a quarter of window_bytes at most. At 0 the prediction lets
+    none begin before the more urgent one ends, while ranks go by what follows from the rate."""
 
     rail: Name
     rate_bits_per_second: Rate
@@ -89,6 +90,15 @@ class Nic(Frozen):
     low_water_bytes: Annotated[
         int, Field(strict=True, ge=0, le=_MOST_BYTES, exclude_if=lambda size: not size)
     ] = 0
+
+    @model_validator(mode="after")
+    def _low_water_is_low(self) -> Self:
+        if 4 * self.low_water_bytes > self.window_bytes:
+            raise ValueError(
+                f"low_water_bytes is {self.low_water_bytes}, more than a quarter of window_bytes, "
+                f"{self.window_bytes}: lower it, or leave it out"
+            )
+        return self
 
 
 class Link(Frozen):
@@ -232,7 +242,8 @@ class Cluster(Frozen):
 
     @cached_property
     def low_water_bytes(self) -> FloatArray:
-        """float64[S, R] of what a NIC sends, 0 where there is no NIC."""
+        """float64[S, R]: how little is left of each NIC's most urgent message when the next one
+        begins; 0 where there is no NIC."""
         return self._by_nic("low_water_bytes")
 
     def _by_nic(self, field: str) -> FloatArray:

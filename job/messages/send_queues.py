@@ -6,7 +6,8 @@ guarantee and unshaped sharing.
 
 `UrgentFirst`, for `job` sharing, lets the most urgent part that waits on a rail leave first. gloo
 and the kernel send in the order in which they are given parts, so they are given little at a time:
-WINDOW_CHUNKS per receiving server. A receiver that takes less than the NIC could send shows as a
+WINDOW_CHUNKS per receiving server, and of the next most urgent message to another server only when
+little is left of the first. A receiver that takes less than the NIC could send shows as a
 full window; the NIC's known rate, counted in tokens, says how much it can still carry of the next
 most urgent message to another server.
 """
@@ -96,13 +97,13 @@ class InOrder:
 
 class UrgentFirst:
     """bytes_per_second: payload that this NIC carries. chunk_bytes: the largest part there is.
-    windows: by receiver, the most bytes under way to it, where that is less than two chunks.
-    low_water_bytes: half a chunk where it is None.
+    low_water_bytes: half a chunk at most. windows: by receiver, the most bytes under way to it,
+    where that is less than two chunks.
 
     A receiver's most urgent part leaves while its window has room, and one of these holds:
     - Less than a window is under way of parts that are more urgent or go to the same receiver, and
-      by the NIC's rate no more than twice the low water is left of those to other receivers: the
-      NIC would soon run dry.
+      those to other receivers will soon have left: as soon as twice the low water does. The NIC
+      would run dry.
     - The receivers of the more urgent parts hold these up, and there are enough tokens: the NIC
       could carry more.
     A receiver holds up a part that is under way for longer than this NIC takes for everything that
@@ -110,26 +111,29 @@ class UrgentFirst:
     and at most a chunk's worth is kept, because a NIC cannot make up for idle time. Tokens alone
     would let less urgent parts through wherever the NIC is slower than its given rate; from then on
     both receivers would have a window in one queue, and equal shares of the NIC.
+
+    When a part will have left is an estimate: the NIC sends it at its rate, behind the parts under
+    way to the same receiver, or behind all that is under way, where that is sooner. It counts until
+    left() tells that the part has left, which comes a little late.
     """
 
     def __init__(
         self,
         bytes_per_second: float,
         chunk_bytes: int,
+        low_water_bytes: int,
         windows: Mapping[str, int] = MappingProxyType({}),
-        low_water_bytes: int | None = None,
     ) -> None:
         self._rate = bytes_per_second
         self._window = WINDOW_CHUNKS * chunk_bytes
         self._windows = windows
-        low_water = chunk_bytes / 2 if low_water_bytes is None else low_water_bytes
-        self._low_seconds = 2 * low_water / bytes_per_second
+        self._soon_seconds = 2 * low_water_bytes / bytes_per_second
         self._most_tokens = float(chunk_bytes)
         self._tokens, self._counted = 0.0, 0.0
         self._waiting: dict[str, list[Waiting]] = {}
         self._under_way: dict[str, list[Waiting]] = {}
         self._bytes_under_way: Counter[str] = Counter()
-        # When the NIC has sent a part, where it sends as fast as it can and nothing else.
+        # When a part that is under way will have left, as estimated.
         self._sent_at: dict[Waiting, float] = {}
         self._due: dict[Waiting, float] = {}
         self._holding_up: set[str] = set()
@@ -146,8 +150,8 @@ class UrgentFirst:
         for first in self._most_urgent():
             size, ahead = first.part.bytes, self._ahead(first)
             may_pass = self._tokens >= size and self._held_up_at(first) <= now_seconds
-            is_low = ahead + size <= self._window and self._low_at(first) <= now_seconds
-            if is_low or not ahead or may_pass:
+            is_next = ahead + size <= self._window and self._soon_alone_at(first) <= now_seconds
+            if is_next or not ahead or may_pass:
                 return self._taken(first, now_seconds)
         return None
 
@@ -168,7 +172,7 @@ class UrgentFirst:
             tokens_at = now_seconds + (size - self._tokens) / self._rate
             at = max(tokens_at, self._held_up_at(first))
             if self._ahead(first) + size <= self._window:
-                at = min(at, self._low_at(first))
+                at = min(at, self._soon_alone_at(first))
             pauses.append(max(at - now_seconds, 0.0))
         return min(pauses, default=None)
 
@@ -185,11 +189,11 @@ class UrgentFirst:
         more_urgent = (part.part.bytes for parts in self._before(first) for part in parts)
         return self._bytes_under_way[first.receiver] + sum(more_urgent)
 
-    def _low_at(self, first: Waiting) -> float:
-        """Returns the time from which on twice the low water is left of more urgent parts to other
-        receivers, where the NIC sends nothing else meanwhile."""
+    def _soon_alone_at(self, first: Waiting) -> float:
+        """Returns the time from which on all more urgent parts to other receivers will soon have
+        left."""
         ends = [self._sent_at[part] for parts in self._before(first) for part in parts]
-        return max(ends, default=0.0) - self._low_seconds
+        return max(ends, default=0.0) - self._soon_seconds
 
     def _held_up_at(self, first: Waiting) -> float:
         """Returns the time from which on the receivers of all more urgent parts under way count as
@@ -217,10 +221,12 @@ class UrgentFirst:
         if not self._bytes_under_way[part.receiver]:
             # Whether the receiver held up earlier parts says nothing of this one.
             self._holding_up.discard(part.receiver)
-        self._under_way.setdefault(part.receiver, []).append(part)
+        there = self._under_way.setdefault(part.receiver, [])
+        behind = max(now_seconds, self._sent_at[there[-1]]) if there else now_seconds
+        there.append(part)
         self._bytes_under_way[part.receiver] += part.part.bytes
         takes = self._bytes_under_way.total() / self._rate
-        self._sent_at[part] = now_seconds + takes
+        self._sent_at[part] = min(now_seconds + takes, behind + part.part.bytes / self._rate)
         self._due[part] = now_seconds + HELD_UP_TIMES * takes + HELD_UP_SECONDS
         # Debt is limited to a window: with a NIC above its given rate it would grow without end.
         self._tokens = max(self._tokens - part.part.bytes, -float(self._window))
@@ -249,7 +255,7 @@ def queues_for(
                 counted_on = float(usable[server, placement.cluster.rails.index(nic.rail)])
                 chunk = pair_window_bytes(nic, nic) // WINDOW_CHUNKS
                 windows = _windows(cluster, nic)
-                queues[nic.rail] = UrgentFirst(counted_on / 8, chunk, windows, low_water_of(nic))
+                queues[nic.rail] = UrgentFirst(counted_on / 8, chunk, low_water_of(nic), windows)
     return queues
 
 

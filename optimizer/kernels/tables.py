@@ -40,8 +40,8 @@ class Tables(NamedTuple):
     float64[D, D]: a transfer that meets no other, each pair at its widest rate. cuts_equally: the
     parts of a large message are equal. window_bits float64[S, S, R]: what is handed over of a
     pair's messages at most, which a more urgent one does not overtake under MOST_URGENT;
-    low_water_bits float64[S, R]: how little is left there of what a NIC sends when half a window
-    of what follows to another receiver is handed over.
+    low_water_bits float64[S, R]: how little is left of the most urgent message that a NIC sends
+    when half a window of the next one to another receiver is handed over.
     message_seconds, message_seconds_per_bit: what a message takes of each of its two devices.
     """
 

@@ -65,7 +65,7 @@ def test_the_next_part_leaves_when_the_receiver_has_the_one_before() -> None:
         return Sent()
 
     # A window is two parts.
-    queues = {"a": UrgentFirst(10e6, 40_000)}
+    queues = {"a": UrgentFirst(10e6, 40_000, 1_000)}
     outbox = Outbox(post, queues, lambda message, error: JobError(str(error)), lambda: None)
     outbox.backlog = held = Held()
     for index in range(3):
@@ -89,7 +89,7 @@ def test_the_kernel_is_not_asked_before_the_nic_can_have_carried_it() -> None:
     held = Held()
     assert held.least_seconds("a", 10_000_000) == 1.0
     held.bytes = 10_000_000
-    queues = {"a": UrgentFirst(10e6, 40_000)}
+    queues = {"a": UrgentFirst(10e6, 40_000, 1_000)}
     outbox = Outbox(
         lambda part, wire: Sent(), queues, lambda m, error: JobError(str(error)), lambda: None
     )

@@ -75,7 +75,7 @@ def network() -> Network:
 
 @pytest.fixture
 def outbox(network: Network) -> Iterator[Outbox]:
-    queues: dict[str, RailQueue] = {"a": UrgentFirst(1e6, 100), "": InOrder()}
+    queues: dict[str, RailQueue] = {"a": UrgentFirst(1e6, 100, 3), "": InOrder()}
     made = Outbox(network.post, queues, lost, network.lost.set)
     yield made
     network.end()
@@ -187,7 +187,7 @@ def test_what_waits_for_tokens_leaves_when_its_time_has_come(
     """Nothing else happens, so that only the clock makes room."""
     clock = Clock()
     monkeypatch.setattr(placewire.job.transport.outbox, "time", clock)
-    outbox = Outbox(network.post, {"a": UrgentFirst(2000.0, 100)}, lost, network.lost.set)
+    outbox = Outbox(network.post, {"a": UrgentFirst(2000.0, 100, 3)}, lost, network.lost.set)
     send(outbox, message(0, 1, 2))
     other = RankMessage(1, "q", 0, 100, 2, "s3/0", True, (Part(0, 77, 0, 100),), ("a",), 2)
     send(outbox, other)
@@ -215,7 +215,7 @@ def test_values_are_let_go_when_their_message_has_left(network: Network, outbox:
 
 def test_whoever_waits_for_all_sees_what_leaves_late_too(network: Network) -> None:
     """The last part is small and leaves only when somebody already waits."""
-    outbox = Outbox(network.post, {"a": UrgentFirst(1.0, 1 << 20)}, lost, network.lost.set)
+    outbox = Outbox(network.post, {"a": UrgentFirst(1.0, 1 << 20, 1 << 15)}, lost, network.lost.set)
     half = 1 << 20
     bulk = (Part(0, 0, 0, half), Part(0, 1, half, 2 * half))
     send(outbox, RankMessage(0, "p", 0, 2 * half, 1, "s2/0", True, bulk, ("a", "a"), 1))

@@ -25,6 +25,7 @@ from tests.placements import cluster_of, placement_of
 
 CHUNK = 1000
 RATE = 1000.0  # bytes a second: a chunk takes one second on the whole NIC
+LOW_WATER = 33  # as much of a chunk as below 1.4 Gbit/s
 
 
 def message(index: int, rank: int, chunks: int, server: str = "s2") -> list[Waiting]:
@@ -86,7 +87,7 @@ class Wire:
 
 
 def urgent_first() -> UrgentFirst:
-    return UrgentFirst(RATE, CHUNK)
+    return UrgentFirst(RATE, CHUNK, LOW_WATER)
 
 
 def test_program_order_hands_everything_over_at_once() -> None:
@@ -130,7 +131,7 @@ def test_what_a_receiver_cannot_take_goes_to_another() -> None:
 
 
 def test_a_nic_slower_than_known_carries_the_urgent_first_all_the_same() -> None:
-    wire = Wire(UrgentFirst(1.1 * RATE, CHUNK))
+    wire = Wire(UrgentFirst(1.1 * RATE, CHUNK, LOW_WATER))
     wire.queue.add(message(0, 5, 30, "s2"))
     wire.queue.add(message(1, 1, 30, "s3"))
     wire.run(70)
@@ -140,7 +141,7 @@ def test_a_nic_slower_than_known_carries_the_urgent_first_all_the_same() -> None
 
 
 def test_a_nic_faster_than_known_is_filled_all_the_same() -> None:
-    wire = Wire(UrgentFirst(RATE / 10, CHUNK))
+    wire = Wire(UrgentFirst(RATE / 10, CHUNK, LOW_WATER))
     wire.queue.add(message(0, 1, 10))
     wire.run(30)
     assert wire.end_of(0) == pytest.approx(10, abs=0.1)
@@ -161,7 +162,7 @@ def test_little_is_handed_over_at_a_time() -> None:
 def test_the_next_message_begins_only_when_little_is_left_of_the_more_urgent_one() -> None:
     """Of three chunks two are under way until 1 s, and the last one until 3 s, by the NIC's rate;
     twice the low water is a fifth of a second."""
-    queue = UrgentFirst(RATE, CHUNK, low_water_bytes=100)
+    queue = UrgentFirst(RATE, CHUNK, 100)
     queue.add(message(0, 1, 3, "s2"))
     queue.add(message(1, 2, 2, "s3"))
     first, second = queue.take(0.0), queue.take(0.0)
@@ -179,7 +180,7 @@ def test_a_message_that_comes_meanwhile_does_not_wait_for_one_that_could_have_be
     """The last chunk of the first message goes alone from 9 s on, and the second one may begin
     beside it. A third one, more urgent, comes at 9.5 s."""
     for low_water, end in ((CHUNK // 2, 16.0), (50, 14.0)):
-        wire = Wire(UrgentFirst(RATE, CHUNK, low_water_bytes=low_water))
+        wire = Wire(UrgentFirst(RATE, CHUNK, low_water))
         wire.queue.add(message(0, 1, 10, "s2"))
         wire.queue.add(message(2, 5, 10, "s3"))
         wire.run(9.5)

@@ -53,7 +53,7 @@ def mixed_clusters(
     rate = st.sampled_from([1.0, 1.0, 2.5])
     wanted = st.sampled_from([0.0, 0.0, 0.4, 5.0])
     window = st.sampled_from([0, 700, 20_000, 100_000])
-    low_water = st.sampled_from([0, 300, 10_000])
+    low_water = st.sampled_from([0.0, 0.02, 0.25])
     made = []
     for k in range(draw(st.integers(2, servers))):
         rails = "ab" if draw(st.booleans()) else "a"
@@ -67,8 +67,8 @@ def mixed_clusters(
                     rail=rail,
                     rate_bits_per_second=speed,
                     background_bits_per_second=draw(wanted) * speed,
-                    window_bytes=draw(window),
-                    low_water_bytes=draw(low_water),
+                    window_bytes=(size := draw(window)),
+                    low_water_bytes=int(size * draw(low_water)),
                 )
             )
         held = devices(draw, 2, memory)

@@ -140,8 +140,8 @@ class MostUrgentFirst(Shares):
     window, still leaves when a more urgent one takes its turn: before that one where both have the
     same receiver, and else beside it, with a fair share. No flow to the same receiver overtakes one
     of which no more than that is left; that one then transmits on behalf of the most urgent one.
-    When no more than the low water is left of a sender's most urgent flow, half a window is handed
-    over of its next one for another receiver.
+    When no more than the low water is left of a sender's most urgent flow, and its next one is for
+    another receiver, half a window of that one is handed over.
     """
 
     first_come = False
@@ -177,7 +177,10 @@ class MostUrgentFirst(Shares):
         for sender, second in {lane.sends.pair[0]: lane for lane in others}.items():
             instant = _INSTANT_SECONDS + _CLOCK_TICK * now
             at_once = self._usable.get((sender, rail), 0.0) * instant
-            if first[sender].is_soon_over(self._low_water.get((sender, rail), 0.0), at_once, now):
+            low_water = self._low_water.get((sender, rail), 0.0)
+            if not first[sender].has_next_before(second) and first[sender].is_soon_over(
+                low_water, at_once, now
+            ):
                 second.hand_over_half(at_once, now)
         left = self._capacity(rail, [lane.sends for lane in busy])
         found: dict[Flow, float] = {}
@@ -215,9 +218,9 @@ class _Lane:
 
     It has its turn while that is the most urgent one of its sender; a window of it is then handed
     over, but at the time _turn, when its turn or its flow began, only _had. Without a turn, all
-    that the flow has left but _outside is handed over; at the time _given, when half a window was
-    handed over because its sender had little else, that does not count yet: another lane may still
-    become the next one."""
+    that the flow has left but _outside is handed over. Half a window that is handed over because
+    its sender has little else is taken back where another lane becomes the next one at the same
+    time, _given."""
 
     def __init__(self) -> None:
         self.flow: Flow | None = None
@@ -261,6 +264,13 @@ class _Lane:
             handed = 0.0
         self._has_turn, self._outside = has_turn, left - handed
         self.sends.granted_bits = math.inf if has_turn or not handed else handed
+
+    def has_next_before(self, other: _Lane) -> bool:
+        """Whether a flow waits behind its own that is more urgent than the other lane's."""
+        return any(
+            (send_order, tensor) < other.urgency and not flow.over and flow is not self.flow
+            for send_order, tensor, flow in self._heap
+        )
 
     def is_soon_over(self, low_water: float, at_once: float, now: float) -> bool:
         """To be called where it has its turn, and another lane waits. Where more than the low water

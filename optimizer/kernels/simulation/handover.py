@@ -12,6 +12,8 @@ from placewire.optimizer.kernels.simulation.rate_filling import (
     EVENT_AT,
     HANDED_BITS,
     HAS_TURN,
+    NEXT_NUMBER,
+    NEXT_URGENCY,
     NUMBER,
     RATE,
     REMAINING_BITS,
@@ -65,6 +67,7 @@ def serve_most_urgent(
     urgent as what waits for it.
     """
     rails, first, handed = part_bits.shape[1], base[lane], 0.0
+    _note_next(lane, first, state, pending, pending_key, pending_item)
     key, item = pending_key[first], pending_item[first]
     if head[lane] >= 0:
         own_key, own = -state[lane, URGENCY], int(state[lane, NUMBER])
@@ -89,3 +92,20 @@ def serve_most_urgent(
     state[lane, TURN_AT], state[lane, HANDED_BITS] = now, handed
     state[lane, URGENCY], state[lane, NUMBER] = -key, item
     state[lane, RATE], state[lane, SINCE], state[lane, EVENT_AT] = 0.0, now, np.inf
+    _note_next(lane, first, state, pending, pending_key, pending_item)
+
+
+@compiled
+def _note_next(
+    lane: int,
+    first: int,
+    state: FloatArray,
+    pending: IntArray,
+    pending_key: FloatArray,
+    pending_item: IntArray,
+) -> None:
+    """Writes what waits first in the lane, whose heap begins at `first`."""
+    state[lane, NEXT_URGENCY] = -np.inf
+    if pending[lane] > 0:
+        state[lane, NEXT_URGENCY] = -pending_key[first]
+        state[lane, NEXT_NUMBER] = pending_item[first]

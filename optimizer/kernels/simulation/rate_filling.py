@@ -21,11 +21,13 @@ from placewire.optimizer.network.nics import NEIGHBOUR_FLOWS
 # only HANDED_BITS at the time TURN_AT, when its turn or its part began. Without a turn
 # HANDED_BITS of it, or of a part that it overtook, were handed over at the time SINCE. When no more
 # than LOW_WATER_BITS are left of a lane that has its turn, half a window is handed over of the next
-# most urgent lane of its sender: at the time GIVEN_AT, when it does not count yet, because another
-# lane may still become the next one. UNTIL_BITS after SINCE what is handed over changes; inf: never.
+# most urgent lane of its sender, unless a more urgent part waits in the lane itself: the first one
+# that waits there is of NEXT_URGENCY, -inf where none does, and NEXT_NUMBER. That half is handed
+# over at the time GIVEN_AT, and taken back where another lane becomes the next one at that time.
+# UNTIL_BITS after SINCE what is handed over changes; inf: never.
 EVENT_AT, REMAINING_BITS, RATE, SINCE, URGENCY, NUMBER = range(6)
 WINDOW_BITS, HAS_TURN, TURN_AT, HANDED_BITS, LOW_WATER_BITS, UNTIL_BITS = range(6, 12)
-GIVEN_AT, COLUMNS = 12, 13
+GIVEN_AT, NEXT_URGENCY, NEXT_NUMBER, COLUMNS = range(12, 16)
 # What lasts no longer than this is rounding: a part that would end within this time has ended.
 AT_ONCE_SECONDS = 1e-9
 # A time plus this part of it is a later time, for certain.
@@ -215,6 +217,14 @@ def _is_more_urgent(state: FloatArray, lane: int, other: int) -> bool:
 
 
 @compiled
+def _has_next(state: FloatArray, lane: int, other: int) -> bool:
+    """Whether a part waits in the lane that is more urgent than what another lane sends."""
+    if state[lane, NEXT_URGENCY] != state[other, URGENCY]:
+        return bool(state[lane, NEXT_URGENCY] > state[other, URGENCY])
+    return bool(state[lane, NEXT_NUMBER] < state[other, NUMBER])
+
+
+@compiled
 def _hand_over(
     flows: IntArray, state: FloatArray, source: IntArray, first: IntArray, sends: FloatArray,
     now: float,
@@ -225,7 +235,7 @@ def _hand_over(
     first int64[S]: the most urgent lane of each sender, the only one that has its turn. sends
     float64[S]: what a sender's NIC carries.
     """
-    # An event that is no later than now by this would be one for ever.
+    # Rounding would let an event that is later by less than this happen now, again and again.
     tick = now * _CLOCK_TICK
     second = np.full(len(first), -1, dtype=np.int64)
     for k in range(len(flows)):
@@ -236,7 +246,7 @@ def _hand_over(
         c, following = first[s], second[s]
         if c >= 0:
             state[c, UNTIL_BITS] = np.inf
-        if following < 0 or state[c, LOW_WATER_BITS] == 0.0:
+        if following < 0 or state[c, LOW_WATER_BITS] == 0.0 or _has_next(state, c, following):
             continue
         above = state[c, REMAINING_BITS] - state[c, LOW_WATER_BITS]
         half, at_once = state[following, WINDOW_BITS] / 2, sends[s] * (AT_ONCE_SECONDS + tick)

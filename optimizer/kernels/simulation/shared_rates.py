@@ -272,8 +272,8 @@ def run_shared_rates(
                     state[lane, EVENT_AT] = np.inf
                     k += 1
                     continue
-                later = state[lane, REMAINING_BITS] - state[lane, UNTIL_BITS]
-                if urgent and later > state[lane, RATE] * AT_ONCE_SECONDS:
+                rest = state[lane, REMAINING_BITS] - state[lane, UNTIL_BITS]
+                if urgent and rest > state[lane, RATE] * AT_ONCE_SECONDS:
                     k += 1  # what is handed over changes
                     continue
                 part_finish[message, r] = now

@@ -181,19 +181,33 @@ def test_one_may_come_at_the_moment_in_which_what_was_handed_over_has_left():
 
 
 def test_the_next_one_begins_beside_the_last_bytes_of_the_most_urgent_one():
-    """Of A 0.1 MB are left at 0.9 s, and leave beside B until 1.1 s. Where C comes at 1.05 s, it
-    has a share, too, and 50 kB of B are then still handed over. So 0.1 MB of C leave beside B."""
-    on = with_window(servers(4, devices=2), 300_000, 100_000)
+    """Of A 75 kB are left at 0.925 s, and leave beside B until 1.075 s. Where C comes at 1.05 s, it
+    has a share, too, and 75 kB of B are still handed over when A ends. The last 75 kB of C leave
+    beside B again."""
+    on = with_window(servers(4, devices=3), 300_000, 75_000)
     sends = [("A", "s0/0", "s1/0", 1 * MEGA), ("B", "s0/1", "s2/0", 2 * MEGA)]
-    assert arrivals(on, sends, "job") == pytest.approx({"A": 1.1, "B": 3.0})
-    sends.insert(1, ("C", "s0/1", "s3/0", 1 * MEGA))
+    assert arrivals(on, sends, "job") == pytest.approx({"A": 1.075, "B": 3.0})
+    sends.insert(1, ("C", "s0/2", "s3/0", 1 * MEGA))
     found = arrivals(on, sends, "job", producers={"C": 1.05})
-    assert found == pytest.approx({"A": 1.125, "C": 2.25, "B": 4.0})
+    assert found == pytest.approx({"A": 1.0875, "C": 2.225, "B": 4.0})
+
+
+def test_no_other_one_begins_between_two_for_one_receiver():
+    """B would begin beside the last bytes of A, but for C, which is more urgent than B."""
+    on = with_window(servers(3, devices=3), 300_000, 75_000)
+    sends = [
+        ("A", "s0/0", "s1/0", 1 * MEGA),
+        ("C", "s0/1", "s1/0", 1 * MEGA),
+        ("B", "s0/2", "s2/0", 1 * MEGA),
+    ]
+    assert arrivals(on, sends, "job") == pytest.approx({"A": 1.0, "C": 2.075, "B": 3.0})
+    late = arrivals(on, sends, "job", producers={"C": 0.95})
+    assert late == pytest.approx({"A": 1.075, "C": 2.225, "B": 3.0})
 
 
 def test_of_two_that_come_when_little_is_left_only_the_more_urgent_one_begins():
     """C and B come at 0.95 s in either order; A has 50 kB left."""
-    on = with_window(servers(4, devices=3), 300_000, 100_000)
+    on = with_window(servers(4, devices=3), 300_000, 75_000)
     for later in ("B", "C"):
         sends = [
             ("A", "s0/0", "s1/0", 1 * MEGA),
@@ -201,7 +215,7 @@ def test_of_two_that_come_when_little_is_left_only_the_more_urgent_one_begins():
             ("B", f"s0/{1 + (later == 'B')}", "s2/0", 1 * MEGA),
         ]
         found = arrivals(on, sends, "job", producers={"B": 0.95, "C": 0.95})
-        assert found == pytest.approx({"A": 1.05, "C": 2.1, "B": 3.0})
+        assert found == pytest.approx({"A": 1.05, "C": 2.075, "B": 3.0})
 
 
 def test_job_receivers_share_between_senders_and_what_is_left_goes_to_the_next_receiver():
