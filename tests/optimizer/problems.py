@@ -52,8 +52,7 @@ def mixed_clusters(
     memory = st.just(ROOMY) if memory is None else memory
     rate = st.sampled_from([1.0, 1.0, 2.5])
     wanted = st.sampled_from([0.0, 0.0, 0.4, 5.0])
-    window = st.sampled_from([0, 700, 20_000, 100_000])
-    low_water = st.sampled_from([0.0, 0.02, 0.25])
+    handed_over = st.sampled_from([(0, 0), (700, 0), (20_000, 5_000), (100_000, 2_000)])
     made = []
     for k in range(draw(st.integers(2, servers))):
         rails = "ab" if draw(st.booleans()) else "a"
@@ -62,13 +61,14 @@ def mixed_clusters(
         nics = []
         for rail in rails:
             speed = draw(rate) * BYTE_PER_MICROSECOND
+            background, (window, low_water) = draw(wanted) * speed, draw(handed_over)
             nics.append(
                 Nic(
                     rail=rail,
                     rate_bits_per_second=speed,
-                    background_bits_per_second=draw(wanted) * speed,
-                    window_bytes=(size := draw(window)),
-                    low_water_bytes=int(size * draw(low_water)),
+                    background_bits_per_second=background,
+                    window_bytes=window,
+                    low_water_bytes=low_water,
                 )
             )
         held = devices(draw, 2, memory)
