@@ -160,8 +160,8 @@ def test_little_is_handed_over_at_a_time() -> None:
 
 
 def test_the_next_message_begins_only_when_little_is_left_of_the_more_urgent_one() -> None:
-    """Of three chunks two are under way until 1 s, and the last one until 3 s, by the NIC's rate;
-    twice the low water is a fifth of a second."""
+    """The urgent message has three chunks. Two of them are under way at once, and by the NIC's rate
+    the third has left at 3 s. Twice the low water takes the NIC a fifth of a second."""
     queue = UrgentFirst(RATE, CHUNK, 100)
     queue.add(message(0, 1, 3, "s2"))
     queue.add(message(1, 2, 2, "s3"))
