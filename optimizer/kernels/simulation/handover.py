@@ -7,7 +7,7 @@ import numpy as np
 from placewire.optimizer.arrays import FloatArray, IntArray
 from placewire.optimizer.kernels.compiled import compiled
 from placewire.optimizer.kernels.heap import pop, push
-from placewire.optimizer.kernels.simulation.rate_filling import (
+from placewire.optimizer.kernels.simulation.progressive_filling import (
     AT_ONCE_SECONDS,
     EVENT_AT,
     HANDED_BITS,
@@ -20,8 +20,8 @@ from placewire.optimizer.kernels.simulation.rate_filling import (
     SINCE,
     TURN_AT,
     URGENCY,
-    handed_over,
 )
+from placewire.optimizer.kernels.simulation.urgency_filling import handed_over
 
 
 @compiled

@@ -19,7 +19,7 @@ from placewire.optimizer.kernels.heap import pop, push
 from placewire.optimizer.kernels.simulation.first_come import MessageLog, device_offsets
 from placewire.optimizer.kernels.simulation.handover import arrive, serve_most_urgent
 from placewire.optimizer.kernels.simulation.message_urgency import number_messages
-from placewire.optimizer.kernels.simulation.rate_filling import (
+from placewire.optimizer.kernels.simulation.progressive_filling import (
     AT_ONCE_SECONDS,
     COLUMNS,
     EVENT_AT,
@@ -29,9 +29,8 @@ from placewire.optimizer.kernels.simulation.rate_filling import (
     SINCE,
     UNTIL_BITS,
     WINDOW_BITS,
-    neighbour_gets,
-    share_rail,
 )
+from placewire.optimizer.kernels.simulation.rate_filling import neighbour_gets, share_rail
 from placewire.optimizer.kernels.simulation.transfers import cut
 from placewire.optimizer.kernels.tables import MAX_MIN, MOST_URGENT, Tables
 
