@@ -37,11 +37,12 @@ CAPTURES = "tests/optimizer/capture"
 @dataclass(frozen=True)
 class Lane:
     """apart: whether it has a folder of its own for temporary files; idle: whether it runs in the
-    idle scheduling class."""
+    idle scheduling class; together: whether an interrupt goes to its children, too."""
 
     command: Sequence[str]
     apart: bool = False
     idle: bool = False
+    together: bool = False
 
 
 def run_side_by_side(*lanes: Lane) -> int:
@@ -64,7 +65,7 @@ def run_side_by_side(*lanes: Lane) -> int:
                     time.sleep(_POLL_SECONDS)
                 said.show()
         except KeyboardInterrupt:
-            _interrupt(running)
+            _interrupt([*zip(lanes, running, strict=True)])
             for said in kept:
                 said.show()
             return INTERRUPTED
@@ -106,13 +107,13 @@ def _start(lane: Lane, output: IO[bytes] | None, temporary: str | None) -> subpr
     return process
 
 
-def _interrupt(running: Sequence[subprocess.Popen[bytes]]) -> None:
+def _interrupt(running: Sequence[tuple[Lane, subprocess.Popen[bytes]]]) -> None:
     """Interrupts all that run, and again each time that the user presses Ctrl-C again."""
-    while left := [process for process in running if process.poll() is None]:
-        for process in left:
-            process.send_signal(signal.SIGINT)
+    while left := [(lane, one) for lane, one in running if one.poll() is None]:
+        for lane, process in left:
+            (os.killpg if lane.together else os.kill)(process.pid, signal.SIGINT)
         try:
-            for process in left:
+            for _, process in left:
                 process.wait()
         except KeyboardInterrupt:
             continue
@@ -146,7 +147,8 @@ def _lanes() -> tuple[Lane, ...]:
         Lane([*pytest, "lab and not thorough", apply], apart=True),
         # Ranks over SSH are told apart by their processes, so that their tests run one by one.
         Lane([*pytest, timed, labs, controller, f"--ignore={apply}"], apart=True),
-        Lane(["make", "--no-print-directory", "static"], idle=True),
+        # make leaves it to the terminal to interrupt its commands.
+        Lane(["make", "--no-print-directory", "static"], idle=True, together=True),
         Lane([*pytest, rest, optimizer, f"--ignore={CAPTURES}"], idle=True),
         Lane([*pytest, rest, *sorted(others), CAPTURES], idle=True),
     )

@@ -85,6 +85,22 @@ def test_an_interrupt_ends_all_and_lets_them_clear_up(
     assert [file.read_text() for file in files] == ["cleared up"] * 4
 
 
+def test_an_interrupt_reaches_the_commands_of_make(tmp_path: Path) -> None:
+    """Which make leaves to the terminal; a lane has none."""
+    rule = tmp_path / "Makefile"
+    rule.write_text("long:\n\t@echo $$$$ > started; sleep 600\n")
+    program = (
+        "import sys; from tests.run_side_by_side import Lane, run_side_by_side as run; "
+        f"sys.exit(run(Lane(['make', '-s', '-C', {str(tmp_path)!r}, 'long'], together=True)))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT)
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not (tmp_path / "started").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE_SECONDS) == 130
+
+
 def test_what_is_skipped_is_told_with_its_reason(tmp_path: Path) -> None:
     skipping = tmp_path / "test_skipping.py"
     skipping.write_text(

@@ -140,7 +140,12 @@ def test_methods_of_another_distribution_are_listed(installed: Installed) -> Non
 
 
 @pytest.mark.parametrize(
-    "words", [("--engine", "halves"), ("--engine", "auto", "--reduction", "pairs")]
+    "words",
+    [
+        ("--engine", "halves"),
+        # It compiles the search, as an installation of its own.
+        pytest.param(("--engine", "auto", "--reduction", "pairs"), marks=pytest.mark.thorough),
+    ],
 )
 def test_methods_of_another_distribution_solve_and_pass_the_check(
     installed: Installed, words: tuple[str, ...]

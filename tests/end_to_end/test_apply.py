@@ -181,7 +181,7 @@ def test_a_replay_takes_the_predicted_time_under_the_best_sharing(
     document["cluster"]["setup_latency"] = "0.5us"
     document["job"] = {"kind": "replay", "graph": str(graph), "steps": 4, "time_scale": 400}
     document["network"]["sharing"] = "auto"
-    document["solve"]["time_limit"] = "6s"
+    document["solve"]["time_limit"] = "3s"
     plan = str(cluster.plan(document, "replay"))
 
     def replayed() -> Any:
@@ -430,7 +430,7 @@ def test_a_killed_rank_is_exit_7_and_all_ranks_are_gone(
         "staging on every server",
         "measuring all",
         pytest.param("running the job", marks=pytest.mark.thorough),
-        "step 1:",
+        pytest.param("step 1:", marks=pytest.mark.thorough),
     ],
 )
 def test_an_interrupt_at_any_stage_restores(
@@ -511,7 +511,7 @@ def test_an_ordinary_script_uses_every_nic(cluster: TestCluster, untouched: None
     document, report_file = cluster.document(), cluster.folder / "script.run.json"
     document["job"] = {
         "kind": "torchrun", "script": "examples/ddp.py",
-        "arguments": ["--steps", "48", "--width", "128"],
+        "arguments": ["--steps", "16", "--width", "128"],
     }  # fmt: skip
     del document["solve"], document["network"]["sharing"]
     plan = str(cluster.plan(document, "script"))

@@ -31,6 +31,7 @@ def document(cluster: TestCluster, memory: str) -> dict[str, Any]:
     return made
 
 
+@pytest.mark.thorough
 def test_batches_of_several_lengths_train_over_servers_as_on_one(
     cluster: TestCluster, untouched: None
 ) -> None:

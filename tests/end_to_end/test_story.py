@@ -27,7 +27,7 @@ from tests.end_to_end.cluster import (
 from tests.end_to_end.snapshots import differences, without_row_numbers
 from tests.paths import ROOT
 
-pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.slow]
+pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.thorough]
 
 STEPS = 4
 # A user's own model, which is copied to every server into the plan's `workdir`.

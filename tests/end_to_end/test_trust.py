@@ -33,7 +33,6 @@ from tests.paths import ROOT
 
 pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.slow]
 
-KILLED_APPLIES, KILLED_DESTROYS = 6, 4
 PATIENCE_SECONDS = 60.0
 # Each server has one agent here, so that commands need not wait for a second one of its name.
 # All agents run, and each is waited for until it has dialled in, however late it gets a processor.
@@ -65,8 +64,9 @@ def script_plan(cluster: TestCluster, name: str, **network: Any) -> str:
 # -- a controller that is killed -------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("rounds", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_killed_anywhere_every_server_ends_on_one_decision(
-    cluster: TestCluster, untouched: None
+    cluster: TestCluster, untouched: None, rounds: int
 ) -> None:
     """Controllers are killed while they change a network with queues to one without, or back, or
     destroy it. The network without queues is not measured."""
@@ -97,7 +97,7 @@ def test_killed_anywhere_every_server_ends_on_one_decision(
             aims.append(digest())
             steps.append(done.steps or 0)
         ends = []
-        kinds = ["apply"] * KILLED_APPLIES + ["destroy"] * KILLED_DESTROYS
+        kinds = ["apply", "apply", "apply", "destroy", "destroy"] * rounds
         for point, kind in enumerate(rng.sample(kinds, len(kinds))):
             before = digest()
             which = 1 - aims.index(before) if before is not None else rng.randrange(2)
@@ -119,7 +119,7 @@ def test_killed_anywhere_every_server_ends_on_one_decision(
             why = told.document["standing"]["why"]
             assert "on every server that answers: " in why and "; decision " in why, why
             ends.append("new" if after == aim else "old")
-        assert len(ends) == 10 and set(ends) == {"new", "old"}, ends
+        assert len(ends) == 5 * rounds and set(ends) == {"new", "old"}, ends
         assert run(["destroy", plans[0], "--yes"]).code == 0
 
 

@@ -134,7 +134,10 @@ def eager(accumulate: int = 1) -> tuple[list[float], Means, torch.nn.Module]:
     return found.losses, found.means, found.model
 
 
-def test_one_two_and_three_ranks_train_as_pytorch(tmp_path: Path, captured: CapturedStep) -> None:
+@pytest.mark.parametrize("several", [(2,), pytest.param((3, 4), marks=pytest.mark.thorough)])
+def test_one_rank_and_several_train_as_pytorch(
+    tmp_path: Path, captured: CapturedStep, several: tuple[int, ...]
+) -> None:
     expected, means, model = eager()
     assert [*means] == [4, 8, 9]
     one = run(tmp_path / "1", placements(captured, 1))
@@ -143,7 +146,7 @@ def test_one_two_and_three_ranks_train_as_pytorch(tmp_path: Path, captured: Capt
     for name, value in model.state_dict().items():
         assert torch.equal(saved[f"model.{name}"], value), name
     assert saved["model.seen"].item() == sum(TURNS[k % len(TURNS)] for k in range(STEPS))
-    for devices in (2, 3):
+    for devices in several:
         found = placements(captured, devices)
         ranks = run(tmp_path / str(devices), found)
         assert losses(ranks) == expected and validated(ranks) == means
@@ -171,6 +174,7 @@ def test_a_resumed_job_goes_on_as_one_that_was_never_interrupted(
     assert validated(ranks) == {step: means[step] for step in (8, 9)}
 
 
+@pytest.mark.thorough
 def test_buckets_are_cut_into_micro_batches_with_replicas_of_weights(tmp_path: Path) -> None:
     expected, means, model = eager(accumulate=2)
     captured = capture(MODEL, BATCH, CHOICE, SEED, 2, shards=2)
@@ -197,7 +201,10 @@ def test_a_batch_of_no_bucket_ends_the_job_and_is_named(
 
 @pytest.mark.parametrize(
     ("model", "batch", "steps_done"),
-    [("otherwise_drawn", "batches(2)", 2), ("otherwise_validated", "validation(1)", EVERY)],
+    [
+        ("otherwise_drawn", "batches(2)", 2),
+        pytest.param("otherwise_validated", "validation(1)", EVERY, marks=pytest.mark.thorough),
+    ],
 )
 def test_batches_that_differ_between_ranks_end_the_job_and_are_named(
     tmp_path: Path, captured: CapturedStep, model: str, batch: str, steps_done: int
@@ -215,7 +222,14 @@ def test_batches_that_differ_between_ranks_end_the_job_and_are_named(
         assert f"is not of the same bucket on all ranks: {each}" in rank.failed.what
 
 
-@pytest.mark.parametrize("wrong", ["one is missing", "another owner", "trace"])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "one is missing",
+        pytest.param("another owner", marks=pytest.mark.thorough),
+        pytest.param("trace", marks=pytest.mark.thorough),
+    ],
+)
 def test_what_does_not_go_together_is_refused_before_the_first_step(
     tmp_path: Path, captured: CapturedStep, wrong: str
 ) -> None:
@@ -241,6 +255,7 @@ def test_what_does_not_go_together_is_refused_before_the_first_step(
     assert not any(rank.step_seconds for rank in ranks)
 
 
+@pytest.mark.thorough
 def test_a_loss_is_scaled_alike_in_every_bucket(tmp_path: Path) -> None:
     """The scale, and the steps since it changed, belong to all buckets together."""
     scaler = GradientScaler(2.0**24, growth_interval=2)

@@ -275,7 +275,10 @@ def answers(ended: list[subprocess.CompletedProcess[str]]) -> list[dict[str, Any
     return [json.loads(one.stdout.splitlines()[-1]) for one in ended]
 
 
-@pytest.mark.parametrize(("ranks", "nics"), [(2, "lo:1,lo:1"), (3, "lo:0.7,lo:0.2,lo:0.1")])
+@pytest.mark.parametrize(
+    ("ranks", "nics"),
+    [pytest.param(2, "lo:1,lo:1", marks=pytest.mark.thorough), (3, "lo:0.7,lo:0.2,lo:0.1")],
+)
 def test_every_collective_gives_what_it_gave(tmp_path: Path, ranks: int, nics: str) -> None:
     """From 1000 bytes on they are cut; or none is, and each is one NIC's."""
     plain = answers(run(tmp_path, COLLECTIVES, ranks))
@@ -298,7 +301,7 @@ handles.Holding.holder = lambda self, work: handles.kept(work)
 """
 
 
-@pytest.mark.parametrize("least", [1000, 1 << 30])
+@pytest.mark.parametrize("least", [1000, pytest.param(1 << 30, marks=pytest.mark.thorough)])
 def test_what_an_older_torch_needs_gives_the_same(tmp_path: Path, least: int) -> None:
     plain = answers(run(tmp_path, COLLECTIVES, 2))
     cut = answers(run(tmp_path, OLDER + COLLECTIVES, 2, nics="lo:0.7,lo:0.3", least=least))

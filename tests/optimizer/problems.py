@@ -16,6 +16,7 @@ from placewire.optimizer.cluster import Cluster, Device, Link, Nic, Pod, Server,
 from placewire.optimizer.graph.operator_graph import OperatorGraph
 from placewire.optimizer.names import Backend, Model, SharingName
 from placewire.optimizer.problem import Problem
+from tests.drawn_examples import examples
 from tests.optimizer.cases import BYTE_PER_MICROSECOND, graphs
 
 SHARINGS: tuple[SharingName, ...] = get_args(SharingName)
@@ -178,10 +179,10 @@ def able_devices(draw: st.DrawFn, problem: Problem) -> np.ndarray:
     return chosen
 
 
-def drawn(examples):
+def drawn(number):
     """No database: a failure is reproduced by its printed example, and runs stay alike."""
     return settings(
-        max_examples=examples,
+        max_examples=examples(number),
         deadline=None,
         database=None,
         derandomize=True,

@@ -20,6 +20,7 @@ from placewire.optimizer.graph.operator_graph import OperatorRow, TensorRow, bui
 from placewire.optimizer.problem import InfeasibleError, Problem
 from placewire.optimizer.simulation.bundles import Bundle, PlacedStep, with_bundles
 from placewire.optimizer.simulation.simulate import simulate
+from tests.drawn_examples import examples
 from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster, full_rates, graph, layered
 from tests.optimizer.check.brute_force import (
     contention_free_optimum,
@@ -221,13 +222,13 @@ def test_links_between_devices_may_be_faster_than_nics():
     assert lower_bound(Problem(made, joined)).seconds == pytest.approx(4.5)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(tiny_problems())
 def test_no_bound_exceeds_the_contention_free_optimum(problem):
     assert lower_bound(problem).seconds <= contention_free_optimum(problem) * (1 + 1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(tiny_problems(largest=4))
 def test_no_bound_exceeds_the_simulated_optimum(problem):
     # Every pair at its largest rate at once is more than strict sharing admits.
@@ -300,7 +301,7 @@ def test_memory_forces_volume_without_a_pair_that_conflicts():
     assert lower_bound(Problem(made, cluster(3, memory=2400))).seconds < 0.1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(tiny_problems(largest=4), st.sampled_from(["unshaped", "even"]))
 def test_no_bound_exceeds_the_optimum_within_tight_memories(drawn, sharing):
     servers = tuple(

@@ -90,6 +90,7 @@ WAYS = [(model, sharing, 60) for model in ("contended", "thesis") for sharing in
 WAYS += [("msr", "unshaped", 300)]
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize(("model", "sharing", "examples"), WAYS)
 def test_no_quick_bound_is_above_a_step(model, sharing, examples):
     @drawn(examples)
@@ -101,6 +102,7 @@ def test_no_quick_bound_is_above_a_step(model, sharing, examples):
     holds()
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize(("model", "sharing", "examples"), WAYS)
 def test_no_strong_bound_is_above_a_step(model, sharing, examples):
     """The search is told of a longer step only, as its bound is never above the one it knows."""

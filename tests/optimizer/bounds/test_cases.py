@@ -294,6 +294,7 @@ def shortest_step(problem: Problem, data: st.DataObject) -> float:
     return float(shortest)
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("sharing", SHARINGS)
 def test_no_step_that_is_reached_is_refuted(sharing):
     @drawn(60)

@@ -23,6 +23,7 @@ from placewire.optimizer.network.nics import capacity_of, network_limits, widest
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.rates.allocator import starting_rates
 from placewire.optimizer.simulation.simulate import simulate
+from tests.drawn_examples import examples
 from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster, graph, graphs, podded
 from tests.optimizer.check.brute_force import (
     contention_free_optimum,
@@ -170,7 +171,7 @@ def test_a_graph_that_takes_no_time_is_bounded_by_none(step):
     assert strong_bound(Problem(made, cluster(2)), step, 1.0).seconds == 0.0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(tiny_problems(largest=5), st.sampled_from([1.0, 1.3, np.inf]))
 def test_no_strong_bound_exceeds_the_contention_free_optimum(drawn, looseness):
     # Under `thesis` transfers never meet, and only strict rates are shared.
@@ -181,7 +182,7 @@ def test_no_strong_bound_exceeds_the_contention_free_optimum(drawn, looseness):
     assert bound.seconds >= lower_bound(problem).seconds
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(tiny_problems(largest=4), st.sampled_from(["unshaped", "job"]))
 def test_no_strong_bound_exceeds_the_simulated_optimum(drawn, sharing):
     problem = Problem(drawn.graph, drawn.cluster, sharing, "contended")
@@ -219,7 +220,7 @@ def shared_problems(draw: st.DrawFn) -> tuple[Problem, np.ndarray]:
     return problem, widest_rates(capacity_of(base, base.nic_rates)) * (weights / most)[:, :, None]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(shared_problems())
 def test_no_strong_bound_exceeds_what_admissible_rates_reach(drawn):
     problem, rates = drawn
@@ -277,7 +278,7 @@ def podded_problems(draw: st.DrawFn) -> tuple[Problem, np.ndarray]:
     return problem, rates / (limits.load(rates) / limits.capacity).max()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(podded_problems(), st.sampled_from([1.3, 2.0]))
 def test_no_strong_bound_exceeds_what_rates_within_wide_uplinks_reach(drawn, looseness):
     problem, rates = drawn
@@ -285,7 +286,7 @@ def test_no_strong_bound_exceeds_what_rates_within_wide_uplinks_reach(drawn, loo
     assert strong_bound(problem, looseness * reached, 2.0).seconds <= reached * (1 + 1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(tiny_problems(largest=6), st.integers(1, 4))
 def test_a_part_of_the_graph_proves_no_more_than_the_whole(drawn, size):
     problem = Problem(drawn.graph, drawn.cluster, "job", "thesis")

@@ -191,6 +191,7 @@ def least_at_best_rates(problem: Problem) -> float:
     return min((one.step_seconds for one in found if one.excess == 0.0), default=np.inf)
 
 
+@pytest.mark.hypothesis
 def test_no_strong_bound_with_decided_rates_is_above_the_least_step():
     """Under `strict` the model knows how pairs of servers share NICs, of operators that are one."""
     joined = []

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placewire.optimizer.capture.layout import Layout, as_captured
+from tests.drawn_examples import examples
 
 BASE = torch.arange(4 * 6 * 10, dtype=torch.float32).view(4, 6, 10)
 COMPLEX = torch.view_as_complex(torch.arange(24, dtype=torch.float32).view(3, 4, 2).sin())
@@ -70,7 +71,7 @@ def test_another_shape_is_refused() -> None:
         as_captured(BASE[1:], (4, 6, 10), (60, 10, 1))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_any_view_survives(data: st.DataObject) -> None:
     value = torch.arange(3 * 4 * 5 * 2, dtype=torch.int64).view(3, 4, 5, 2)

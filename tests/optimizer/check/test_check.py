@@ -22,6 +22,7 @@ from placewire.optimizer.placement import PlacementError, placement_from_json
 from placewire.optimizer.problem import InfeasibleError, Problem
 from placewire.optimizer.rates.allocator import allocate, starting_rates
 from placewire.optimizer.simulation.simulate import simulate
+from tests.drawn_examples import examples
 from tests.optimizer.cases import (
     BYTE_PER_MICROSECOND,
     cluster,
@@ -190,7 +191,7 @@ WAYS += [("thesis", sharing) for sharing in SHARINGS] + [("msr", "unshaped")]
 
 
 @pytest.mark.parametrize(("model", "sharing"), WAYS)
-@settings(max_examples=12, deadline=None, database=None)
+@settings(max_examples=examples(12), deadline=None, database=None)
 @given(st.data())
 def test_check_agrees_with_the_simulator(model, sharing, data):
     """Step time, every finish, every arrival and every peak, by two programs that share nothing."""
@@ -223,7 +224,7 @@ def test_check_agrees_with_the_simulator(model, sharing, data):
     assert peaks == dict(named)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data())
 def test_bound_and_rates_hold_for_every_placement(data):
     sharing = data.draw(st.sampled_from(["strict", "even", "unshaped"]))

@@ -13,6 +13,7 @@ from placewire.optimizer.bounds import lower_bound, strong_bound
 from placewire.optimizer.check.check import check
 from placewire.optimizer.cluster import Link
 from placewire.optimizer.problem import Problem
+from tests.drawn_examples import examples
 from tests.optimizer.cases import cluster, graph
 from tests.optimizer.check.checked_placements import PROBLEM, placement_of
 from tests.optimizer.problems import able_devices, problems
@@ -337,7 +338,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", CHANGES)
 @settings(
-    max_examples=8,
+    max_examples=examples(8),
     deadline=None,
     database=None,
     derandomize=True,

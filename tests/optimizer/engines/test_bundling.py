@@ -19,6 +19,7 @@ from placewire.optimizer.explain.explanation import explain
 from placewire.optimizer.explain.summary import timeline_of
 from placewire.optimizer.placement import Placement, Sent, placement_from_json
 from placewire.optimizer.problem import InfeasibleError, Problem
+from tests.drawn_examples import examples
 from tests.optimizer.bundled_placements import MS, ON, placed, two_servers, two_small
 from tests.optimizer.cases import cluster, graph
 from tests.optimizer.problems import SHARINGS, able_devices, problems
@@ -139,7 +140,7 @@ def test_bundles_that_would_wait_for_each_other_are_left_out(monkeypatch):
 
 
 @pytest.mark.parametrize("sharing", SHARINGS)
-@settings(max_examples=25, deadline=None, database=None)
+@settings(max_examples=examples(25), deadline=None, database=None)
 @given(st.data())
 def test_check_agrees_with_the_simulator_on_bundles(sharing, data):
     drawn = data.draw(problems(largest=12, models=("contended",), extremes=True))

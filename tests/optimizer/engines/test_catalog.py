@@ -102,6 +102,7 @@ def test_torch_is_loaded_for_what_learns_alone():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("engine", METHODS)
 def test_every_answer_of_a_published_method_passes_the_check(engine):
     """Unlike devices, links, every model, sharing and backend, memories that bind now and then: an

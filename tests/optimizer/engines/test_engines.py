@@ -24,6 +24,7 @@ from placewire.optimizer.kernels.graphs.construct import earliest, take
 from placewire.optimizer.names import SharingName
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 from placewire.optimizer.simulation.simulate import simulate
+from tests.drawn_examples import examples
 from tests.optimizer.cases import cluster, clusters, graph, graphs, layered
 
 QUICK = SolveSettings(gap=0.0, moves=3000, seed=7)
@@ -141,7 +142,7 @@ def test_operators_stay_off_devices_that_cannot_run_them():
         place(problem, "single", QUICK)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_auto_is_never_worse_than_one_device(data):
     sharing = data.draw(st.sampled_from(["strict", "even", "unshaped"]))
@@ -151,7 +152,7 @@ def test_auto_is_never_worse_than_one_device(data):
     assert placement.step_seconds <= placement.single_device_seconds
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(graphs(largest=12), clusters())
 def test_moves_never_separate_a_group(made, where):
     neighbourhood = make_neighbourhood(Problem(made, where))

@@ -30,6 +30,7 @@ from placewire.optimizer.graph.operator_graph import (
     build_graph,
 )
 from placewire.optimizer.problem import Problem, SolveSettings
+from tests.drawn_examples import examples
 from tests.optimizer.explain.test_parallelism import layered
 from tests.optimizer.problems import problems
 
@@ -376,10 +377,11 @@ def with_micro_batches(draw: st.DrawFn) -> Problem:
     return replace(problem, graph=graph)
 
 
+@pytest.mark.hypothesis
 def test_starts_are_placements_that_keep_groups_together() -> None:
     seen = [0]
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=examples(150), deadline=None)
     @given(with_micro_batches())
     def kept_together(problem: Problem) -> None:
         unit, starts = unit_of_operator(problem), list(grid_starts(problem))

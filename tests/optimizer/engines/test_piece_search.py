@@ -16,6 +16,7 @@ from placewire.optimizer.engines.pieces import Pieces
 from placewire.optimizer.engines.units import unit_of_operator
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.simulate import simulate
+from tests.drawn_examples import examples
 from tests.optimizer.engines.test_grids import (
     WEIGHT,
     accumulated,
@@ -151,10 +152,11 @@ def test_micro_batches_in_one_group_have_no_pieces() -> None:
     assert piece_solutions(Problem(one_group, servers("cpu", "cpu")), moves=MOVES) == []
 
 
+@pytest.mark.hypothesis
 def test_solutions_of_any_problem_are_placements_no_worse_than_a_grid() -> None:
     seen = [0]
 
-    @settings(max_examples=60, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=examples(60), deadline=None, derandomize=True, database=None)
     @given(with_micro_batches())
     def holds(problem: Problem) -> None:
         found, unit = piece_solutions(problem, moves=200), unit_of_operator(problem)

@@ -45,6 +45,7 @@ PAPERS = (
 )  # fmt: skip
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize(
     "engine",
     # Learning takes seconds for each problem.
@@ -83,6 +84,7 @@ def test_answers_of_published_formulations_pass_the_check(engine):
     assert gave
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("sharing", SHARINGS)
 @pytest.mark.parametrize("engine", SEARCHES)
 def test_every_answer_passes_the_check(engine, sharing):
@@ -111,6 +113,7 @@ def test_every_answer_passes_the_check(engine, sharing):
         assert any(placement.messages for placement in gave)
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("sharing", SHARINGS)
 def test_bound_optimum_auto_and_one_device_are_in_this_order(sharing, model):
@@ -133,6 +136,7 @@ def test_bound_optimum_auto_and_one_device_are_in_this_order(sharing, model):
     ordered()
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("model", MODELS)
 def test_what_some_placement_fits_into_is_not_refused_before_the_search(model):
     refused = 0
@@ -190,6 +194,7 @@ def test_undoing_what_large_graphs_are_reduced_by(name, data):
     assert small <= large.graph.operator_count
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("name", sorted(set(REDUCTIONS.names) - {"auto", "none"}))
 def test_answers_through_every_reduction_pass_the_check(name):
     gave = []

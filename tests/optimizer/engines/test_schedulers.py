@@ -14,10 +14,11 @@ from placewire.optimizer.published.schedulers.fifo import by_arrival
 from placewire.optimizer.published.schedulers.list_scheduling import by_remaining_path
 from placewire.optimizer.rates.allocator import starting_rates
 from placewire.optimizer.simulation.simulate import simulate
+from tests.drawn_examples import examples
 from tests.optimizer.cases import devices_of
 from tests.optimizer.published.published_cases import alike, small_problems
 
-FEW = settings(max_examples=60, deadline=None)
+FEW = settings(max_examples=examples(60), deadline=None)
 
 
 def timeline_of(problem, device, priority):

@@ -17,6 +17,7 @@ from placewire.optimizer.engines.units import unit_of_operator
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.profile.modelled import with_modelled_seconds
 from placewire.optimizer.published.engines import heft
+from tests.drawn_examples import examples
 from tests.optimizer.problems import problems
 
 
@@ -70,7 +71,7 @@ def test_blocks_beat_heft_on_a_slow_network_and_one_device(problem: Problem) -> 
     assert best < problem.seconds[:, 0].sum()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(problems())
 def test_starts_are_placements_that_keep_groups_together(problem: Problem) -> None:
     costing = Costing(problem)

@@ -22,6 +22,7 @@ from placewire.optimizer.names import Model, SharingName
 from placewire.optimizer.placement import Placement, save_placement
 from placewire.optimizer.problem import Problem, SolveSettings
 from placewire.optimizer.simulation.simulate import simulate
+from tests.drawn_examples import examples
 from tests.optimizer.cases import cluster, graph, layered
 
 # Rates of 8 Mbit/s: a byte is a microsecond.
@@ -100,7 +101,7 @@ def test_shares_sum_to_the_step_under_every_sharing(sharing: SharingName, model:
     assert told.limit.step_seconds <= told.step_seconds
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(0, 10**6))
 def test_every_path_spans_its_step(seed: int) -> None:
     generator = np.random.default_rng(seed)

@@ -15,6 +15,7 @@ from placewire.optimizer.graph.operator_graph import (
     build_graph,
 )
 from placewire.optimizer.published.importers.networkx_graph import from_networkx, to_networkx
+from tests.drawn_examples import examples
 
 
 @st.composite
@@ -40,7 +41,7 @@ def _graphs(draw: st.DrawFn) -> OperatorGraph:
     return build_graph(operators, tensors, device_types=["cpu", "gpu"])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(_graphs())
 def test_out_and_in_again_is_the_same_graph(graph: OperatorGraph) -> None:
     again = from_networkx(to_networkx(graph))

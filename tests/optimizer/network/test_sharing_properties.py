@@ -13,6 +13,7 @@ from placewire.optimizer.kernels.simulation.transfers import lending_ceilings
 from placewire.optimizer.network.nics import network_limits, widest_rates
 from placewire.optimizer.rates.allocator import allocate, equal_rates, starting_rates, used_pairs
 from placewire.optimizer.simulation.simulate import recorded_priority, simulate
+from tests.drawn_examples import examples
 from tests.optimizer.problems import able_devices, problems
 
 ROUNDING = 1 + 1e-7
@@ -51,7 +52,7 @@ def drawn(data, sharing):
 
 
 @pytest.mark.parametrize("sharing", ["job", "guarantee", "unshaped", "strict", "even"])
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=examples(40), deadline=None, derandomize=True)
 @given(st.data())
 def test_no_step_is_shorter_than_without_contention(sharing, data):
     problem, device, timeline = drawn(data, sharing)
@@ -63,7 +64,7 @@ def test_no_step_is_shorter_than_without_contention(sharing, data):
 
 
 @pytest.mark.parametrize("sharing", ["job", "guarantee", "unshaped", "strict", "even"])
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=examples(40), deadline=None, derandomize=True)
 @given(st.data())
 def test_no_nic_carries_more_than_it_can(sharing, data):
     problem, _, timeline = drawn(data, sharing)
@@ -77,7 +78,7 @@ def test_no_nic_carries_more_than_it_can(sharing, data):
     assert (timeline.background_bits <= wanted * ROUNDING).all()
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=examples(40), deadline=None, derandomize=True)
 @given(st.data())
 def test_borrowing_never_costs_where_messages_are_not_cut(data):
     """On one rail, in the same orders: no transfer is later than with the minimums as caps."""
@@ -90,7 +91,7 @@ def test_borrowing_never_costs_where_messages_are_not_cut(data):
     assert (lent.finish <= strict.finish * ROUNDING).all()
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=examples(40), deadline=None, derandomize=True)
 @given(st.data())
 def test_what_may_be_borrowed_fits_into_every_receiver_and_uplink(data):
     problem, device, _ = drawn(data, "guarantee")
@@ -105,7 +106,7 @@ def test_what_may_be_borrowed_fits_into_every_receiver_and_uplink(data):
 
 
 @pytest.mark.parametrize("sharing", ["strict", "guarantee"])
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=examples(25), deadline=None, derandomize=True)
 @given(st.data())
 def test_allocated_rates_fit_and_are_no_worse_than_rules(sharing, data):
     problem, device, first = drawn(data, sharing)

@@ -81,6 +81,7 @@ def shared_work(graph: OperatorGraph, parts: int) -> OperatorGraph:
     return graph.with_seconds({name: graph.seconds[:, k] * part for k, name in types})
 
 
+@pytest.mark.hypothesis
 def test_every_peer_passes_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its times, arrivals and memory are computed again from devices, orders and messages alone."""
     simulated = recorded(monkeypatch)

@@ -29,6 +29,7 @@ from placewire.optimizer.published.reductions.topological import (
 )
 from placewire.optimizer.reductions.contract import contract
 from placewire.optimizer.reductions.merging import operator_bytes
+from tests.drawn_examples import examples
 from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster, graph, graphs
 
 SECOND = 1_000_000  # bytes that take a second between two servers of `cluster()`
@@ -205,7 +206,7 @@ def test_a_cluster_of_nothing_is_refused():
         optimal_operation_fusion(Problem(FORK, cluster()), 0, ALL_MEMORY)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(graphs(largest=9), st.integers(1, 5), st.sampled_from([1.0, 0.15]))
 def test_no_other_cut_of_the_order_sends_less(made, most_operators, memory_part):
     """Compares with all cuts of the CPD-TOPO order within R and M, without co-location."""

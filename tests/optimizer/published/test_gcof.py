@@ -16,6 +16,7 @@ from placewire.optimizer.published.reductions.fusion_rules import EIGEN, INDUCTO
 from placewire.optimizer.published.reductions.gcof import coarsen_by_fusion, fused_groups
 from placewire.optimizer.reductions.chain import reduce_by_name
 from placewire.optimizer.reductions.refusals import ReductionRefusedError
+from tests.drawn_examples import examples
 from tests.optimizer.cases import cluster, described, graph, graphs
 
 
@@ -140,7 +141,7 @@ def test_a_graph_without_known_types_is_refused(rules):
         reduce_by_name(Problem(made, cluster()), f"gcof-{rules.backend.lower()}")
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(graphs(largest=14), st.sampled_from([EIGEN, INDUCTOR]))
 def test_every_fused_group_is_an_instance_of_a_rule(made, rules):
     made = described(made)

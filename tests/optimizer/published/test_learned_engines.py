@@ -52,6 +52,7 @@ def trained(engine, problem, settings=QUICK, **changes):
 # --- placements -----------------------------------------------------------------------------------
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("engine", LEARNED)
 def test_every_answer_passes_the_check(engine):
     """Over unlike devices, links, every model, sharing and backend, co-location groups, operators

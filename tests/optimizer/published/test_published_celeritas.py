@@ -23,6 +23,7 @@ from placewire.optimizer.published.engines.shared.deadline import Deadline
 from placewire.optimizer.published.engines.shared.time_slots import TimeSlots
 from placewire.optimizer.published.reductions.topological import cpd_topo, path_levels
 from placewire.optimizer.published.reductions.topological import m_topo as breadth_first_order
+from tests.drawn_examples import examples
 from tests.optimizer.published.published_cases import (
     SECOND,
     alike,
@@ -34,7 +35,7 @@ from tests.optimizer.published.published_cases import (
 )
 
 SETTINGS = SolveSettings(time_limit_seconds=600.0)
-FEW = settings(max_examples=40, deadline=None)
+FEW = settings(max_examples=examples(40), deadline=None)
 
 
 def is_topological(graph: OperatorGraph, order: np.ndarray) -> bool:

@@ -26,10 +26,11 @@ from placewire.optimizer.problem import InfeasibleError, SolveSettings
 from placewire.optimizer.published.engines import dsc, linear_clustering, metis
 from placewire.optimizer.published.engines.shared.deadline import deadline
 from placewire.optimizer.published.engines.shared.guided_load_balancing import balanced
+from tests.drawn_examples import examples
 from tests.optimizer.published.published_cases import SECOND, alike, printed, small_problems
 
 SETTINGS = SolveSettings(time_limit_seconds=600.0)
-FEW = settings(max_examples=40, deadline=None)
+FEW = settings(max_examples=examples(40), deadline=None)
 
 
 def groups(problem, cluster: np.ndarray) -> set[str]:

@@ -22,6 +22,7 @@ from placewire.optimizer.published.engines import getf, getf_program, m_etf, m_s
 from placewire.optimizer.published.engines import heft as heft_engine
 from placewire.optimizer.published.engines.shared.deadline import deadline
 from placewire.optimizer.published.formulations.instance import Instance
+from tests.drawn_examples import examples
 from tests.optimizer.published.published_cases import (
     HEFT_EDGES,
     HEFT_SECONDS,
@@ -36,7 +37,7 @@ from tests.optimizer.published.published_cases import (
 )
 
 SETTINGS = SolveSettings(time_limit_seconds=600.0)
-FEW = settings(max_examples=40, deadline=None)
+FEW = settings(max_examples=examples(40), deadline=None)
 
 
 # --- HEFT -----------------------------------------------------------------------------------------

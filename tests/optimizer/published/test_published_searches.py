@@ -18,10 +18,11 @@ from placewire.optimizer.published.engines import flexflow, local_search, mcmc, 
 from placewire.optimizer.published.engines.shared.deadline import deadline
 from placewire.optimizer.published.engines.shared.reassignment import Reassignment
 from placewire.optimizer.published.schedulers.list_scheduling import by_remaining_path
+from tests.drawn_examples import examples
 from tests.optimizer.cases import cluster, layered
 from tests.optimizer.published.published_cases import alike, small_problems
 
-FEW = settings(max_examples=25, deadline=None)
+FEW = settings(max_examples=examples(25), deadline=None)
 QUICK = SolveSettings(gap=0.0, moves=200, seed=3, time_limit_seconds=600.0)
 
 

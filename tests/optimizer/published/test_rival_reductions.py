@@ -35,6 +35,7 @@ from placewire.optimizer.reductions.merging import (
     units_of,
 )
 from placewire.optimizer.reductions.refusals import ReductionRefusedError
+from tests.drawn_examples import examples
 from tests.optimizer.cases import cluster, described, graph, graphs
 from tests.optimizer.groups import between, edges, together
 
@@ -96,7 +97,7 @@ def test_colocrl_is_searched_though_it_leaves_as_many_operators():
     assert "refine" not in found.wall_seconds
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(graphs(largest=14))
 def test_colocrl_groups_are_what_leads_to_one_operator_alone(made):
     problem = Problem(without_keys(made), cluster())
@@ -146,7 +147,7 @@ def test_placeto_has_the_size_of_the_thesis_reduction():
         merge_cheapest(problem, 0)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(graphs(largest=14), st.integers(1, 14))
 def test_placeto_meets_its_target_wherever_edges_allow(made, target):
     problem = Problem(without_keys(made), cluster())
@@ -159,7 +160,7 @@ def test_placeto_meets_its_target_wherever_edges_allow(made, target):
     assert small.graph.operator_count == max(min(target, made.operator_count), parts)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(graphs(largest=12))
 def test_placeto_merges_the_cheapest_first(made):
     """A single merge takes in an operator of least delay among those that have a neighbour."""
@@ -247,7 +248,7 @@ def test_spotlight_refuses_ids_that_are_no_paths():
         reduce_by_name(problem_of("AB", "AB"), "spotlight")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(graphs(largest=14))
 def test_spotlight_groups_are_the_prefixes(made):
     problem = Problem(without_keys(described(made)), cluster())
@@ -309,7 +310,7 @@ def test_pesto_an_edge_beside_another_path_waits():
         merge_in_batches(problem, 0)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(graphs(largest=16), st.sampled_from([2, 3, 100]), st.randoms(use_true_random=False))
 def test_pesto_a_batch_makes_no_cycle_and_keeps_the_order_of_the_rest(made, most_nodes, random):
     problem = Problem(without_keys(made), cluster())
@@ -341,7 +342,7 @@ def test_hsdag_ties_only_child_and_only_parent():
     assert members(problem, reduce_as_hsdag(problem)) == {"AB", "C", "DEFG"}
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(graphs(largest=14))
 def test_hsdag_leaves_no_edge_between_an_only_child_and_its_only_parent(made):
     problem = Problem(without_keys(made), cluster())

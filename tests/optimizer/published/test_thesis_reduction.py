@@ -37,6 +37,7 @@ from placewire.optimizer.reductions.fusion import fuse, fused_groups
 from placewire.optimizer.reductions.merging import units_of
 from placewire.optimizer.reductions.reduction import REDUCTIONS
 from placewire.optimizer.reductions.refusals import ReductionRefusedError
+from tests.drawn_examples import examples
 from tests.optimizer.cases import BYTE_PER_MICROSECOND, cluster, described, graph, graphs
 from tests.optimizer.groups import edges, together
 
@@ -244,7 +245,7 @@ def test_quickp_fuses_below_the_90th_percentile_and_neither_iterates_nor_expands
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(graphs(largest=14), st.sampled_from([10**9, 400_000]))
 def test_every_reduction_keeps_what_must_be_kept(name, made, memory):
     made = described(made)
@@ -268,7 +269,7 @@ def test_every_reduction_keeps_what_must_be_kept(name, made, memory):
             assert held.sum() + made.workspace_bytes[members].max() <= memory
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(graphs(largest=14), st.integers(1, 6))
 def test_coarsening_keeps_what_must_be_kept(made, target):
     problem = Problem(made, cluster(3), "even")

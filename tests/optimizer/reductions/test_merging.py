@@ -18,11 +18,12 @@ from placewire.optimizer.reductions.coarsen import reduce_to
 from placewire.optimizer.reductions.contract import contract
 from placewire.optimizer.reductions.fusion import fused_groups, operator_delay
 from placewire.optimizer.reductions.merging import MergingGraph, recorded_position
+from tests.drawn_examples import examples
 from tests.optimizer.cases import cluster, graph, graphs
 from tests.optimizer.groups import between
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(graphs(largest=14), st.data())
 def test_a_pair_merges_exactly_where_that_makes_no_cycle(made, data):
     problem = Problem(made, cluster())
@@ -44,7 +45,7 @@ def test_a_pair_merges_exactly_where_that_makes_no_cycle(made, data):
         assert all(tables.at[tables.position[a]] == a for a in after.nodes)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(graphs(largest=14), st.sampled_from([0.0, 0.03, 0.3, 5.0]))
 def test_fusion_ends_where_algorithm_1_finds_no_edge(made, alpha):
     problem = Problem(made, cluster())
@@ -61,7 +62,7 @@ def test_fusion_ends_where_algorithm_1_finds_no_edge(made, alpha):
         assert apart or not fuses(*degrees, seconds[i], seconds[j], alpha)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(graphs(largest=12), st.sampled_from([0.0, 0.03, 0.3]), st.integers(1, 3))
 def test_fusion_within_groups_ends_where_algorithm_2_finds_no_edge(made, alpha, groups):
     problem = Problem(made, cluster())
@@ -80,7 +81,7 @@ def test_fusion_within_groups_ends_where_algorithm_2_finds_no_edge(made, alpha, 
         assert nx.has_path(others, i, j) or not (seconds[j] < alpha or inside)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(graphs(largest=14), st.integers(1, 8))
 def test_coarsening_meets_its_target_or_ends_at_missing_edges(made, target):
     small, _ = reduce_to(Problem(made, cluster()), target)
@@ -90,7 +91,7 @@ def test_coarsening_meets_its_target_or_ends_at_missing_edges(made, target):
         assert not len(small.graph.consumers)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(graphs(largest=14), st.sampled_from([0.1, 0.3, np.inf]), st.sampled_from([1.0, 1.2, np.inf]))
 def test_a_pass_merges_each_node_once_within_its_limits(made, most_seconds, factor):
     problem = Problem(made, cluster())

@@ -21,6 +21,7 @@ from placewire.optimizer.reductions.contract import contract
 from placewire.optimizer.reductions.fusion import fuse
 from placewire.optimizer.reductions.mild import REDUCE_ABOVE
 from placewire.optimizer.simulation.simulate import simulate
+from tests.drawn_examples import examples
 from tests.optimizer.cases import cluster, clusters, graph, graphs
 
 
@@ -147,7 +148,7 @@ def best_by_enumeration(problem):
     return best
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(graphs(largest=12), clusters(), st.sampled_from([0.0, 0.03, 1.0]), st.data())
 def test_undoing_gives_a_decision_for_the_whole_graph(made, where, alpha, data):
     """contract() builds an OperatorGraph, which refuses cycles; what is checked here beside it:

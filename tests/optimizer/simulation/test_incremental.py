@@ -30,6 +30,7 @@ from placewire.optimizer.kernels.simulation.occupation import occupation
 from placewire.optimizer.kernels.tables import tables_of
 from placewire.optimizer.problem import Problem
 from placewire.optimizer.simulation.simulate import recorded_priority
+from tests.drawn_examples import examples
 from tests.optimizer.cases import cluster, clusters, devices_of, graphs, layered
 
 
@@ -102,7 +103,7 @@ def ready_by_order(walk: _Walk) -> np.ndarray:
     return np.array(last)[old.order]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_a_resumed_simulation_equals_a_whole_one(data):
     _seed_compiled(data.draw(st.integers(0, 1000)))

@@ -26,6 +26,7 @@ from placewire.optimizer.kernels.simulation.contention_free import contention_fr
 from placewire.optimizer.kernels.tables import tables_of
 from placewire.optimizer.names import SharingName
 from placewire.optimizer.problem import Problem
+from tests.drawn_examples import examples
 from tests.optimizer.cases import clusters, devices_of, layered
 from tests.optimizer.peers.steps import captured, gpus
 from tests.optimizer.problems import SHARINGS
@@ -38,7 +39,7 @@ def whole(problem: Problem, device: np.ndarray, rates: np.ndarray) -> tuple[floa
     return contention_free(tables, device, rates, start, finish, sent, position), finish
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_a_move_simulated_in_part_equals_a_whole_simulation(data):
     made = layered(12, 2, seed=data.draw(st.integers(0, 1000)))
