@@ -78,7 +78,7 @@ wanted=$(cat requirements.lock pyproject.toml deploy/setup.sh | sha256sum | cut 
 [[ $part == agent ]] || wanted+=" $torch"
 # The search is compiled again where its sources have changed, so that no first search is slow.
 search_stamp=.venv/placewire-search.stamp
-searched=$(find src/placewire/optimizer \( -path '*/kernels/*.py' -o -path '*/network/*.py' \) -print0 \
+searched=$(find optimizer \( -path '*/kernels/*.py' -o -path '*/network/*.py' \) -print0 \
   | sort -z | xargs -0 cat | sha256sum | cut -d' ' -f1)
 is_compiled() { [[ $part != all || -f $search_stamp && $(cat "$search_stamp") == "$searched" ]]; }
 search=(.venv/bin/python -m placewire.optimizer.engines.warm_up auto linear-clustering flexflow)
