@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import settings
 
 _SAMPLE = 3
-_FEWEST = 5
+_FEWEST = 3
 
 
 def examples(number: int) -> int:

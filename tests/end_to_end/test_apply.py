@@ -90,6 +90,7 @@ def test_placed_over_servers_trains_exactly_as_on_one(
     assert [(row["step"], row["batches"], row["loss"]) for row in one["validations"]] == validated
 
 
+@pytest.mark.thorough
 def test_operators_and_paths_are_measured_on_the_servers_and_it_trains(
     cluster: TestCluster, untouched: None
 ) -> None:
@@ -204,7 +205,8 @@ def test_a_replay_takes_the_predicted_time_under_the_best_sharing(
     assert as_predicted(report), report
 
 
-@pytest.mark.parametrize("sharing", [pytest.param("guarantee", marks=pytest.mark.thorough), "job"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("sharing", ["guarantee", "job"])
 def test_what_may_borrow_is_measured_and_trains(
     cluster: TestCluster, untouched: None, sharing: str
 ) -> None:
@@ -444,6 +446,7 @@ def test_an_interrupt_at_any_stage_restores(
     assert cluster.ranks() == []
 
 
+@pytest.mark.thorough
 def test_an_interrupt_restores_though_what_read_the_output_ended_first(
     cluster: TestCluster, untouched: None
 ) -> None:
@@ -528,6 +531,7 @@ def test_an_ordinary_script_uses_every_nic(cluster: TestCluster, untouched: None
     assert cluster.run("history", plan).code == 0
 
 
+@pytest.mark.thorough
 def test_a_script_in_an_environment_that_lacks_us_uses_every_nic(
     cluster: TestCluster, untouched: None
 ) -> None:
@@ -545,6 +549,7 @@ def test_a_script_in_an_environment_that_lacks_us_uses_every_nic(
     require_that_sums_used_every_nic(done.output, read_report(report_file), ours=False)
 
 
+@pytest.mark.thorough
 def test_a_rail_that_is_unplugged_ends_a_script_and_is_named(
     cluster: TestCluster, untouched: None
 ) -> None:

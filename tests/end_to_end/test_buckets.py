@@ -13,7 +13,7 @@ from placewire.optimizer.placement import load_placement
 from tests.end_to_end.cluster import TestCluster, read_report
 from tests.models.lengths import TURNS
 
-pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.slow]
+pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.thorough]
 
 STEPS = 8
 
@@ -31,7 +31,6 @@ def document(cluster: TestCluster, memory: str) -> dict[str, Any]:
     return made
 
 
-@pytest.mark.thorough
 def test_batches_of_several_lengths_train_over_servers_as_on_one(
     cluster: TestCluster, untouched: None
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.end_to_end.cluster import Finished, Process, TestCluster, once
 
-pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.slow]
+pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.thorough]
 
 # More than it will ever run: a rank is killed once all has been seen.
 STEPS = 100_000

@@ -33,6 +33,7 @@ from tests.paths import ROOT
 
 pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.slow]
 
+KILLED_APPLIES, KILLED_DESTROYS = 6, 4
 PATIENCE_SECONDS = 60.0
 # Each server has one agent here, so that commands need not wait for a second one of its name.
 # All agents run, and each is waited for until it has dialled in, however late it gets a processor.
@@ -64,9 +65,9 @@ def script_plan(cluster: TestCluster, name: str, **network: Any) -> str:
 # -- a controller that is killed -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(2, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
 def test_killed_anywhere_every_server_ends_on_one_decision(
-    cluster: TestCluster, untouched: None, rounds: int
+    cluster: TestCluster, untouched: None
 ) -> None:
     """Controllers are killed while they change a network with queues to one without, or back, or
     destroy it. The network without queues is not measured."""
@@ -97,7 +98,7 @@ def test_killed_anywhere_every_server_ends_on_one_decision(
             aims.append(digest())
             steps.append(done.steps or 0)
         ends = []
-        kinds = ["apply", "apply", "apply", "destroy", "destroy"] * rounds
+        kinds = ["apply"] * KILLED_APPLIES + ["destroy"] * KILLED_DESTROYS
         for point, kind in enumerate(rng.sample(kinds, len(kinds))):
             before = digest()
             which = 1 - aims.index(before) if before is not None else rng.randrange(2)
@@ -119,7 +120,7 @@ def test_killed_anywhere_every_server_ends_on_one_decision(
             why = told.document["standing"]["why"]
             assert "on every server that answers: " in why and "; decision " in why, why
             ends.append("new" if after == aim else "old")
-        assert len(ends) == 5 * rounds and set(ends) == {"new", "old"}, ends
+        assert len(ends) == 10 and set(ends) == {"new", "old"}, ends
         assert run(["destroy", plans[0], "--yes"]).code == 0
 
 

@@ -162,6 +162,7 @@ def test_one_rank_and_several_train_as_pytorch(
             assert sent == sum(planned[name] for name in map(str, told))
 
 
+@pytest.mark.thorough
 def test_a_resumed_job_goes_on_as_one_that_was_never_interrupted(
     tmp_path: Path, captured: CapturedStep
 ) -> None:
@@ -199,12 +200,10 @@ def test_a_batch_of_no_bucket_ends_the_job_and_is_named(
         assert "'5' has int64[4, 5], int64[4, 5]" in rank.failed.what
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("model", "batch", "steps_done"),
-    [
-        ("otherwise_drawn", "batches(2)", 2),
-        pytest.param("otherwise_validated", "validation(1)", EVERY, marks=pytest.mark.thorough),
-    ],
+    [("otherwise_drawn", "batches(2)", 2), ("otherwise_validated", "validation(1)", EVERY)],
 )
 def test_batches_that_differ_between_ranks_end_the_job_and_are_named(
     tmp_path: Path, captured: CapturedStep, model: str, batch: str, steps_done: int

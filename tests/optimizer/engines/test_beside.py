@@ -48,7 +48,14 @@ def first_of(captured: CapturedStep, sharing: SharingName, **more: Any) -> Place
     return place(problem, "auto", SETTINGS)
 
 
-@pytest.mark.parametrize("sharing", ["strict", "guarantee", "even", "job", "unshaped"])
+@pytest.mark.parametrize(
+    "sharing",
+    [
+        "strict",
+        "job",
+        *(pytest.param(s, marks=pytest.mark.thorough) for s in ("guarantee", "even", "unshaped")),
+    ],
+)
 def test_parameters_and_rates_stay_and_all_else_is_searched(
     captured: CapturedStep, sharing: SharingName
 ) -> None:

@@ -90,8 +90,13 @@ def test_gradients_of_two_weights_that_have_a_part_in_common_stay_whole() -> Non
         assert staged.device[graph.index_of[f"a{weight}_m0"]] == 0
 
 
-@pytest.mark.parametrize("devices", [2, 4])
-@pytest.mark.parametrize("parts", [4, 8])
+@pytest.mark.parametrize(
+    ("devices", "parts"),
+    [
+        (4, 4),
+        *(pytest.param(*of, marks=pytest.mark.thorough) for of in ((2, 4), (2, 8), (4, 8))),
+    ],
+)
 @pytest.mark.parametrize("model", MODELS)
 def test_every_schedule_of_every_model_runs_and_is_no_better_than_its_work(
     model: str, parts: int, devices: int
@@ -134,7 +139,7 @@ def test_1f1b_needs_less_memory_than_gpipe() -> None:
     assert found["1f1b"].memory_bytes < 0.75 * found["gpipe"].memory_bytes
 
 
-@pytest.mark.parametrize("model", ["gpt2", "resnet50"])
+@pytest.mark.parametrize("model", ["gpt2", pytest.param("resnet50", marks=pytest.mark.thorough)])
 def test_clipping_sends_norms_and_no_gradients(model: str) -> None:
     """The norm of a gradient is taken where the gradient is."""
     graphs = [captured(model, 4, norm) for norm in (None, 1.0)]

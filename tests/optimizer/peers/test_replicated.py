@@ -57,7 +57,7 @@ def test_fsdp_sends_blocks_twice_the_root_and_gradients_once(devices: int) -> No
     assert step.words == f"{devices} shards, 3 units"
 
 
-@pytest.mark.parametrize("devices", [2, 4])
+@pytest.mark.parametrize("devices", [pytest.param(2, marks=pytest.mark.thorough), 4])
 @pytest.mark.parametrize("model", MODELS)
 def test_models_send_what_their_parameters_say(model: str, devices: int) -> None:
     graph = captured(model, devices)

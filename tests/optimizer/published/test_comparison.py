@@ -300,7 +300,13 @@ def test_twins_and_missing_files_are_bad_input(files, capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "asked", [("mcmc", "thesis"), ("icc-p2", "thesis"), ("auto", "contended"), ("thesis",)]
+    "asked",
+    [
+        pytest.param(("mcmc", "thesis"), marks=pytest.mark.thorough),
+        pytest.param(("icc-p2", "thesis"), marks=pytest.mark.thorough),
+        ("auto", "contended"),
+        ("thesis",),
+    ],
 )
 def test_nothing_is_compiled_while_the_clock_runs(asked):
     """Else the first method of a run, or the first reduction, would pay for those after it."""
