@@ -74,6 +74,9 @@ class Result:
 
     @property
     def placement(self) -> Placement:
+        """Raises RuntimeError where the solve was refused."""
+        if self.refusal:
+            raise RuntimeError(f"there is no placement: {self.refusal}")
         return load_placement(Path(self.file))
 
 
