@@ -8,8 +8,8 @@
 #              enrol, serve, remove (`make setup-provision` builds it once; root, apt and pip)
 # make test-kernel-short   of these what the kernel does with a packet, in a minute; builds nothing
 # make test-thorough   all of what make test runs a sample of: every engine on larger published graphs,
-#              every example model, a hundred places to die at, a hundred placements of steps in parts
-#              (half an hour), and new examples for tests of properties
+#              every example model, a hundred places to die at, a hundred placements of steps in parts, the
+#              tutorial's story in a lab (more than an hour), and all examples for tests of properties
 # make test-models   about fifty models of transformers and torch.nn, each on one, two and three ranks against
 #              plain PyTorch, and scripts of Trainer and Accelerate with their collectives cut (it installs
 #              transformers and accelerate; a quarter of an hour)
@@ -46,7 +46,8 @@ test: setup
 	$(BIN)/python -m tests.run_side_by_side
 
 test-thorough: setup
-	$(BIN)/pytest -q -m "thorough or (hypothesis and not network)"
+	# Where CI is set, Hypothesis would take the profile of `make test`.
+	$(BIN)/pytest -q --hypothesis-profile=default -m "thorough or (hypothesis and not network)"
 
 test-models: setup
 	$(BIN)/python -m pip install --quiet --requirement tests/held_out/requirements.lock

@@ -88,7 +88,7 @@ def test_an_interrupt_ends_all_and_lets_them_clear_up(
 def test_an_interrupt_reaches_the_commands_of_make(tmp_path: Path) -> None:
     """Which make leaves to the terminal; a lane has none."""
     rule = tmp_path / "Makefile"
-    rule.write_text("long:\n\t@echo $$$$ > started; sleep 600\n")
+    rule.write_text(f"long:\n\t@touch started; exec sleep {2 * PATIENCE_SECONDS}\n")
     program = (
         "import sys; from tests.run_side_by_side import Lane, run_side_by_side as run; "
         f"sys.exit(run(Lane(['make', '-s', '-C', {str(tmp_path)!r}, 'long'], together=True)))"

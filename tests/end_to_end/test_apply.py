@@ -182,7 +182,7 @@ def test_a_replay_takes_the_predicted_time_under_the_best_sharing(
     document["cluster"]["setup_latency"] = "0.5us"
     document["job"] = {"kind": "replay", "graph": str(graph), "steps": 4, "time_scale": 400}
     document["network"]["sharing"] = "auto"
-    document["solve"]["time_limit"] = "3s"
+    document["solve"]["time_limit"] = "6s"
     plan = str(cluster.plan(document, "replay"))
 
     def replayed() -> Any:
@@ -446,7 +446,6 @@ def test_an_interrupt_at_any_stage_restores(
     assert cluster.ranks() == []
 
 
-@pytest.mark.thorough
 def test_an_interrupt_restores_though_what_read_the_output_ended_first(
     cluster: TestCluster, untouched: None
 ) -> None:
@@ -514,7 +513,7 @@ def test_an_ordinary_script_uses_every_nic(cluster: TestCluster, untouched: None
     document, report_file = cluster.document(), cluster.folder / "script.run.json"
     document["job"] = {
         "kind": "torchrun", "script": "examples/ddp.py",
-        "arguments": ["--steps", "16", "--width", "128"],
+        "arguments": ["--steps", "32", "--width", "128"],
     }  # fmt: skip
     del document["solve"], document["network"]["sharing"]
     plan = str(cluster.plan(document, "script"))

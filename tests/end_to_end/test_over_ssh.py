@@ -17,7 +17,7 @@ from tests.end_to_end.cluster import SERVERS, TestCluster, read_report
 from tests.end_to_end.scripts import SUMS, require_that_sums_used_every_nic
 from tests.paths import ROOT
 
-pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.thorough]
+pytestmark = [pytest.mark.network, pytest.mark.lab, pytest.mark.slow]
 # Makes the interpreter of an installed agent of this environment, where only what follows sees it.
 INSTALLED = """
 mount -t tmpfs none /opt
@@ -47,6 +47,7 @@ def daemons(cluster: TestCluster, keys: Keys, within: Sequence[str] = ()) -> Ite
         yield
 
 
+@pytest.mark.thorough
 def test_ranks_are_started_over_ssh(cluster: TestCluster, untouched: None) -> None:
     """Every server has an sshd, and gets files over SSH only, as in a real cluster."""
     keys, report_file = make_keys(cluster.folder / "ssh"), cluster.folder / "ssh.run.json"

@@ -200,10 +200,12 @@ def test_a_batch_of_no_bucket_ends_the_job_and_is_named(
         assert "'5' has int64[4, 5], int64[4, 5]" in rank.failed.what
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("model", "batch", "steps_done"),
-    [("otherwise_drawn", "batches(2)", 2), ("otherwise_validated", "validation(1)", EVERY)],
+    [
+        ("otherwise_drawn", "batches(2)", 2),
+        pytest.param("otherwise_validated", "validation(1)", EVERY, marks=pytest.mark.thorough),
+    ],
 )
 def test_batches_that_differ_between_ranks_end_the_job_and_are_named(
     tmp_path: Path, captured: CapturedStep, model: str, batch: str, steps_done: int

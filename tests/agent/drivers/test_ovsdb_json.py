@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from placewire.agent.drivers import ovsdb_connection
 from placewire.agent.drivers.ovsdb_json import Parser
-from tests.drawn_examples import examples
 
 LEAVES = (
     st.none()
@@ -45,7 +44,7 @@ def read(parts: list[str]) -> list[Any]:
     return found
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(MESSAGES, st.booleans(), st.sampled_from(["", " ", "\n"]), st.data())
 def test_messages_are_read_wherever_they_are_cut(
     messages: list[Any], ascii_only: bool, between: str, data: st.DataObject

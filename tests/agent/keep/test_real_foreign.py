@@ -138,10 +138,11 @@ THINGS = {
         f"{_VSCTL} list qos", "9=",
     ),
 }  # fmt: skip
-# Of each way to find things, one: the others are read alike.
+# Of each way in which they are read, one.
 SAMPLE = (
-    "address of our subnet", "route as the kernel's", "neighbour", "interface", "flow of any match",
-    "group", "discipline of a class", "queue",
+    "address of our subnet", "IPv6 route", "route as the kernel's", "neighbour", "interface",
+    "bridge above", "flow of any match", "group", "meter", "mirror", "sample collectors",
+    "discipline of a class", "class", "queue",
 )  # fmt: skip
 each_thing = pytest.mark.parametrize(
     "name",

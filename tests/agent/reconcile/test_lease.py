@@ -27,7 +27,6 @@ from placewire.agent.store import (
     take_lock,
 )
 from tests.agent.world import BARE, Crash, World, plan
-from tests.drawn_examples import examples
 
 
 @pytest.fixture
@@ -262,7 +261,7 @@ def test_a_restore_that_fails_is_tried_again(world: World) -> None:
     assert world.network.state == before
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(step=st.integers(0, 20), baseline=st.booleans(), restoring=st.booleans())
 def test_a_crash_anywhere_comes_back_on_one_whole_state(
     tmp_path_factory: pytest.TempPathFactory, step: int, baseline: bool, restoring: bool

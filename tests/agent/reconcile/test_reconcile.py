@@ -40,7 +40,6 @@ from placewire.agent.reconcile.unmarkable import unmarked
 from placewire.agent.reconcile.validate import refusals
 from tests.agent.observed_states import BARE, FACTS, WAY, nic
 from tests.agent.states import desired_state, queue
-from tests.drawn_examples import examples
 
 
 def applied(observed: ObservedState, steps: tuple[Step, ...]) -> ObservedState:
@@ -96,7 +95,7 @@ some_states = st.builds(
 )
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(first=some_states, second=some_states)
 def test_a_difference_applied_leaves_none_and_can_be_undone(
     first: DesiredState, second: DesiredState

@@ -27,7 +27,6 @@ from placewire.optimizer.network.job import one_to_one
 from placewire.optimizer.network.script_allocation import allocate, even_traffic
 from placewire.optimizer.placement import Placement
 from tests.controller.plans import capabilities, placement, plan, plan_document
-from tests.drawn_examples import examples
 
 Rates = tuple[tuple[str, str, str, float], ...]
 
@@ -180,7 +179,7 @@ def _admissible(draw: st.DrawFn) -> Rates:
     return tuple(rates)
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(_admissible(), st.sampled_from(get_args(SharingName)))
 def test_minimums_never_exceed_the_nic(rates: Rates, sharing: SharingName) -> None:
     for state in _compiled(rates, sharing=sharing).values():
@@ -215,7 +214,7 @@ def test_a_guarantee_borrows_what_its_receiver_has_left_in_proportion() -> None:
     assert first["nic0", 3] == (wire_rate(5e6), wire_rate(usable))
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(_admissible())
 def test_no_receiver_can_be_oversubscribed_by_borrowing(rates: Rates) -> None:
     """Holds where the minimums fit the receivers; the placement's check refuses other rates."""

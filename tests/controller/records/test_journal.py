@@ -27,7 +27,6 @@ from placewire.controller.errors import JournalFailed, UsageError
 from placewire.controller.records import change_lock
 from placewire.controller.records.change_lock import ChangeLock
 from placewire.controller.records.journal import Journal, removed_on, to_remove_on
-from tests.drawn_examples import examples
 
 
 def test_a_decision_s_phases_are_kept_over_reopening(tmp_path: Path) -> None:
@@ -56,7 +55,7 @@ def test_a_generation_that_does_not_go_up_is_refused_and_leaves_nothing(tmp_path
         assert journal.next_generation("s2", 0) == 1
 
 
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["s1", "s2"]), st.integers(0, 50)), max_size=8))
 def test_the_next_generation_is_above_all_that_was_used_or_reported(
     steps: list[tuple[str, int]],

@@ -248,6 +248,7 @@ def test_faster_devices_get_larger_parts():
     assert count[0] == pytest.approx(150, abs=8)
 
 
+@pytest.mark.hypothesis
 def test_metis_keeps_groups_together_and_repeats_itself():
     @FEW
     @given(small_problems(largest=12))
