@@ -179,10 +179,13 @@ def able_devices(draw: st.DrawFn, problem: Problem) -> np.ndarray:
     return chosen
 
 
-def drawn(number):
-    """No database: a failure is reproduced by its printed example, and runs stay alike."""
+def drawn(number, *, always=False):
+    """always: also in `make test`, because something must be seen in some of the draws.
+
+    No database: a failure is reproduced by its printed example, and runs stay alike.
+    """
     return settings(
-        max_examples=examples(number),
+        max_examples=number if always else examples(number),
         deadline=None,
         database=None,
         derandomize=True,

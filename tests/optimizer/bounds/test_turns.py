@@ -196,7 +196,7 @@ def test_no_strong_bound_with_decided_rates_is_above_the_least_step():
     """Under `strict` the model knows how pairs of servers share NICs, of operators that are one."""
     joined = []
 
-    @drawn(12)
+    @drawn(12, always=True)
     @given(tiny_problems(largest=4), st.sampled_from([1.0, 1.3]))
     def holds(problem: Problem, looseness: float) -> None:
         problem = replace(problem, model="thesis", sharing="strict")

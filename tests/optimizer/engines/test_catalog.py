@@ -109,7 +109,7 @@ def test_every_answer_of_a_published_method_passes_the_check(engine):
     answer holds, and there is one for most that the method takes."""
     gave, refused = [], []
 
-    @drawn(25)
+    @drawn(25, always=True)
     @given(problems(largest=8, servers=3, memory=TIGHT))
     def answers(problem):
         try:
@@ -128,7 +128,9 @@ def test_every_answer_of_a_published_method_passes_the_check(engine):
     # METIS assumes this, and some of these devices cannot.
     otherwise = [why for why in refused if "assumes that every device can run" not in why]
     assert len(gave) > len(otherwise), otherwise
-    assert any(placement.messages for placement in gave) or engine in ("order-place", "mcmc")
+    # These leave a device seldom, or refuse most of these problems.
+    seldom = ("order-place", "mcmc", "metis")
+    assert any(placement.messages for placement in gave) or engine in seldom
 
 
 @pytest.mark.parametrize("engine", (*METHODS, *LEARNED))

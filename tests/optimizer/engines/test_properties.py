@@ -59,7 +59,7 @@ def test_answers_of_published_formulations_pass_the_check(engine):
     ENGINES.load(engine)  # what it imports takes none of its time
     gave = []
 
-    @drawn(8)
+    @drawn(8, always=True)
     @given(problems(largest=4, servers=2, models=("contended", "thesis")))
     def answers(problem):
         # Most clusters drawn are not what the papers describe: half get equal servers instead.
@@ -91,7 +91,7 @@ def test_every_answer_passes_the_check(engine, sharing):
     gave = []
 
     # HEFT is quick, and seldom leaves a device.
-    @drawn(40 if engine == "heft" else 12)
+    @drawn(40 if engine == "heft" else 12, always=True)
     @given(problems(largest=8, servers=3, memory=TIGHT))
     def answers(problem):
         problem = replace(problem, sharing=sharing)
@@ -141,7 +141,7 @@ def test_bound_optimum_auto_and_one_device_are_in_this_order(sharing, model):
 def test_what_some_placement_fits_into_is_not_refused_before_the_search(model):
     refused = 0
 
-    @drawn(60)
+    @drawn(60, always=True)
     @given(st.data())
     def not_refused(data):
         nonlocal refused
@@ -199,7 +199,7 @@ def test_undoing_what_large_graphs_are_reduced_by(name, data):
 def test_answers_through_every_reduction_pass_the_check(name):
     gave = []
 
-    @drawn(8)
+    @drawn(8, always=True)
     @given(problems(largest=10, servers=3, memory=TIGHT), st.sampled_from(["heft", "auto"]))
     def answers(problem, engine):
         # Pesto's target is 200 operators; others find nothing to do in a few small graphs.

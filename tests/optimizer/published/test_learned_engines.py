@@ -59,7 +59,7 @@ def test_every_answer_passes_the_check(engine):
     that some devices cannot run, and tight memories: an engine's answer is valid, or it refuses."""
     gave, refused = [], []
 
-    @drawn(10)
+    @drawn(10, always=True)
     @given(problems(largest=8, servers=3, memory=TIGHT))
     def answers(problem):
         try:
