@@ -30,7 +30,7 @@ from tests.skipped import VARIABLE, summary
 
 INTERRUPTED = 130
 _POLL_SECONDS = 0.2
-# These tests of the optimizer run in the lane of the other folders, which would end too early.
+# These tests of the optimizer run in the lane of the job, which has less to do.
 CAPTURES = "tests/optimizer/capture"
 
 
@@ -135,12 +135,13 @@ def _lanes() -> tuple[Lane, ...]:
     pytest += ["--hypothesis-profile=ci", "--durations=8", "--durations-min=10", "-m"]
     timed = "(network or timed) and not thorough"
     rest = "not (network or timed or lab or thorough)"
-    optimizer, controller = "tests/optimizer", "tests/controller"
+    optimizer, controller, job = "tests/optimizer", "tests/controller", "tests/job"
     labs, apply = "tests/end_to_end", "tests/end_to_end/test_apply.py"
     others = [
         str(one) for one in Path("tests").glob("[a-z]*") if one.is_dir() or "test_" in one.name
     ]
     others.remove(optimizer)
+    others.remove(job)
     elsewhere = [f"--ignore={folder}" for folder in (optimizer, controller, labs)]
     return (
         Lane([*pytest, timed, *elsewhere]),
@@ -150,7 +151,8 @@ def _lanes() -> tuple[Lane, ...]:
         # make leaves it to the terminal to interrupt its commands.
         Lane(["make", "--no-print-directory", "static"], idle=True, together=True),
         Lane([*pytest, rest, optimizer, f"--ignore={CAPTURES}"], idle=True),
-        Lane([*pytest, rest, *sorted(others), CAPTURES], idle=True),
+        Lane([*pytest, rest, job, CAPTURES], idle=True),
+        Lane([*pytest, rest, *sorted(others)], idle=True),
     )
 
 
