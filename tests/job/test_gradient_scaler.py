@@ -90,7 +90,7 @@ def test_shards_and_replicas_train_as_whole_weights(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [1, 2, 3])
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.thorough), 3])
 def test_real_ranks_report_scales_and_skipped_steps(tmp_path: Path, devices: int) -> None:
     model, choice = "tests.models.small:gpt2", CHOICES["adamw"]
     expected = train_eager(model, choice, LONG + 1, 4, 3, 2, "fp16")
