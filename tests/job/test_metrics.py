@@ -47,7 +47,7 @@ def eager(accumulate: int) -> tuple[list[float], list[dict[str, float]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.thorough), 2])
 def test_one_two_and_three_ranks_report_what_pytorch_computes(
     tmp_path: Path, accumulate: int
 ) -> None:
