@@ -1,6 +1,6 @@
 # make setup   prepare this machine (Debian packages, .venv); idempotent
 # make demo    the main job on this machine: lab, placement, network, training, report, restore
-# make test    the tests, as a new user's machine would see them (root; about 35 minutes on two cores)
+# make test    the tests, as a new user's machine would see them (root; about 40 minutes on two cores)
 # make test-kernel    the agent on a stock Debian kernel and Open vSwitch's kernel datapath, in an
 #              emulated machine (`make setup-kernel` builds it once: root, a few minutes, 1 GB);
 #              DEBIAN=13 for this and the next two: that machine is Debian 13, else Debian 12
