@@ -1,7 +1,7 @@
 """Runs `make test`: tests that need a quiet machine in three lanes, all others beside them.
 
 Tests marked `network` or `timed` measure rates and times and wait for limits. They must not be held
-up, and use no processor most of the time, so that three lanes of them run at once. Two of the three
+up, and each waits for much of its time, so that three lanes of them run at once. Two of the three
 are for tests that make a lab; each has a folder of its own for temporary files, since these tests
 check what is left there. All other tests, and the static checks, run in the idle scheduling class,
 in sessions of the least weight, so that a test of the first kind gets a core whenever it wants one.

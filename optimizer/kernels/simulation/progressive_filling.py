@@ -27,7 +27,7 @@ from placewire.optimizer.network.nics import NEIGHBOUR_FLOWS
 EVENT_AT, REMAINING_BITS, RATE, SINCE, URGENCY, NUMBER = range(6)
 WINDOW_BITS, HAS_TURN, TURN_AT, HANDED_BITS, LOW_WATER_BITS, UNTIL_BITS = range(6, 12)
 GIVEN_AT, NEXT_URGENCY, NEXT_NUMBER, COLUMNS = range(12, 16)
-# What lasts no longer than this is rounding: a part that would end within this time has ended.
+# A shorter time is rounding: a part that would end within it has ended.
 AT_ONCE_SECONDS = 1e-9
 # Rows of the working space of the groups while a rail is filled.
 SPARE, USERS, WANTED = 0, 1, 2

@@ -138,7 +138,7 @@ THINGS = {
         f"{_VSCTL} list qos", "9=",
     ),
 }  # fmt: skip
-# Of each way in which they are read, one.
+# The sample has one thing for each way in which the agent reads them.
 SAMPLE = (
     "address of our subnet", "IPv6 route", "route as the kernel's", "neighbour", "interface",
     "bridge above", "flow of any match", "group", "meter", "mirror", "sample collectors",
