@@ -9,6 +9,8 @@ from placewire.controller.few_names import few_names
 from placewire.controller.own_lab import own_lab
 
 AGENT_UNIT = "placewire-agent"
+# Where the playbook puts the command, which is on no PATH.
+AGENT = "/opt/placewire/.venv/bin/agent"
 
 
 def find_out_why(servers: Sequence[str]) -> str:
@@ -40,8 +42,8 @@ def restore_by_hand(servers: Sequence[str]) -> str:
     if (lab := own_lab()) is not None:
         return f"{look_into_logs(servers)}; then {make_anew(lab.name)}"
     return (
-        f"on {', '.join(servers)}, as root: `systemctl stop {AGENT_UNIT}`, then `agent restore`; "
-        f"`agent status` shows what is left; then `systemctl start {AGENT_UNIT}`"
+        f"on {', '.join(servers)}, as root: `systemctl stop {AGENT_UNIT}`, then `{AGENT} restore`; "
+        f"`{AGENT} status` shows what is left; then `systemctl start {AGENT_UNIT}`"
     )
 
 

@@ -47,6 +47,16 @@ def tcp_port(text: str) -> int:
     return int(text)
 
 
+def user_name(text: str) -> str:
+    """Raises argparse.ArgumentTypeError where a user cannot have this name."""
+    from placewire.controller.plan.values import user_name as checked
+
+    try:
+        return checked(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def require_writable(out: Path | None, *, reads: Path | None = None, option: str = "--out") -> None:
     """Checks the file of an option before long work is done for it. reads: the file that the
     command reads, which it must not replace. Raises UsageError."""

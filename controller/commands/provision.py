@@ -10,7 +10,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placewire.controller.commands.arguments import add_json, add_link, add_place, require_writable
+from placewire.controller.commands.arguments import (
+    add_json,
+    add_link,
+    add_place,
+    require_writable,
+    user_name,
+)
 from placewire.controller.commands.interrupts import interruptible
 from placewire.controller.commands.session import authority_of, listening_place
 from placewire.controller.commands.talking import confirmed, print_json
@@ -29,6 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=Path, metavar="PLAN", help="the plan.yaml")
     parser.add_argument(
         "--server", action="append", metavar="SERVER", help="only this one; may be repeated"
+    )
+    parser.add_argument(
+        "--login",
+        type=user_name,
+        metavar="USER",
+        help="the user to log in as, who is root or may use sudo; default: the user who runs this "
+        "command, or whom ~/.ssh/config names; never launch.user, whom ranks run as",
     )
     parser.add_argument(
         "--inventory",
@@ -79,7 +92,7 @@ async def _provision(arguments: argparse.Namespace, plan: Plan, servers: Sequenc
     site = Site(plan, servers, authority, *places, arguments.controller, show)
     # The table tells of them, too.
     site.refused_connections = RefusedConnections(arguments.state_dir / FILE)
-    derived = inventory(plan, servers, site.controller_urls())
+    derived = inventory(plan, servers, site.controller_urls(), arguments.login)
     if arguments.write_inventory is not None:
         return _write(derived, arguments.write_inventory)
     with ExitStack() as stack:

@@ -23,11 +23,15 @@ async def advise(
 ) -> str:
     """What `optimizer advise` prints of the plan's step, in every number of micro-batches and
     shards, and with layers computed again where a device cannot hold it and the plan does not say
-    which, on the plan's cluster. Raises PlanError where the job is not placed by us, and what
-    variants_of and run_relayed raise."""
+    which, on the plan's cluster. Raises PlanError where the job is not placed by us, or has a
+    profile, and what variants_of and run_relayed raise."""
     if not isinstance(plan.job, PlacedJob):
         what = f"advise compares ways to train a captured model, and this job is {plan.job.kind}"
         raise PlanError(str(plan_file), [("job.kind", f"{what}; give `kind: placed`")])
+    if plan.job.profile is not None:
+        what = "advise measures the step in several numbers of micro-batches, and a profile has one"
+        instead = f"leave it out, or run `optimizer advise {plan.job.profile} --cluster FILE`"
+        raise PlanError(str(plan_file), [("job.profile", f"{what}; {instead}")])
     job = plan.job.model_copy(update={"accumulate": "auto", "shards": "auto"})
     make_cache(cache)
     plan = with_measured(plan, cache, say)

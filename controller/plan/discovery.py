@@ -129,9 +129,9 @@ def _letters(number: int) -> str:
 
 def _head(name: str) -> list[str]:
     return [
-        "# Written by `controller init` from what the agents found. Check it, then run:",
-        "#   controller preview FILE          shows what would be changed; touches nothing",
-        "#   controller apply FILE --network-only   shapes and measures, then puts all back",
+        "# Written by `controller init` from what the agents found. Check it, name your model, run:",
+        "#   controller preview FILE --network-only   shows what would be changed; touches nothing",
+        "#   controller apply FILE --network-only     shapes and measures, then puts all back",
         "# docs/plan.md says what else a plan can have.",
         "version: 1",
         f"name: {name}",
@@ -218,6 +218,7 @@ def _job(model: str) -> list[str]:
         "  batch: 32",
         "  optimizer: {name: adamw, lr: 1e-3}",
         "  steps: 100",
+        "  threads: 1   # of each rank; on a processor, its cores divided by its server's ranks",
         "  # python, workdir, env: interpreter, folder and environment variables of ranks",
         "# launch: {kind: ssh, user: NAME}   # how ranks are started; docs/cluster.md",
         "solve: {time_limit: 60s}",

@@ -56,7 +56,8 @@ _VARIABLE_ACCEPTED = (
 )
 
 
-def _user_name(text: str) -> str:
+def user_name(text: str) -> str:
+    """Raises ValueError where a user cannot have this name."""
     if not _USER.fullmatch(text) or len(text) > _USER_LENGTH:
         raise ValueError(f"{shown(text)} is not a user's name; accepted: {_USER_ACCEPTED}")
     return text
@@ -248,7 +249,7 @@ EngineName = Annotated[
     Text, AfterValidator(Check("an engine that `optimizer engines` lists", _engine))
 ]
 VariableName = Annotated[Text, AfterValidator(Check(_VARIABLE_ACCEPTED, _variable_name))]
-UserName = Annotated[Text, AfterValidator(Check(_USER_ACCEPTED, _user_name))]
+UserName = Annotated[Text, AfterValidator(Check(_USER_ACCEPTED, user_name))]
 PlanName = Annotated[Text, AfterValidator(name_of_at_most(24))]
 SecretText = Annotated[str, BeforeValidator(Check("a text", _secret_text))]
 PathText = Annotated[Text, AfterValidator(Check("a path without `..`", _path))]

@@ -61,10 +61,14 @@ def _marked(value: Any) -> Any:
 
 
 def inventory(
-    plan: Plan, servers: Sequence[str], controller_urls: Mapping[str, str]
+    plan: Plan,
+    servers: Sequence[str],
+    controller_urls: Mapping[str, str],
+    login: str | None = None,
 ) -> dict[str, Any]:
-    """servers: those to list. controller_urls: where each one's agent dials, by server. Raises
-    UsageError where a server's name means something else to Ansible."""
+    """servers: those to list. controller_urls: where each one's agent dials, by server. login: the
+    user to log in as, who may become root; None: the one whom ssh itself takes. Raises UsageError
+    where a server's name means something else to Ansible."""
     for server in servers:
         if server in _RESERVED:
             raise UsageError(
@@ -80,7 +84,7 @@ def inventory(
         for server in plan.cluster.servers
         if server.name in servers
     }
-    return {"all": {"vars": _reached(plan.launch), "hosts": hosts}}
+    return {"all": {"vars": _reached(plan.launch, login), "hosts": hosts}}
 
 
 def agent_config(server: str, controller_url: str) -> dict[str, Any]:
@@ -138,18 +142,19 @@ def enrolment_addresses(
     return found
 
 
-def _reached(launch: SshLaunch | None) -> dict[str, Any]:
-    """Returns how Ansible reaches servers: with the same settings as `launch` for ranks."""
+def _reached(launch: SshLaunch | None, login: str | None) -> dict[str, Any]:
+    """Returns how Ansible reaches servers: with the settings of `launch`, but for its user, who has
+    no privilege."""
     found: dict[str, Any] = {
         "ansible_python_interpreter": "/usr/bin/python3",
         # Otherwise ssh would ask for a passphrase where nobody sees the question.
         "ansible_ssh_common_args": "-o BatchMode=yes",
     }
+    if login is not None:
+        found["ansible_user"] = login
     if launch is None:
         return found
     found["ansible_port"] = launch.port
-    if launch.user is not None:
-        found["ansible_user"] = launch.user
     if launch.key is not None:
         found["ansible_ssh_private_key_file"] = str(Path(launch.key).expanduser().resolve())
     if launch.known_hosts is not None:

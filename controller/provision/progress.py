@@ -156,8 +156,8 @@ def _failure(server: str, role: str, task: str, result: Mapping[str, Any]) -> Fa
 def _remedy(role: str, said: str) -> str:
     if "password is required" in said or "Missing sudo password" in said:
         return (
-            "let its user use sudo without a password, or give ansible_become_password in an "
-            "inventory (--inventory)"
+            "name a user who may become root (--login), let that one use sudo without a password, "
+            "or give ansible_become_password in an inventory (--inventory)"
         )
     if "python3: not found" in said or "No such file or directory: '/usr/bin/python3'" in said:
         return "on that server: apt-get install python3"
@@ -174,7 +174,7 @@ def _of_connection(said: str) -> tuple[str, str]:
         )
     if "Permission denied" in said:
         return what, (
-            "name a user and a key that it accepts (launch.user, launch.key, or an inventory), or "
+            "name a user and a key that it accepts (--login, launch.key, or an inventory), or "
             "load the key into ssh-agent"
         )
     if "password" in said.lower():

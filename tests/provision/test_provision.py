@@ -94,6 +94,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         variables = {
             # The machine is reached through qemu's user network.
             "ansible_host": "127.0.0.1",
+            "ansible_user": "root",
             "placewire_enrols_from": "127.0.0.1",
             "placewire_setup_environment": dict(pip_environment),
             # In emulation, the packages of ranks take longer than all the rest together.

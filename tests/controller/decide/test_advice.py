@@ -63,6 +63,15 @@ def test_what_needs_the_whole_batch_is_told_and_compared_nonetheless(tmp_path: P
     assert len(told) == 1 and "ddp" in told[0]
 
 
+def test_a_profile_is_refused_because_it_is_of_one_variant(tmp_path: Path) -> None:
+    file = tmp_path / "graph.json.gz"
+    file.touch()
+    one = asking(tmp_path, profile=str(file), accumulate=1, shards=1, recompute="none")
+    with pytest.raises(PlanError, match=r"job\.profile.*leave it out"):
+        advised(one, as_json=False)
+    assert one.servers.asked == []
+
+
 def test_a_script_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
     one = asking(tmp_path)
     document = plan_document()

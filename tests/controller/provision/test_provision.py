@@ -90,14 +90,20 @@ def test_an_inventory_says_how_each_server_is_reached(tmp_path: Path) -> None:
     document["launch"] = {
         "kind": "ssh", "user": "trainer", "port": 2222, "key": str(key), "known_hosts": str(known),
     }  # fmt: skip
-    made = inventory(plan(document), ["s1", "s3"], URLS)["all"]
+    made = inventory(plan(document), ["s1", "s3"], URLS, "admin")["all"]
     assert {name: host["ansible_host"] for name, host in made["hosts"].items()} == {
         "s1": "10.9.0.1", "s3": "10.9.0.3",
     }  # fmt: skip
     variables = made["vars"]
-    assert (variables["ansible_user"], variables["ansible_port"]) == ("trainer", 2222)
+    assert (variables["ansible_user"], variables["ansible_port"]) == ("admin", 2222)
     assert variables["ansible_ssh_private_key_file"] == str(key)
     assert f"'UserKnownHostsFile=\"{known}\"'" in variables["ansible_ssh_common_args"]
+
+
+def test_nobody_logs_in_as_the_user_of_the_ranks() -> None:
+    """Who has no privilege, so that nothing could be installed."""
+    document = plan_document() | {"launch": {"kind": "ssh", "user": "trainer"}}
+    assert "ansible_user" not in inventory(plan(document), ["s1"], URLS)["all"]["vars"]
 
 
 def test_without_launch_ssh_has_its_own_settings() -> None:
@@ -158,14 +164,9 @@ async def test_what_a_plan_says_is_no_template_for_ansible(tmp_path: Path) -> No
     """Neither what the plan's inventory says, nor what a playbook is given."""
     mark = tmp_path / "ran"
     template = f"{{{{ lookup('ansible.builtin.pipe', 'touch {mark}') }}}}"
-    document = plan_document()
-    document["launch"] = {"kind": "ssh", "user": "trainer"}
-    of = plan(document)
-    assert of.launch is not None
-    # As if a value got past the checks of the plan.
-    of = of.model_copy(update={"launch": of.launch.model_copy(update={"user": template})})
     derived, urls = tmp_path / "plan.yaml", dict.fromkeys(URLS, template)
-    derived.write_text(as_data(inventory(of, ["s1"], urls)))
+    # As if a user's name got past its check.
+    derived.write_text(as_data(inventory(plan(), ["s1"], urls, template)))
     own = on_this_machine(tmp_path / "home", "echo $* >> $(dirname $0)/asked; exit 1")
     variables = {"placewire_home": str(tmp_path / "home"), "placewire_authority_sha256": template}
     told: list[Progress] = []
@@ -859,6 +860,13 @@ def test_a_server_that_the_plan_has_not_is_refused(
 ) -> None:
     code, said = command(tmp_path, capsys, "--server", "s9")
     assert code == 2 and "s9" in said and "s1, s2, s3" in said
+
+
+def test_a_user_s_name_that_ssh_would_take_for_an_option_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = command(tmp_path, capsys, "--login=-oProxyCommand=x")
+    assert code == 2 and "--login" in said and "is not a user's name" in said
 
 
 def test_nothing_is_changed_without_a_yes(
