@@ -129,7 +129,7 @@ def _letters(number: int) -> str:
 
 def _head(name: str) -> list[str]:
     return [
-        "# Written by `controller init` from what the agents found. Check it, name your model, run:",
+        "# Written by `controller init` from what the agents found. Check it, name your model:",
         "#   controller preview FILE --network-only   shows what would be changed; touches nothing",
         "#   controller apply FILE --network-only     shapes and measures, then puts all back",
         "# docs/plan.md says what else a plan can have.",
