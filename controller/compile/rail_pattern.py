@@ -12,14 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-# Each context has a connection to every other rank, and two threads.
+# Each context has a connection to every other process, and two threads.
 MOST_CONTEXTS = 16
+# So many connections each process group has at most; a process may well have several groups.
+MOST_CONNECTIONS = 512
 # Shares that differ by less are those of rails with the same rate, but for rounding.
 _EQUAL = 0.02
 
 
-def rail_pattern(shares: Sequence[float]) -> tuple[int, ...]:
+def rail_pattern(shares: Sequence[float], processes: int = 2) -> tuple[int, ...]:
     """For each context, the number of its rail. shares: by rail, above 0; they sum to 1.
+    processes: of the whole job; many of them have fewer contexts, but at least one for each rail.
 
     For R equal shares, context k is on rail (digit sum of k to the base R) modulo R; for two rails
     this is the Thue-Morse sequence. For unequal shares, the places of a rail are evenly spaced over
@@ -29,12 +32,13 @@ def rail_pattern(shares: Sequence[float]) -> tuple[int, ...]:
     rails = len(shares)
     if rails == 1:
         return (0,)
+    most = min(MOST_CONTEXTS, MOST_CONNECTIONS // max(processes - 1, 1))
     if max(shares) - min(shares) < _EQUAL:
         length = rails
-        while length * rails <= MOST_CONTEXTS:
+        while length * rails <= most:
             length *= rails
         return tuple(_digit_sum(k, rails) % rails for k in range(length))
-    tried = [_spaced(shares, length) for length in range(3, MOST_CONTEXTS, 2)]
+    tried = [_spaced(shares, length) for length in range(3, max(most, rails + 2, 4), 2)]
     return min(tried, key=lambda pattern: _error(pattern, shares))
 
 

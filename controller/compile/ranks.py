@@ -23,7 +23,6 @@ from placewire.optimizer.device_names import device_name, server_of
 from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.placement import Placement
 
-RENDEZVOUS_TCP_PORT = 29400
 # One connection fills a NIC or a queue, and several only disturb each other. But where other
 # traffic shares a NIC without queues, a pair's rate depends on its number of connections: of the
 # share of a flow that `unshaped` counts on, one connection got a sixth and four got 70 %.
@@ -51,7 +50,7 @@ def rank_specs(
             world_size=len(devices),
             device=device,
             master_address=master,
-            master_tcp_port=RENDEZVOUS_TCP_PORT,
+            master_tcp_port=job.rendezvous_port,
             rail_interfaces=rail_interfaces(plan, servers[server_of(device)], plan.rails),
             placement_file=str(placement_file),
             bucket_files={name: str(file) for name, file in (bucket_files or {}).items()},
@@ -107,7 +106,7 @@ def calibration_specs(
             world_size=len(servers),
             device=device_name(server.name, 0),
             master_address=servers[0].management,
-            master_tcp_port=RENDEZVOUS_TCP_PORT,
+            master_tcp_port=plan.job.rendezvous_port,
             rail_interfaces=tuple(one for one in interfaces[rank] if one.rail in common),
             placement_file=str(placement_file),
             backend=placement.backend,

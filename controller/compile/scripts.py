@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from placewire.controller.compile.rail_pattern import pattern_shares, rail_pattern
-from placewire.controller.compile.ranks import RENDEZVOUS_TCP_PORT, rail_interfaces
+from placewire.controller.compile.ranks import rail_interfaces
 from placewire.controller.plan.job import Job, TorchrunJob
 from placewire.controller.plan.plan import Plan
 from placewire.job.contract.specification import ScriptSpec
@@ -21,21 +21,24 @@ _LEAST_CUT_BYTES = 131_072
 def script_specs(plan: Plan, job: TorchrunJob) -> tuple[ScriptSpec, ...]:
     """One per server, in plan order."""
     shares = rail_shares(plan)
-    pattern = rail_pattern(tuple(shares.values()))
-    servers = plan.cluster.servers
+    servers, rates = plan.cluster.servers, tuple(_rates(plan).values())
+    pattern = _pattern(plan, job, shares)
+    # torchrun, too, gives several processes on a server one thread each, and one all.
+    threads = job.threads or (1 if job.processes > 1 else 0)
     return tuple(
         ScriptSpec(
             rank=rank,
             world_size=len(servers),
             device=device_name(server.name, 0),
             master_address=servers[0].management,
-            master_tcp_port=RENDEZVOUS_TCP_PORT,
+            master_tcp_port=job.rendezvous_port,
             rail_interfaces=rail_interfaces(plan, server, shares),
             rail_pattern=pattern,
             rail_parts=tuple(shares.values()) if _cuts(plan, job) else (),
-            cut_from_bytes=cut_from_bytes(tuple(_rates(plan).values())),
+            cut_from_bytes=cut_from_bytes(rates),
+            fastest_bits_per_second=max(rates),
             backend=plan.backend,
-            threads=job.threads,
+            threads=threads,
             script=job.script,
             arguments=job.arguments,
             processes=job.processes,
@@ -48,11 +51,16 @@ def script_specs(plan: Plan, job: TorchrunJob) -> tuple[ScriptSpec, ...]:
 def planned_shares(plan: Plan) -> Mapping[str, float]:
     """By rail, the part of a server's traffic that goes there: `rail_shares`, or as near to them as
     whole collectives allow."""
-    shares = rail_shares(plan)
-    if _cuts(plan, plan.job):
+    shares, job = rail_shares(plan), plan.job
+    if job.kind != "torchrun" or _cuts(plan, job):
         return shares
-    pattern = rail_pattern(tuple(shares.values()))
+    pattern = _pattern(plan, job, shares)
     return dict(zip(shares, pattern_shares(pattern, len(shares)), strict=True))
+
+
+def _pattern(plan: Plan, job: TorchrunJob, shares: Mapping[str, float]) -> tuple[int, ...]:
+    processes = job.processes * len(plan.cluster.servers)
+    return rail_pattern(tuple(shares.values()), processes)
 
 
 def _cuts(plan: Plan, job: Job) -> bool:

@@ -64,10 +64,25 @@ def _traffic_mistakes(plan: Plan, job: TorchrunJob) -> Iterator[Mistake]:
                 yield f"job.traffic.{source}", f"{source} shares no rail with {destination}"
     if job.traffic and not any(any(row.values()) for row in job.traffic.values()):
         yield "job.traffic", "nobody sends anything; leave traffic out, or give 'even'"
+    yield from _interface_mistakes(plan, job)
     if not set.intersection(*rails.values()):
         yield "cluster.servers", "a script needs one rail that is on every server; there is none"
     if plan.network.calibrate:
         yield "network.calibrate", "measures messages of a placed job; leave it out for a script"
+
+
+def _interface_mistakes(plan: Plan, job: TorchrunJob) -> Iterator[Mistake]:
+    """A NIC's address is on its bridge while the plan is in force."""
+    nics = {nic.name for server in plan.cluster.servers for nic in server.nics}
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        # After a ^ come those that are not to be used.
+        chosen = job.env.get(name, "").removeprefix("=").split(",")
+        if found := sorted(nics.intersection(chosen)):
+            yield (
+                f"job.env.{name}",
+                f"{', '.join(found)} has no address while the plan is in force, but "
+                f"{bridge_name(found[0])} has it; leave it out, so that every rail is used",
+            )
 
 
 def _bridge_mistakes(server: str, nics: list[tuple[str, PlanNic]]) -> Iterator[Mistake]:
@@ -87,6 +102,14 @@ def _bridge_mistakes(server: str, nics: list[tuple[str, PlanNic]]) -> Iterator[M
 
 def _device_mistakes(plan: Plan) -> Iterator[Mistake]:
     """torch captures other operators on GPUs, so that one graph is for CPUs or for GPUs."""
+    for server in plan.cluster.servers:
+        kinds = sorted({device.type for device in server.devices if not is_cpu(device.type)})
+        if len(kinds) > 1:
+            yield (
+                "cluster.servers",
+                f"{server.name} has {' and '.join(map(shown, kinds))}: a profile measures the "
+                "first GPU of a server, so all of them must be of one type; list those of one",
+            )
     devices = [(s.name, d.type) for s in plan.cluster.servers for d in s.devices]
     cpu = next((one for one in devices if is_cpu(one[1])), None)
     gpu = next((one for one in devices if not is_cpu(one[1])), None)

@@ -19,6 +19,7 @@ from placewire.controller.plan.values import (
     PathText,
     SecretText,
     Seed,
+    TcpPort,
     Threads,
     TimeScale,
     TrafficMatrix,
@@ -88,6 +89,9 @@ class PlanTrace(Frozen):
     steps: Count = Field(2, description="how many of the job's last steps are recorded")
 
 
+# That of torchrun's own store, too.
+RENDEZVOUS_TCP_PORT = 29400
+
 # Keys that several kinds of job have.
 CudaBackend = Annotated[
     Literal["auto", "gloo", "nccl"],
@@ -103,6 +107,13 @@ Steps = Annotated[
 ]
 RankThreads = Annotated[
     Threads, Field(description="torch threads of each rank, and of the profiles for the job")
+]
+RendezvousPort = Annotated[
+    TcpPort,
+    Field(
+        description="the TCP port at the management address of the job's first server at which "
+        "ranks, or a script's processes, meet (`MASTER_PORT`); it must be free there"
+    ),
 ]
 Trace = Annotated[
     PlanTrace | None,
@@ -190,6 +201,7 @@ class PlacedJob(Frozen):
     )
     backend: CudaBackend = "auto"
     threads: RankThreads = 1
+    rendezvous_port: RendezvousPort = RENDEZVOUS_TCP_PORT
     trace: Trace = None
     python: Python = None
     workdir: Workdir = None
@@ -255,6 +267,7 @@ class ReplayJob(Frozen):
         "auto", description="what carries messages: gloo, whichever is given"
     )
     threads: RankThreads = 1
+    rendezvous_port: RendezvousPort = RENDEZVOUS_TCP_PORT
     trace: Trace = None
     python: Python = None
     workdir: Workdir = None
@@ -291,7 +304,12 @@ class TorchrunJob(Frozen):
         "rates; `false`: each is one NIC's, in turn",
     )
     backend: CudaBackend = "auto"
-    threads: RankThreads = 1
+    threads: Threads | None = Field(
+        None,
+        description="`OMP_NUM_THREADS` of each process; none: as under torchrun, 1 where "
+        "`processes` is more than 1, else what the script takes by itself: every core",
+    )
+    rendezvous_port: RendezvousPort = RENDEZVOUS_TCP_PORT
     python: CommandWords | None = Field(
         None,
         description="the interpreter that runs the script, of any release and with any torch; or a "

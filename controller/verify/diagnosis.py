@@ -13,7 +13,7 @@ from placewire.agent.contract.messages import Hello
 from placewire.agent.contract.state import NicFacts
 from placewire.controller.agent_advice import find_out_why, lab_first, make_anew
 from placewire.controller.own_lab import OwnLab
-from placewire.controller.plan.job import ReplayJob
+from placewire.controller.plan.job import ReplayJob, TorchrunJob
 from placewire.controller.plan.plan import Plan
 from placewire.controller.verify.gpus import gpu_findings
 from placewire.optimizer.cluster_plan.section import PlanNic, PlanServer
@@ -30,10 +30,11 @@ _UNIT = re.compile(r"systemctl \w+ (openvswitch-switch|placewire-agent)")
 def plan_findings(plan: Plan, hellos: Mapping[str, Hello]) -> dict[str, list[Finding]]:
     """Finds where servers are not as the plan says; skips those that do not answer."""
     computes = not isinstance(plan.job, ReplayJob)
+    processes = plan.job.processes if isinstance(plan.job, TorchrunJob) else 0
     return {
         server.name: [
             *_server_findings(server, hellos[server.name]),
-            *(gpu_findings(server, hellos[server.name]) if computes else ()),
+            *(gpu_findings(server, hellos[server.name], processes) if computes else ()),
         ]
         for server in plan.cluster.servers
         if server.name in hellos

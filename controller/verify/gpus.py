@@ -17,7 +17,8 @@ from placewire.optimizer.cluster_plan.section import PlanServer
 from placewire.optimizer.names import is_cpu
 
 
-def gpu_findings(server: PlanServer, hello: Hello) -> Iterator[Finding]:
+def gpu_findings(server: PlanServer, hello: Hello, processes: int = 0) -> Iterator[Finding]:
+    """processes: of a script that run on each server, with a GPU each; 0: another job."""
     wanted = [device for device in server.devices if not is_cpu(device.type)]
     found = hello.capabilities
     gpus = [device for device in found.devices if device.name != "cpu"]
@@ -43,6 +44,13 @@ def gpu_findings(server: PlanServer, hello: Hello) -> Iterator[Finding]:
             severity="warning", where="GPUs",
             what=f"are {len(whole)} whole ones, the plan has {len(wanted)}",
             why="a rank would find no device", remedy="correct the plan's cluster",
+        )  # fmt: skip
+    if wanted and processes and len(whole) != processes and not found.gpu_problem:
+        yield Finding(
+            severity="warning" if processes > len(whole) else "note", where="job.processes",
+            what=f"is {processes}, and the server has {len(whole)} whole GPUs",
+            why="a process may find no device" if processes > len(whole) else "the others idle",
+            remedy=f"give job.processes {len(whole)}, if each process is to have a GPU",
         )  # fmt: skip
     if wanted:
         yield from _nearest(server, hello, gpus)

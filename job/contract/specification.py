@@ -129,7 +129,8 @@ class TraceSpec(Frozen):
 
 class ProgramSpec(Frozen):
     """What every program of a job is given. device: its `server/index`. rail_interfaces: in the
-    order of the cluster's rails, the same on every rank. threads: torch's number of threads.
+    order of the cluster's rails, the same on every rank. threads: torch's number of threads; 0: a
+    script's own choice.
     held_seconds: how long from its start it may run without a Hold; None: to its end."""
 
     rank: int
@@ -139,7 +140,7 @@ class ProgramSpec(Frozen):
     master_tcp_port: int
     rail_interfaces: tuple[RailInterface, ...]
     backend: Literal["gloo", "nccl"] = "gloo"
-    threads: int = 1
+    threads: Annotated[int, Field(ge=0)] = 1
     held_seconds: Annotated[float, Field(ge=0)] | None = None
 
 
@@ -149,7 +150,8 @@ class ScriptSpec(ProgramSpec):
     interface in rail_interfaces, the same on every server. rail_parts: which part of a large
     collective each of rail_interfaces carries; none: each collective is one rail's. cut_from_bytes:
     large is one whose tensors have so many bytes on each rank. python: the words before the
-    script's own; none: this program's interpreter. loss_seconds: a rail that carries nothing of
+    script's own; none: this program's interpreter. fastest_bits_per_second: the rate of the fastest
+    of its rails. loss_seconds: a rail that carries nothing of
     what the processes send for this long ends them."""
 
     kind: Literal["torchrun"] = "torchrun"
@@ -160,6 +162,7 @@ class ScriptSpec(ProgramSpec):
     rail_pattern: tuple[int, ...]
     rail_parts: tuple[float, ...] = ()
     cut_from_bytes: Annotated[int, Field(ge=1)] = 1 << 18
+    fastest_bits_per_second: Annotated[float, Field(ge=0)] = 0.0
     loss_seconds: float = 20.0
 
 

@@ -44,9 +44,8 @@ from placewire.job.placed.agreement import failures
 from placewire.job.placed.saved_tensors import saved_tensors
 from placewire.job.placed.state import RankState
 from placewire.job.placed.tensor_file import TensorFileError, require_writable, write_tensors
+from placewire.job.placed.told_progress import Tell, ToldProgress
 
-# Whoever started the ranks takes those for hung that say nothing for some minutes.
-TELL_EVERY_SECONDS = 60.0
 _REMEDY = "check free space and permissions of job.checkpoint.folder on every server"
 
 
@@ -143,8 +142,9 @@ class Checkpoints:
             os.close(self._lock)
             self._lock = None
 
-    def load(self, checkpoint: Checkpoint) -> None:
+    def load(self, checkpoint: Checkpoint, progress: ToldProgress | None = None) -> None:
         """Overwrites what this rank holds. Raises JobError where a file cannot be loaded."""
+        progress = progress or ToldProgress()
         if missing := checkpoint.missing:
             problem = incomplete(checkpoint, missing)
             raise JobError(problem.what, problem.remedy)
@@ -154,7 +154,7 @@ class Checkpoints:
                 # All steps may have been skipped.
                 updated = not scaled or saved.has_optimizer_state
                 steps_done = checkpoint.manifest.step if updated else 0
-                saved.load(self._state.to_load(steps_done, with_scaler=scaled))
+                saved.load(progress.over(self._state.to_load(steps_done, with_scaler=scaled)))
         except (OSError, TensorFileError) as error:
             what = f"checkpoint {checkpoint.path} cannot be loaded: {error}"
             raise JobError(what, _REMEDY) from error
@@ -162,9 +162,7 @@ class Checkpoints:
     def is_due(self, steps_done: int, steps: int) -> bool:
         return steps_done % self._asked.every == 0 or steps_done == steps
 
-    def save(
-        self, steps_done: int, tell: Callable[[str], None] = lambda text: None
-    ) -> Saved | None:
+    def save(self, steps_done: int, tell: Tell = lambda text: None) -> Saved | None:
         """To be called by all ranks at once. Returns the event, on the first rank only. tell: gets
         a sentence every minute in which this rank has written more."""
         began = time.monotonic()
@@ -196,23 +194,16 @@ class Checkpoints:
             told = "; ".join(f"rank {rank}: {why}" for rank, why in failed.items())
             raise _not_saved(steps_done, told)
 
-    def _write(self, staged: Path, steps_done: int, tell: Callable[[str], None]) -> None:
-        told = time.monotonic()
-
-        def on_disk(written_bytes: int) -> None:
-            nonlocal told
-            if (now := time.monotonic()) - told >= TELL_EVERY_SECONDS:
-                told = now
-                size = f"{written_bytes / 2**20:.1f} MiB"
-                tell(f"of the checkpoint after {steps_done} steps {size} are written so far")
-
+    def _write(self, staged: Path, steps_done: int, tell: Tell) -> None:
+        whole = f"of the checkpoint after {steps_done} steps"
+        progress = ToldProgress(lambda size: tell(f"{whole} {size} are written so far"))
         if self._rank:
             # It is there, unless the folder is not shared; then the first rank says what it misses.
             staged.mkdir(exist_ok=True)
         folder = open_folder(staged)
         try:
             tensors = self._state.to_save(steps_done)
-            write_tensors(folder, tensor_file(self._rank), tensors, on_disk)
+            write_tensors(folder, tensor_file(self._rank), tensors, progress.reached)
         finally:
             os.close(folder)
 

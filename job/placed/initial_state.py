@@ -15,17 +15,23 @@ from placewire.job.placed.initial_state_file import opened_initial_state
 from placewire.job.placed.state import RankState
 from placewire.job.placed.tensor_header import TensorFileError
 from placewire.job.placed.tensor_sources import TensorSource
+from placewire.job.placed.told_progress import ToldProgress
 from placewire.optimizer.capture.captured_step import CapturedStep
 from placewire.optimizer.capture.state import StateName, StateNames
 
 _NAMED = 3
 
 
-def load_initial_state(asked: StateSpec, captured: CapturedStep, state: RankState) -> str:
+def load_initial_state(
+    asked: StateSpec,
+    captured: CapturedStep,
+    state: RankState,
+    progress: ToldProgress | None = None,
+) -> str:
     """Overwrites what the rank holds of the model, and the captured step's constants, which every
     rank has. Returns what was done, for the user. Raises JobError where the file cannot be read,
     and where it is of another model."""
-    names = captured.names
+    progress, names = progress or ToldProgress(), captured.names
     every = {name for parts in names.of.values() for part in parts for name in part.names}
     inside = f"{asked.module}." if asked.module else ""
     own = {
@@ -45,13 +51,16 @@ def load_initial_state(asked: StateSpec, captured: CapturedStep, state: RankStat
         for value, rows, shape, some in _held(state):
             if (key := next((found[name] for name in some if name in found), None)) is not None:
                 _overwrite(value, source, key, rows, shape)
+                progress.add(value)
         for constant, name in names.constants.items():
             if name in found:
                 value = captured.code.constants[constant]
                 _overwrite(value, source, found[name], None, tuple(value.shape))
+                progress.add(value)
         for name, value in names.others.items():
             if name in found and name.key in state.others:
                 _overwrite(value, source, found[name], None, tuple(value.shape))
+                progress.add(value)
     return told
 
 

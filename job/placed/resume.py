@@ -35,6 +35,7 @@ from placewire.job.contract.same_job import differences_between, same_computatio
 from placewire.job.contract.specification import RankSpec, Resumed
 from placewire.job.errors import JobError
 from placewire.job.placed.checkpoint import Checkpoints
+from placewire.job.placed.told_progress import ToldProgress
 from placewire.job.transport.rendezvous import await_key
 
 # A folder that is shared over a network shows a new file late.
@@ -51,9 +52,14 @@ class Beginning:
     resumed: Resumed | None = None
 
 
-def begin(spec: RankSpec, checkpoints: Checkpoints, store: TCPStore | None) -> Beginning:
-    """Loads what this rank holds where the job resumes. Raises JobError where it may not begin, and
-    CheckpointError where a checkpoint cannot be read."""
+def begin(
+    spec: RankSpec,
+    checkpoints: Checkpoints,
+    store: TCPStore | None,
+    progress: ToldProgress | None = None,
+) -> Beginning:
+    """Loads what this rank holds where the job resumes. progress: of the loading. Raises JobError
+    where it may not begin, and CheckpointError where a checkpoint cannot be read."""
     if spec.rank:
         assert store is not None
         chosen = _follow(spec, checkpoints, store)
@@ -65,7 +71,7 @@ def begin(spec: RankSpec, checkpoints: Checkpoints, store: TCPStore | None) -> B
             store.set(_KEY, json.dumps({"probe": probe, "name": name}))
     if chosen is None:
         return Beginning()
-    checkpoints.load(chosen)
+    checkpoints.load(chosen, progress)
     if spec.rank:
         return Beginning(chosen.manifest.step)
     notes = changes(chosen.manifest, checkpoints.job)

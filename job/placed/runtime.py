@@ -36,11 +36,13 @@ from placewire.job.placed.recorder import Recorder
 from placewire.job.placed.replay import payload_for, replay_actions, replay_step
 from placewire.job.placed.resume import Beginning, begin
 from placewire.job.placed.state import job_manifest, rank_state
+from placewire.job.placed.told_progress import ToldProgress
 from placewire.job.placed.validation import Validation
 from placewire.job.supervision.heartbeat import Heart, Lost, limit_tcp_waits
 from placewire.job.transport.backend import backend_notes, transport_of
 from placewire.job.transport.connecting import connect
-from placewire.job.transport.rendezvous import open_store, report_failure
+from placewire.job.transport.nccl_environment import BEFORE_CUDA
+from placewire.job.transport.rendezvous import open_store, report_failure, tell_loading
 from placewire.job.transport.transport import Alone, Transport
 from placewire.optimizer.capture.allocations import weigh, workspace_bytes
 from placewire.optimizer.capture.capture_options import CaptureOptions
@@ -81,7 +83,7 @@ class Program:
     # Of other buckets, and of validations.
     other_messages: tuple[RankMessages, ...] = ()
     # Gives parameters the values that they begin with, and says what it did.
-    begin: Callable[[], str] = lambda: ""
+    begin: Callable[[ToldProgress], str] = lambda progress: ""
     held_bytes: Callable[[], int] = lambda: 0
     # Makes what reads the heap during a step of the first bucket; it gets the function that reads.
     heap_reading: Callable[[Callable[[], int]], HeapReading] | None = None
@@ -97,6 +99,8 @@ def run_rank(spec: RankSpec, emit: Emit, on_lost: Lost) -> None:
     """
     torch.set_num_threads(spec.threads)
     torch.set_num_interop_threads(1)
+    if spec.backend == "nccl":
+        os.environ.update(BEFORE_CUDA)
     placement = load_placement(Path(spec.placement_file))
     used = placement.devices_used
     if len(used) != spec.world_size or used[spec.rank] != spec.device:
@@ -149,12 +153,22 @@ def _prepare(
         )
     )
     beginning = Beginning()
+
+    def tell(size: str) -> None:
+        told = f"{size} of what the job begins with are loaded so far"
+        emit(Noted(rank=spec.rank, notes=(told,)))
+
+    def loaded(total_bytes: int) -> None:
+        if store is not None:
+            tell_loading(store, spec.rank, total_bytes)
+
+    progress = ToldProgress(tell, loaded)
     if program.checkpoints is not None:
-        beginning = begin(spec, program.checkpoints, store)
+        beginning = begin(spec, program.checkpoints, store, progress)
         if beginning.resumed is not None:
             emit(beginning.resumed)
         _emit_notes(spec, program.checkpoints, emit)
-    if beginning.step == 0 and (told := program.begin()) and spec.rank == 0:
+    if beginning.step == 0 and (told := program.begin(progress)) and spec.rank == 0:
         emit(Noted(rank=spec.rank, notes=(told,)))
     return program, beginning
 
@@ -215,9 +229,9 @@ def _placed(
     if spec.validation is not None:
         validation = Validation(spec, captured, buckets, transport)
 
-    def begin() -> str:
+    def begin(progress: ToldProgress) -> str:
         asked = spec.state
-        return "" if asked is None else load_initial_state(asked, captured, state)
+        return "" if asked is None else load_initial_state(asked, captured, state, progress)
 
     notes = (part.note,) if part.note else ()
     of_validation = () if validation is None else tuple(validation.messages.values())

@@ -35,11 +35,11 @@ def script_environment(spec: ScriptSpec, local: int, given: dict[str, str]) -> d
     world, names = spec.world_size * spec.processes, [o.interface for o in spec.rail_interfaces]
     rank = str(script_rank(spec, local))
     chosen = {
-        "OMP_NUM_THREADS": str(spec.threads),
+        **({"OMP_NUM_THREADS": str(spec.threads)} if spec.threads else {}),
         "GLOO_SOCKET_IFNAME": ",".join(names[rail] for rail in spec.rail_pattern),
-        **nccl_environment(names, 0.0, 1),
+        **nccl_environment(names, spec.fastest_bits_per_second, 1),
     }
-    given = _own_imports(given, spec)
+    given = _activated(_own_imports(given, spec), spec)
     if len(spec.rail_parts) > 1:
         parts = zip(names, spec.rail_parts, strict=True)
         # A user who chooses gloo's interfaces wants no others; the other ranks must learn of it.
@@ -83,6 +83,20 @@ def _own_imports(given: dict[str, str], spec: ScriptSpec) -> dict[str, str]:
     own = Path(placewire.__file__).resolve().parents[1]
     kept = [path for path in given["PYTHONPATH"].split(os.pathsep) if Path(path).resolve() != own]
     return {**given, "PYTHONPATH": os.pathsep.join(kept)}
+
+
+def _activated(given: dict[str, str], spec: ScriptSpec) -> dict[str, str]:
+    """Puts the programs of the script's virtual environment first, as activating it does: a script
+    that compiles extensions looks for `ninja` there."""
+    if len(spec.python) != 1:
+        return given
+    programs = Path(spec.python[0]).parent
+    if not (programs.parent / "pyvenv.cfg").is_file():
+        return given
+    path = given.get("PATH", os.defpath).split(os.pathsep)
+    if str(programs) not in path:
+        path.insert(0, str(programs))
+    return {"VIRTUAL_ENV": str(programs.parent), **given, "PATH": os.pathsep.join(path)}
 
 
 def passed_on(spec: ScriptSpec) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import resource
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -57,6 +58,10 @@ _END_SECONDS = 2.0
 _READ_SECONDS = 30.0
 # A longer line is passed on in parts, each of which is marked like a line.
 _LONGEST_LINE_BYTES = 65_536
+# What names the interfaces that the script is to use.
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+# More would slow down programs that close all that they might have open.
+_MOST_DESCRIPTORS = 65_536
 _INTERRUPTIONS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -65,7 +70,9 @@ def _notes(spec: ScriptSpec) -> tuple[str, ...]:
     taken = " ".join(spec.rail_interfaces[rail].rail for rail in spec.rail_pattern)
     several = f"{spec.processes} processes" if spec.processes > 1 else "1 process"
     notes = [f"{several}; gloo's collectives take rails {taken} in turn"]
-    if len(spec.rail_parts) > 1 and "GLOO_SOCKET_IFNAME" not in os.environ:
+    if "GLOO_SOCKET_IFNAME" in os.environ:
+        notes = [several]
+    elif len(spec.rail_parts) > 1:
         if has_gpus():
             notes.append("none is cut: this server has GPUs, and NCCL uses all NICs by itself")
         elif cuts_collectives(spec):
@@ -79,6 +86,12 @@ def _notes(spec: ScriptSpec) -> tuple[str, ...]:
                 f"in {ON_PATH}; a root of its own needs /proc, or that folder"
             )
     notes += [
+        f"{name} is {os.environ[name]} by job.env or the server's own settings, instead of the "
+        "plan's rails"
+        for name in _INTERFACES
+        if name in os.environ
+    ]
+    notes += [
         f"{name} is {instead} here, not {os.environ[name]} as the server has it: RDMA passes by "
         "every queue"
         for name, instead in rdma_choices(os.environ).items()
@@ -90,6 +103,7 @@ def run_script(spec: ScriptSpec, events: Events) -> int:
     """Returns when every process has ended: 0 where all ended with 0, else 1, and then a Failed
     event was emitted. Raises JobError where a process could not be started."""
     rails = _Rails(spec)
+    _allow_descriptors()
     adopt_orphans()
     began = time.monotonic()
     events.emit(Started(rank=spec.rank, pid=os.getpid(), structure_hash="", notes=_notes(spec)))
@@ -130,6 +144,16 @@ def run_script(spec: ScriptSpec, events: Events) -> int:
     return 0
 
 
+def _allow_descriptors() -> None:
+    """gloo has a socket for each process and each name in GLOO_SOCKET_IFNAME, in every group; a
+    shell's usual limit of 1024 would be too low for some dozens of processes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 class _Rails:
     """Counts what each rail has sent since the beginning. Counts never fall, though an interface
     may vanish for a moment, or be made anew and count from 0."""
@@ -162,7 +186,9 @@ class _Rails:
 def _start(spec: ScriptSpec, local: int) -> subprocess.Popen[bytes]:
     # The kernel kills the process when this program is killed.
     python = spec.python or (sys.executable,)
-    command = ["setpriv", "--pdeathsig", "KILL", "--", *python, spec.script]
+    # The plan's job.env may have a PATH without it.
+    setpriv = shutil.which("setpriv", path=f"{os.defpath}:/usr/sbin:/sbin") or "setpriv"
+    command = [setpriv, "--pdeathsig", "KILL", "--", *python, spec.script]
     # These signals are blocked in this program, where one thread waits for them; its processes must
     # receive them.
     mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTIONS)

@@ -14,6 +14,11 @@ BITS_PER_SECOND_A_THREAD = 25e9
 MOST_THREADS = 16
 
 
+# A waiting receive must not hold up what another stream launches after it. CUDA reads this when a
+# process uses its first device.
+BEFORE_CUDA = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+
+
 def nccl_environment(
     interfaces: Sequence[str], rate_bits_per_second: float, sockets_per_rail: int
 ) -> dict[str, str]:
@@ -40,6 +45,4 @@ def nccl_environment(
         "NCCL_CROSS_NIC": "0",
         # At least one channel per NIC, or a send between two ranks would use one NIC only.
         "NCCL_NCHANNELS_PER_NET_PEER": str(max(2, len(interfaces))),
-        # A waiting receive must not hold up what another stream launches after it.
-        "CUDA_DEVICE_MAX_CONNECTIONS": "32",
     }

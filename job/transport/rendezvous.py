@@ -19,6 +19,7 @@ from placewire.job.errors import JobError
 from placewire.optimizer.device_names import server_of
 
 _POLL = timedelta(seconds=1)
+_LOADING = "loading"
 
 
 def open_store(spec: RankSpec) -> TCPStore:
@@ -37,7 +38,7 @@ def open_store(spec: RankSpec) -> TCPStore:
         doing = "listen on" if spec.rank == 0 else "reach rank 0 at"
         raise JobError(
             f"cannot {doing} {place}: {str(error).splitlines()[0]}",
-            "choose a TCP port that is free and that every server can reach",
+            "name in job.rendezvous_port a port that is free there and that every server reaches",
         ) from error
 
 
@@ -46,6 +47,13 @@ def report_failure(store: TCPStore, rank: int, what: str) -> None:
     with contextlib.suppress(RuntimeError):
         said = what.encode(errors="backslashreplace").decode()
         store.set("failed", f"rank {rank}: {said}")
+
+
+def tell_loading(store: TCPStore, rank: int, total_bytes: int) -> None:
+    """Lets the ranks wait that wait in await_key(); does nothing where the store is already gone.
+    total_bytes: that this rank has loaded."""
+    with contextlib.suppress(RuntimeError):
+        store.set(_LOADING, f"{rank} {total_bytes}")
 
 
 def meet(store: TCPStore, spec: RankSpec) -> dict[tuple[str, str], str]:
@@ -73,8 +81,9 @@ def meet(store: TCPStore, spec: RankSpec) -> dict[tuple[str, str], str]:
 
 def await_key(store: TCPStore, spec: RankSpec, key: str, otherwise: str) -> str:
     """Returns what some rank sets the key to. Raises JobError as soon as a rank reports that it
-    failed, and with the message `otherwise` when the key is not set within the time limit."""
-    deadline = time.monotonic() + spec.timeout_seconds
+    failed, and with the message `otherwise` when the key is not set within the time limit, which
+    begins anew whenever some rank has loaded more of what the job begins with."""
+    deadline, loaded = time.monotonic() + spec.timeout_seconds, b""
     with _rank_0_there():
         while True:
             with contextlib.suppress(dist.DistStoreError):  # not set yet
@@ -85,6 +94,8 @@ def await_key(store: TCPStore, spec: RankSpec, key: str, otherwise: str) -> str:
                     f"another rank could not start ({store.get('failed').decode()})",
                     "see what that rank reports",
                 )
+            if store.check([_LOADING]) and (now := store.get(_LOADING)) != loaded:
+                deadline, loaded = time.monotonic() + spec.timeout_seconds, now
             if time.monotonic() > deadline:
                 raise JobError(
                     f"{otherwise} after {spec.timeout_seconds:g} s",

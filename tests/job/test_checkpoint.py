@@ -30,6 +30,7 @@ from placewire.job.contract.checkpoint import (
     CheckpointError,
     CheckpointSpec,
     Manifest,
+    checkpoint_at,
     checkpoints_in,
 )
 from placewire.job.contract.same_job import differences_between
@@ -42,6 +43,7 @@ from placewire.job.contract.specification import (
 )
 from placewire.job.errors import JobError
 from placewire.job.messages.rank_messages import rank_messages
+from placewire.job.placed import told_progress
 from placewire.job.placed.agreement import failures
 from placewire.job.placed.checkpoint import Checkpoints
 from placewire.job.placed.convert_checkpoint import convert
@@ -512,10 +514,17 @@ def test_a_long_save_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Mon
     first.begin()
     told: list[str] = []
     assert first.checkpoints[0].save(1, told.append) is not None and told == []
-    monkeypatch.setattr(checkpoint_module, "TELL_EVERY_SECONDS", 0.0)
-    assert first.checkpoints[0].save(2, told.append) is not None
+    monkeypatch.setattr(told_progress, "TELL_EVERY_SECONDS", 0.0)
+    saved = first.checkpoints[0].save(2, told.append)
+    assert saved is not None
     assert len(told) > 1 and told[0].startswith("of the checkpoint after 2 steps ")
     assert all(one.endswith(" are written so far") for one in told)
+    loaded: list[int] = []
+    sizes: list[str] = []
+    progress = told_progress.ToldProgress(sizes.append, loaded.append)
+    first.checkpoints[0].load(checkpoint_at(Path(saved.path)), progress)
+    assert loaded == sorted(set(loaded)) and len(loaded) == len(sizes) > 1
+    assert sizes[-1] == f"{loaded[-1] / 2**20:.1f} MiB"
 
 
 def test_only_old_whole_checkpoints_of_this_job_are_removed(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def test_nccl_is_told_the_rails_and_the_sockets() -> None:
     told = nccl_environment(("eth0", "eth1", "eth2"), 100e9, 4)
     assert told["NCCL_SOCKET_IFNAME"] == "=eth0,eth1,eth2"
     assert told["NCCL_NSOCKS_PERTHREAD"] == "4" and told["NCCL_SOCKET_NTHREADS"] == "4"
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in told, "CUDA has read it by then"
     assert told["NCCL_NCHANNELS_PER_NET_PEER"] == "3"
     assert told["NCCL_IB_DISABLE"] == "1", "RDMA would pass the queues by"
     assert nccl_environment(("eth0",), 1e9, 1)["NCCL_SOCKET_NTHREADS"] == "1"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +47,13 @@ def spec(script: Path, **more: Any) -> ScriptSpec:
     return ScriptSpec.model_validate({**document, **more})
 
 
-def start(of: ScriptSpec, folder: Path, **environment: str) -> subprocess.Popen[bytes]:
+def start(
+    of: ScriptSpec, folder: Path, under: Sequence[str] = (), **environment: str
+) -> subprocess.Popen[bytes]:
     file = folder / "spec.json"
     file.write_text(of.model_dump_json())
     return subprocess.Popen(
-        [sys.executable, "-m", "placewire.job", str(file)],
+        [*under, sys.executable, "-m", "placewire.job", str(file)],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         env={**os.environ, **environment},
     )  # fmt: skip
@@ -98,6 +102,59 @@ def test_a_server_s_own_settings_do_not_make_a_script_use_rdma(there: dict[str, 
     found = script_environment(spec(Path("x.py")), 0, there)
     assert (found["NCCL_IB_DISABLE"], found["NCCL_NET"]) == ("1", "Socket")
     assert found.get("GLOO_DEVICE_TRANSPORT", "TCP") == "TCP"
+
+
+def test_a_script_has_the_threads_that_it_would_have_under_torchrun() -> None:
+    assert "OMP_NUM_THREADS" not in script_environment(spec(Path("x.py"), threads=0), 0, {})
+    assert script_environment(spec(Path("x.py"), threads=4), 0, {})["OMP_NUM_THREADS"] == "4"
+
+
+def test_nccl_has_a_thread_for_what_a_nic_carries() -> None:
+    found = script_environment(spec(Path("x.py"), fastest_bits_per_second=100e9), 0, {})
+    assert found["NCCL_SOCKET_NTHREADS"] == "4"
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in found, "a script has its own choice"
+
+
+def test_a_virtual_environment_is_as_if_activated(tmp_path: Path) -> None:
+    (tmp_path / "pyvenv.cfg").touch()
+    python = str(tmp_path / "bin/python")
+    found = script_environment(spec(Path("x.py"), python=(python,)), 0, {"PATH": "/bin"})
+    assert found["PATH"] == f"{tmp_path}/bin:/bin" and found["VIRTUAL_ENV"] == str(tmp_path)
+    there = {"PATH": f"/bin:{tmp_path}/bin"}
+    assert (
+        script_environment(spec(Path("x.py"), python=(python,)), 0, there)["PATH"] == there["PATH"]
+    )
+    for words in ((), ("/usr/bin/python3",), ("chroot", "/srv", python)):
+        found = script_environment(spec(Path("x.py"), python=words), 0, {"PATH": "/bin"})
+        assert found["PATH"] == "/bin" and "VIRTUAL_ENV" not in found
+
+
+def test_a_script_may_open_as_much_as_the_system_allows(tmp_path: Path) -> None:
+    script = tmp_path / "limit.py"
+    script.write_text("import resource\nprint(resource.getrlimit(resource.RLIMIT_NOFILE))\n")
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    process = start(spec(script), tmp_path, under=("prlimit", "--nofile=256:"))
+    code, _, printed = finish(process)
+    assert code == 0 and printed == [f"[0] ({min(hard, 65_536)}, {hard})"]
+
+
+def test_a_path_of_the_plan_needs_no_programs_of_the_system(tmp_path: Path) -> None:
+    script = tmp_path / "x.py"
+    script.write_text("print('ran')\n")
+    code, _, printed = finish(start(spec(script), tmp_path, PATH="/nowhere"))
+    assert code == 0 and printed == ["[0] ran"]
+
+
+def test_interfaces_of_the_server_s_own_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.delenv(name, raising=False)
+    of = spec(Path("x.py"))
+    assert not any("instead of" in note for note in script._notes(of))
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ens1f0")
+    assert script._notes(of)[-1].startswith("NCCL_SOCKET_IFNAME is ens1f0 by job.env or ")
+    assert "take rails" in script._notes(of)[0]
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ens1f0")
+    assert not any("take rails" in note for note in script._notes(of))
 
 
 def test_what_the_plan_says_of_sockets_and_threads_wins() -> None:

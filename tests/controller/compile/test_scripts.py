@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from placewire.controller.compile.rail_pattern import MOST_CONTEXTS, pattern_shares, rail_pattern
+from placewire.controller.compile.rail_pattern import (
+    MOST_CONNECTIONS,
+    MOST_CONTEXTS,
+    pattern_shares,
+    rail_pattern,
+)
 from placewire.controller.compile.scripts import (
     cut_from_bytes,
     planned_shares,
@@ -27,9 +32,46 @@ def with_script(servers: int = 3, **more: Any) -> Plan:
     return plan(document)
 
 
+def job_of(plan: Plan) -> TorchrunJob:
+    assert isinstance(plan.job, TorchrunJob)
+    return plan.job
+
+
 def test_two_equal_rails_take_turns_by_thue_and_morse() -> None:
     assert rail_pattern((0.5, 0.5)) == (0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0)
     assert rail_pattern((1.0,)) == (0,)
+
+
+@pytest.mark.parametrize("shares", [(0.5, 0.5), (0.7, 0.3), (0.25,) * 4, (0.5, 0.25, 0.25)])
+@pytest.mark.parametrize("processes", [2, 33, 64, 129, 2000])
+def test_many_processes_have_few_connections_each(
+    shares: tuple[float, ...], processes: int
+) -> None:
+    pattern = rail_pattern(shares, processes)
+    assert len(pattern) * (processes - 1) <= max(
+        MOST_CONNECTIONS, (len(shares) + 1) * (processes - 1)
+    )
+    assert min(pattern_shares(pattern, len(shares))) > 0
+
+
+def test_the_contexts_are_those_of_the_whole_job() -> None:
+    (first, _, _) = script_specs(of := with_script(processes=40), job_of(of))
+    assert len(first.rail_pattern) == 4
+
+
+@pytest.mark.parametrize(
+    ("processes", "threads", "told"), [(1, None, 0), (2, None, 1), (1, 3, 3), (2, 3, 3)]
+)
+def test_threads_are_those_of_torchrun_unless_the_plan_says_more(
+    processes: int, threads: int | None, told: int
+) -> None:
+    of = with_script(processes=processes, threads=threads)
+    assert {one.threads for one in script_specs(of, job_of(of))} == {told}
+
+
+def test_what_several_jobs_could_disturb_can_be_chosen() -> None:
+    of = with_script(rendezvous_port=29_777)
+    assert {one.master_tcp_port for one in script_specs(of, job_of(of))} == {29_777}
 
 
 @pytest.mark.parametrize("rails", [2, 3, 4])

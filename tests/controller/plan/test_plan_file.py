@@ -260,6 +260,16 @@ MISTAKES = {
     ),
     "no text": (_set(*SERVER, "name", to=7), "servers[1].name", "a text; put it in quotes"),
     "kind": (_set("job", "kind", to="train"), "job.kind", "'placed' or 'replay'"),
+    "a NIC whose bridge has the address": (
+        _torchrun(env={"GLOO_SOCKET_IFNAME": "eth0,nic0"}),
+        "job.env.GLOO_SOCKET_IFNAME",
+        "pw-nic0 has it",
+    ),
+    "GPUs of two types in a server": (
+        _set(*SERVER, "devices", to=[{"type": t, "memory": "9GiB"} for t in ("a100", "l4")]),
+        "cluster.servers",
+        "must be of one type",
+    ),
     "no script": (_torchrun(script="none.py"), "job.script", "no file"),
     "a file as a module": (_module("train.py"), "job.script", "the module's name, 'train'"),
     "a path as a module": (_module("./pkg/train.py"), "job.script", "name, 'pkg.train'"),

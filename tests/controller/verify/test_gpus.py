@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+import pytest
+
 from placewire.agent.contract.capabilities import Capabilities, Device
 from placewire.agent.contract.messages import Hello
 from placewire.agent.contract.places import PciPlace
@@ -115,6 +117,18 @@ def test_a_driver_that_does_not_answer_is_told_with_its_reason() -> None:
     told = ("warning", "GPUs", "are not all listed: nvidia-smi gave no answer in 20 s")
     assert found(CPU, problem="nvidia-smi gave no answer in 20 s") == [told]
     assert found(CPU, problem=told[2].partition(": ")[2], planned=("cpu",)) == [("note", *told[1:])]
+
+
+@pytest.mark.parametrize(("processes", "severity"), [(1, "note"), (2, None), (3, "warning")])
+def test_a_script_s_processes_are_compared_with_the_gpus(
+    processes: int, severity: str | None
+) -> None:
+    job = {"kind": "torchrun", "script": "examples/ddp.py", "processes": processes}
+    told = f"is {processes}, and the server has 2 whole GPUs"
+    assert found(gpu(None), gpu(None), job=job) == (
+        [(severity, "job.processes", told)] if severity else []
+    )
+    assert found(CPU, planned=("cpu",), job=job) == []
 
 
 def test_a_replay_needs_no_gpu() -> None:
