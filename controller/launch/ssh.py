@@ -33,7 +33,7 @@ from placewire.controller.launch.own_runs import (
 from placewire.controller.launch.programs import TAIL_LINES, Ended, OnLine, follow
 from placewire.controller.launch.rank_files import rank_files
 from placewire.controller.launch.script_look import LONGEST_SECONDS, LOOK, problem_in, question
-from placewire.controller.launch.ssh_connecting import Login
+from placewire.controller.launch.ssh_connecting import LOST_SECONDS, Login
 from placewire.controller.launch.ssh_connection import (
     ANSWER_SECONDS,
     PROGRAM_SECONDS,
@@ -93,6 +93,7 @@ class SshLauncher:
         model: str | None = None,
         script: str | None = None,
         script_python: Sequence[str] = (),
+        lease_seconds: float = 0.0,
         program: Sequence[str] = RANK_PROGRAM,
     ) -> None:
         self._servers = {
@@ -101,6 +102,8 @@ class SshLauncher:
         self._around, self._program, self._plan = around, tuple(program), plan
         self._model, self._script = model or "", script or ""
         self._script_python = tuple(script_python)
+        # A rank may run on so long without a word from here. The kernel sends it again until then.
+        self._rank_lost_seconds = max(LOST_SECONDS, lease_seconds)
         self._leaders: set[tuple[str, int]] = set()
         self._own: set[tuple[str, Run]] = set()
         self._kind = _kind_of(self._program)
@@ -178,8 +181,9 @@ class SshLauncher:
         """rank: -1 where the program is none."""
         run = Run(OTHER if rank < 0 else self._kind, plan=self._plan)
         self._own.add((on.name, run))
+        lost_seconds = LOST_SECONDS if rank < 0 else self._rank_lost_seconds
         starting = asyncio.create_task(
-            abandonable(partial(on.start, self._around, words_and_files, run))
+            abandonable(partial(on.start, self._around, words_and_files, run, lost_seconds))
         )
         try:
             started = await asyncio.shield(starting)

@@ -17,8 +17,9 @@ from placewire.controller.launch.ssh_patience import Patience
 # For each part of it: a connection, a greeting, keys, each key that may let us in.
 _CONNECT_SECONDS = 10.0
 _KEEPALIVE_SECONDS = 5
-# TCP alone would notice only after a quarter of an hour that a server is gone.
-_LOST_MILLISECONDS = 20_000
+# How long what we send may have no answer before the connection is lost: a question to a server
+# ends then. TCP alone would notice only after a quarter of an hour that a server is gone.
+LOST_SECONDS = 20.0
 # What paramiko says where a server accepts a connection and is silent then.
 _SILENCE = ("timeout", "timed out", "protocol banner")
 # It also says so where the server hung up.
@@ -38,8 +39,15 @@ class Login:
     known_hosts: Path | None = None
 
 
-def connected(name: str, address: str, login: Login, patience: Patience) -> paramiko.SSHClient:
-    """Raises LaunchFailed, which says what hinders it and what to do."""
+def connected(
+    name: str,
+    address: str,
+    login: Login,
+    patience: Patience,
+    lost_seconds: float = LOST_SECONDS,
+) -> paramiko.SSHClient:
+    """lost_seconds: how long the network in between may carry nothing before the connection ends.
+    Raises LaunchFailed, which says what hinders it and what to do."""
     client, where = paramiko.SSHClient(), f"{name} ({address}, port {login.port})"
     client.set_missing_host_key_policy(paramiko.RejectPolicy())
     begun = time.monotonic()
@@ -51,7 +59,8 @@ def connected(name: str, address: str, login: Login, patience: Patience) -> para
         _load_host_keys(client, where, login)
         stream = socket.create_connection((address, login.port), _CONNECT_SECONDS)
         patience.covers(stream)
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST_MILLISECONDS)
+        lost_milliseconds = round(lost_seconds * 1000)
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, lost_milliseconds)
         client.connect(
             address,
             login.port,
@@ -149,6 +158,11 @@ def socket_of(client: paramiko.SSHClient) -> socket.socket:
     if transport is None:
         raise EOFError("it was closed")
     return cast("socket.socket", transport.sock)
+
+
+def is_open(client: paramiko.SSHClient) -> bool:
+    transport = client.get_transport()
+    return transport is not None and transport.is_active()
 
 
 def no_answer(where: str, seconds: float) -> LaunchFailed:

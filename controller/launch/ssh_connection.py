@@ -35,7 +35,14 @@ from placewire.controller.launch.own_runs import (
     signalling,
 )
 from placewire.controller.launch.programs import BECOME, described
-from placewire.controller.launch.ssh_connecting import Login, connected, no_answer, socket_of
+from placewire.controller.launch.ssh_connecting import (
+    LOST_SECONDS,
+    Login,
+    connected,
+    is_open,
+    no_answer,
+    socket_of,
+)
 from placewire.controller.launch.ssh_patience import Patience
 
 _SESSION_SECONDS = 10.0
@@ -87,6 +94,9 @@ class SshServer:
         all of it takes longer than these seconds."""
         with self._commands, Patience(seconds) as patience:
             try:
+                if self._client is not None and not is_open(self._client):
+                    self._client.close()  # It ended between two commands: none is lost with it.
+                    self._client = None
                 if self._client is None:
                     self._client = self._connected(patience)
                 else:
@@ -106,8 +116,15 @@ class SshServer:
                     self._client = None
                 raise self._lost(error, patience) from error
 
-    def start(self, around: Surroundings, words_and_files: InFolder, run: Run) -> Started:
-        """Raises LaunchFailed."""
+    def start(
+        self,
+        around: Surroundings,
+        words_and_files: InFolder,
+        run: Run,
+        lost_seconds: float = LOST_SECONDS,
+    ) -> Started:
+        """lost_seconds: for how long a break of the network leaves its connection. Raises
+        LaunchFailed."""
         folder = self._folder(run)
         client: paramiko.SSHClient | None = None
         try:
@@ -118,7 +135,7 @@ class SshServer:
                 self._put(f"{folder}/{name}", content)
             with Patience(ANSWER_SECONDS) as patience:
                 try:
-                    client = self._connected(patience)
+                    client = self._connected(patience, lost_seconds)
                     channel = self._begun(client, program_script(around, run, folder), patience)
                     leader = _first_line(channel)
                     if not is_row([leader], 1, numbers=1):
@@ -228,8 +245,10 @@ class SshServer:
         if status != 0:
             raise self._failed(f"{path} cannot be written: {complaint.strip()}", "make room there")
 
-    def _connected(self, patience: Patience) -> paramiko.SSHClient:
-        return connected(self.name, self._address, self._login, patience)
+    def _connected(
+        self, patience: Patience, lost_seconds: float = LOST_SECONDS
+    ) -> paramiko.SSHClient:
+        return connected(self.name, self._address, self._login, patience, lost_seconds)
 
     def _failed(self, what: str, remedy: str) -> LaunchFailed:
         return LaunchFailed(what, where=self.name, remedy=remedy)
