@@ -199,8 +199,8 @@ class SshServer:
         status, said, complaint = self.run(making(run, maker, root_too=root_too))
         if status == IS_ROOT and not root_too:
             raise self._failed(
-                "ranks would run there as root: the plan names no user, so that they run as the "
-                "one who runs the controller",
+                "ranks would run there as root: the plan names no user, so that they run as whom "
+                "~/.ssh/config names, or else as the one who runs the controller",
                 "name in launch.user a user without any privilege",
             )
         if status != 0:
