@@ -76,6 +76,12 @@ class Surroundings:
     workdir: str | None
     environment: Mapping[str, str]
 
+    @property
+    def unmarked(self) -> Mapping[str, str]:
+        """The environment without a mark of the user's own, which would hide a run's, by which it
+        is found and ended."""
+        return {name: text for name, text in self.environment.items() if name != VARIABLE}
+
 
 class SshServer:
     """Thread-safe. Commands share a connection, one at a time; each program has a connection of its
@@ -129,9 +135,8 @@ class SshServer:
         client: paramiko.SSHClient | None = None
         try:
             words, files = words_and_files(folder)
-            # A mark of the user's own would hide the run's, by which it is found and ended.
-            own = {name: text for name, text in around.environment.items() if name != VARIABLE}
-            for name, content in {**files, _PROGRAM_FILE: described(words, own)}.items():
+            program = described(words, around.unmarked)
+            for name, content in {**files, _PROGRAM_FILE: program}.items():
                 self._put(f"{folder}/{name}", content)
             with Patience(ANSWER_SECONDS) as patience:
                 try:
@@ -159,11 +164,11 @@ class SshServer:
             raise
 
     def run_program(
-        self, around: Surroundings, words: Sequence[str], seconds: float = PROGRAM_SECONDS
+        self, around: Surroundings, words_and_files: InFolder, seconds: float = PROGRAM_SECONDS
     ) -> tuple[int, str, str]:
         """Runs a program that prints little. Returns as `run` does. Raises LaunchFailed, also where
         the program takes longer than these seconds; then it is ended."""
-        started = self.start(around, lambda folder: (words, {}), Run(OTHER))
+        started = self.start(around, words_and_files, Run(OTHER))
         with contextlib.closing(started), Patience(seconds) as patience:
             patience.covers(socket_of(started.client))
             try:

@@ -149,14 +149,16 @@ class ScriptSpec(ProgramSpec):
     interface in rail_interfaces, the same on every server. rail_parts: which part of a large
     collective each of rail_interfaces carries; none: each collective is one rail's. cut_from_bytes:
     large is one whose tensors have so many bytes on each rank. python: the words before the
-    script's own; none: this program's interpreter. loss_seconds: a rail that carries nothing of
-    what the processes send for this long ends them."""
+    script's own; none: this program's interpreter. environment: variables that the processes have
+    and this program does not. loss_seconds: a rail that carries nothing of what the processes send
+    for this long ends them."""
 
     kind: Literal["torchrun"] = "torchrun"
     script: str
     arguments: tuple[str, ...] = ()
     processes: Annotated[int, Field(ge=1)] = 1
     python: tuple[str, ...] = ()
+    environment: Mapping[str, str] = {}
     rail_pattern: tuple[int, ...]
     rail_parts: tuple[float, ...] = ()
     cut_from_bytes: Annotated[int, Field(ge=1)] = 1 << 18
