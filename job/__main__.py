@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from placewire.frozen import first_mistake
 from placewire.job.contract.checkpoint import CheckpointError
 from placewire.job.contract.specification import Failed, RankSpec, ScriptSpec, parse_spec
 from placewire.job.script.descendants import adopt_orphans, kill_descendants
@@ -28,8 +29,12 @@ def main(arguments: list[str]) -> int:
         return 0 if arguments and arguments[0] in ("-h", "--help") else 2
     try:
         spec = parse_spec(Path(arguments[0]).read_bytes())
-    except (OSError, ValidationError) as error:
+    except OSError as error:
         print(f"error: {arguments[0]}: {error}", file=sys.stderr)
+        return 2
+    except ValidationError as error:
+        # Without what it has there: the variables of a script are in it.
+        print(f"error: {arguments[0]}: {first_mistake(error)}", file=sys.stderr)
         return 2
     events = Events()
     end_on_signals(events, spec.rank)

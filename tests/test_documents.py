@@ -81,7 +81,7 @@ def test_inventories_are_taken_as_they_stand(tmp_path: Path) -> None:
     urls = dict.fromkeys(servers, "https://10.9.0.254:7440")
     derived.write_text(as_data(inventory(plan, servers, urls)))
     told = [text for document in DOCUMENTS for text in inventories(document.read_text())]
-    assert len(told) >= 2
+    assert told, "docs/cluster.md has one"
     for text in told:
         own.write_text(text)
         assert look_through([derived, own], servers) == {}

@@ -243,6 +243,7 @@ def _ssh_launcher(plan: Plan, launch: SshLaunch) -> Launcher:
         model=job.model.partition(":")[0] if job.kind == "placed" else None,
         script=job.script if job.kind == "torchrun" else None,
         script_python=job.python_words if job.kind == "torchrun" else (),
+        lease_seconds=plan.network.lease_seconds,
     )
 
 

@@ -23,12 +23,15 @@ from placewire.controller.launch.launcher import (
 )
 from placewire.controller.launch.local import LocalRank, file_in_memory, not_started, start_rank
 from placewire.controller.launch.programs import BECOME, Ended, OnLine, described, run_to_end
-from placewire.controller.launch.script_look import PROGRAM, asking, problem_in
-from placewire.job.contract.specification import ProgramSpec
+from placewire.controller.launch.script_look import PROGRAM, problem_in, question
+from placewire.job.contract.specification import ProgramSpec, ScriptSpec
 from placewire.optimizer.device_names import server_of
 
 # The folder from which an interpreter of the user's own imports the rank program.
 _IMPORT_ROOT = Path(placewire.__file__).resolve().parents[1]
+# Before a program that starts a script: that imports nothing of the user's, as on servers, where
+# `-I` says so. Here it would not find _IMPORT_ROOT then.
+_OURS_ALONE = ("-P", "-s")
 _WITHOUT_PRIVILEGES = (
     "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all",
 )  # fmt: skip
@@ -82,21 +85,25 @@ class LabLauncher:
 
     def _look(self) -> object:
         """Returns the answer of the script's interpreter, run as the script will be."""
-        asked = asking(self._script, self._script_python, self._environment)
+        asked = question(self._script, self._script_python, self._environment)
         done = subprocess.run(
-            [*self._as_the_user(), sys.executable, "-I", "-c", PROGRAM, asked],
-            cwd=self._workdir, env=self._helpers_environment(), capture_output=True, text=True,
-            check=False,
+            [*self._as_the_user(), sys.executable, "-I", "-c", PROGRAM],
+            cwd=self._workdir, env=self._helpers_environment(), input=json.dumps(asked),
+            capture_output=True, text=True, check=False,
         )  # fmt: skip
         return json.loads(done.stdout) if done.returncode == 0 else {"error": done.stderr.strip()}
 
     async def start(self, spec: ProgramSpec) -> LocalRank:
         server = server_of(spec.device)
+        words, environment = self._program, self._programs_environment()
+        if isinstance(spec, ScriptSpec):
+            spec = spec.model_copy(update={"environment": environment})
+            words, environment = (*_OURS_ALONE, *words), {"PYTHONPATH": str(_IMPORT_ROOT)}
         # What the program is comes after the file of the specification, whose name it must have.
         with file_in_memory("program.json", b"") as program:
 
             def command(file: str) -> list[str]:
-                self._describe(program, [*self._program, file])
+                self._describe(program, [*words, file], environment)
                 return self._command(server, program)
 
             rank = await start_rank(
@@ -113,7 +120,7 @@ class LabLauncher:
         self, server: str, words: Sequence[str], *, given: bytes = b"", on_line: OnLine
     ) -> Ended:
         with file_in_memory("program.json", b"") as program:
-            self._describe(program, words)
+            self._describe(program, words, self._programs_environment())
             argv = self._command(server, program)
             try:
                 return await run_to_end(
@@ -179,10 +186,14 @@ class LabLauncher:
         of the plan is in it: its PATH or LD_PRELOAD would decide what root runs."""
         return {**self._lab.environment, "PYTHONUNBUFFERED": "1"}
 
-    def _describe(self, program: int, words: Sequence[str]) -> None:
+    def _programs_environment(self) -> dict[str, str]:
+        """Returns the variables of ranks, of a script's processes and of other programs."""
         given = {**self._lab.environment, **self._environment}.get("PYTHONPATH", "")
         paths = os.pathsep.join(
             path for path in (str(self._workdir), str(_IMPORT_ROOT), given) if path
         )
-        content = described(words, {**self._environment, "PYTHONPATH": paths})
-        os.pwrite(program, content, 0)
+        return {**self._environment, "PYTHONPATH": paths}
+
+    @staticmethod
+    def _describe(program: int, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        os.pwrite(program, described(words, environment), 0)

@@ -14,6 +14,9 @@ from placewire.job.contract.specification import Hold, ProgramSpec
 
 # What python runs on a server: a rank, and the program that measures operators.
 RANK_PROGRAM = ("-m", "placewire.job")
+# Goes before RANK_PROGRAM where that starts a script: then it imports nothing of the user's, who
+# may have other versions of what it needs on PYTHONPATH, or a types.py where it runs.
+ISOLATED = ("-I",)
 PROFILE_PROGRAM = ("-m", "placewire.optimizer.commands.profile")
 
 

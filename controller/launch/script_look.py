@@ -6,7 +6,6 @@ folder.
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +22,11 @@ TOLD = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 LOOK = f"""
 import json, os, signal, subprocess
 INSIDE = '''
-import importlib.machinery as m, json, os, sys
+import sys
+# A script in another folder does not import from this one, which may have a types.py.
+searched, sys.path = sys.path, [path for path in sys.path if path]
+import importlib.machinery as m, json, os
+sys.path = searched
 def found(module):
     package, _, name = module.rpartition(".")
     path = folders(package) if package else None
@@ -85,21 +88,20 @@ def look(script, is_module, words, environment):
         return {{"error": lines[-1] if lines else f"exit {{asked.returncode}}"}}
     return json.loads(said[-1])
 """
-# Prints what look() answers to the one argument that `asking` makes.
-PROGRAM = f"{LOOK}\nimport sys\nprint(json.dumps(look(**json.loads(sys.argv[1]))))\n"
+# Prints what look() answers to the question on its standard input, in JSON: an argument would show
+# the environment to everybody on that machine.
+PROGRAM = f"{LOOK}\nimport sys\nprint(json.dumps(look(**json.load(sys.stdin))))\n"
 
 
-def asking(script: str, words: Sequence[str], environment: Mapping[str, str]) -> str:
-    """environment: what is added to that of the program that asks."""
-    return json.dumps({**question(script, words), "environment": {**environment}})
-
-
-def question(script: str, words: Sequence[str]) -> dict[str, Any]:
-    """The arguments of look() but for the environment."""
+def question(
+    script: str, words: Sequence[str], environment: Mapping[str, str]
+) -> Mapping[str, Any]:
+    """The arguments of look(). environment: what is added to that of the program that asks."""
     return {
         "script": script,
         "is_module": runs_modules(words),
         "words": list(interpreter_of(words)),
+        "environment": dict(environment),
     }
 
 

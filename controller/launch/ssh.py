@@ -8,12 +8,14 @@ import hashlib
 import importlib.metadata
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from placewire.controller.abandonable import abandonable, each_in_a_thread
 from placewire.controller.errors import LaunchFailed, UsageError
 from placewire.controller.launch.launcher import (
+    ISOLATED,
     PROFILE_PROGRAM,
     RANK_PROGRAM,
     RunningProgram,
@@ -33,7 +35,7 @@ from placewire.controller.launch.own_runs import (
 from placewire.controller.launch.programs import TAIL_LINES, Ended, OnLine, follow
 from placewire.controller.launch.rank_files import rank_files
 from placewire.controller.launch.script_look import LONGEST_SECONDS, LOOK, problem_in, question
-from placewire.controller.launch.ssh_connecting import Login
+from placewire.controller.launch.ssh_connecting import LOST_SECONDS, Login
 from placewire.controller.launch.ssh_connection import (
     ANSWER_SECONDS,
     PROGRAM_SECONDS,
@@ -44,7 +46,7 @@ from placewire.controller.launch.ssh_connection import (
 )
 from placewire.controller.launch.ssh_program import SshProgram
 from placewire.controller.uninterruptible import uninterruptible
-from placewire.job.contract.specification import ProgramSpec
+from placewire.job.contract.specification import ProgramSpec, RankSpec, ScriptSpec
 from placewire.optimizer.device_names import server_of
 
 _Answer = TypeVar("_Answer")
@@ -64,13 +66,14 @@ _READ = 'PATH="$PATH:/usr/sbin:/sbin" exec python3 -I -'
 _KILL_SECONDS = 15.0
 _LOOK = f"""{LOOK}
 import importlib.metadata as m, importlib.util as u, sys
-import placewire.job.contract.specification
-model, script, question = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+from placewire.job.contract.specification import RankSpec, ScriptSpec
+model, script, question = json.load(open(sys.argv[1]))
 print(json.dumps({{
     "placewire": m.version("placewire"), "torch": m.version("torch"),
     "model": not model or u.find_spec(model) is not None,
     "script": not script or bool(question) or os.path.isfile(script),
-    "by_words": look(**question, environment={{}}) if question else None,
+    "by_words": look(**question) if question else None,
+    "told": sorted({{*RankSpec.model_fields, *ScriptSpec.model_fields}}),
 }}))
 """
 _LIST = 'ps -ww -u "$(id -u)" -o pid=,sess=,etimes=,args='
@@ -93,14 +96,19 @@ class SshLauncher:
         model: str | None = None,
         script: str | None = None,
         script_python: Sequence[str] = (),
+        lease_seconds: float = 0.0,
         program: Sequence[str] = RANK_PROGRAM,
     ) -> None:
         self._servers = {
             server: SshServer(server, address, login) for server, address in addresses.items()
         }
         self._around, self._program, self._plan = around, tuple(program), plan
+        # What starts a script, or looks at its interpreter, imports nothing of the user's.
+        self._of_ours = replace(around, environment={})
         self._model, self._script = model or "", script or ""
         self._script_python = tuple(script_python)
+        # A rank may run on so long without a word from here. The kernel sends it again until then.
+        self._rank_lost_seconds = max(LOST_SECONDS, lease_seconds)
         self._leaders: set[tuple[str, int]] = set()
         self._own: set[tuple[str, Run]] = set()
         self._kind = _kind_of(self._program)
@@ -112,18 +120,24 @@ class SshLauncher:
                 raise problem
 
     async def start(self, spec: ProgramSpec) -> SshProgram:
+        around, program = self._around, self._program
+        if isinstance(spec, ScriptSpec):
+            spec = spec.model_copy(update={"environment": around.unmarked})
+            around, program = self._of_ours, (*ISOLATED, *program)
         files = rank_files(spec)
 
         def words_and_files(folder: str) -> tuple[Sequence[str], Mapping[str, bytes]]:
             there = files.spec_in(folder).model_dump_json().encode()
-            return [*self._program, f"{folder}/spec.json"], {**files.contents, "spec.json": there}
+            return [*program, f"{folder}/spec.json"], {**files.contents, "spec.json": there}
 
-        return await self._begin(self._servers[server_of(spec.device)], words_and_files, spec.rank)
+        on = self._servers[server_of(spec.device)]
+        return await self._begin(on, words_and_files, spec.rank, around)
 
     async def run(
         self, server: str, words: Sequence[str], *, given: bytes = b"", on_line: OnLine
     ) -> Ended:
-        program = await self._begin(self._servers[server], lambda folder: (words, {}), rank=-1)
+        on = self._servers[server]
+        program = await self._begin(on, lambda folder: (words, {}), -1, self._around)
         try:
             _, output, tail = await asyncio.gather(
                 program.feed(given), program.whole_output(), follow(program.errors(), on_line)
@@ -174,12 +188,15 @@ class SshLauncher:
         if problems:
             raise not_looked_at(problems, ())
 
-    async def _begin(self, on: SshServer, words_and_files: InFolder, rank: int) -> SshProgram:
+    async def _begin(
+        self, on: SshServer, words_and_files: InFolder, rank: int, around: Surroundings
+    ) -> SshProgram:
         """rank: -1 where the program is none."""
         run = Run(OTHER if rank < 0 else self._kind, plan=self._plan)
         self._own.add((on.name, run))
+        lost_seconds = LOST_SECONDS if rank < 0 else self._rank_lost_seconds
         starting = asyncio.create_task(
-            abandonable(partial(on.start, self._around, words_and_files, run))
+            abandonable(partial(on.start, around, words_and_files, run, lost_seconds))
         )
         try:
             started = await asyncio.shield(starting)
@@ -225,19 +242,24 @@ class SshLauncher:
         return [
             RunningProgram(on.name, int(pid), float(seconds))
             for pid, session, seconds, command in (row for row in rows if is_row(row, 4, numbers=3))
-            if command.split()[1 : 1 + len(program)] == list(program)
-            and (on.name, int(session)) not in self._leaders
+            if _is_of(command.split()[1:], program) and (on.name, int(session)) not in self._leaders
         ]
 
     def _problem(self, on: SshServer) -> LaunchFailed | UsageError | None:
         def problem(what: str, remedy: str) -> UsageError:
             return UsageError(what, where=on.name, remedy=remedy)
 
-        words = self._script_python
-        asked = [self._model, self._script, json.dumps(words and question(self._script, words))]
+        words, given = self._script_python, self._around.unmarked
+        asked = [self._model, self._script, words and question(self._script, words, given)]
+
+        def words_and_files(folder: str) -> tuple[Sequence[str], Mapping[str, bytes]]:
+            look = [*(ISOLATED if self._script else ()), "-c", _LOOK, f"{folder}/question.json"]
+            return look, {"question.json": json.dumps(asked).encode()}
+
+        around = self._of_ours if self._script else self._around
         seconds = PROGRAM_SECONDS + (LONGEST_SECONDS if self._script_python else 0)
         try:
-            status, said, complaint = on.run_program(self._around, ["-c", _LOOK, *asked], seconds)
+            status, said, complaint = on.run_program(around, words_and_files, seconds)
         except LaunchFailed as error:
             return error
         if status != 0:
@@ -278,11 +300,22 @@ class SshLauncher:
                 f"script {self._script!r} is not found there",
                 "bring it to that server; job.script is looked for in job.workdir",
             )
+        if found.get("told") != sorted({*RankSpec.model_fields, *ScriptSpec.model_fields}):
+            return problem(
+                "another commit of Placewire is installed there, whose ranks are told other things",
+                "run `controller provision`, which brings each server the controller's code",
+            )
         if self._script_python and (
             wrong := problem_in(found.get("by_words"), self._script, self._script_python)
         ):
             return problem(*wrong)
         return None
+
+
+def _is_of(words: Sequence[str], program: Sequence[str]) -> bool:
+    """Whether an interpreter that is given these words runs this program."""
+    first = len(ISOLATED) if tuple(words[: len(ISOLATED)]) == ISOLATED else 0
+    return list(words[first : first + len(program)]) == list(program)
 
 
 def _kind_of(program: Sequence[str]) -> str:

@@ -7,18 +7,22 @@ import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import paramiko
 
 from placewire.controller.errors import LaunchFailed
+from placewire.controller.launch.local import file_in_memory
+from placewire.controller.launch.ssh_config import Destination, destination_of
 from placewire.controller.launch.ssh_patience import Patience
+from placewire.controller.launch.ssh_proxy import Proxy
 
 # For each part of it: a connection, a greeting, keys, each key that may let us in.
 _CONNECT_SECONDS = 10.0
 _KEEPALIVE_SECONDS = 5
-# TCP alone would notice only after a quarter of an hour that a server is gone.
-_LOST_MILLISECONDS = 20_000
+# How long what we send may have no answer before the connection is lost: a question to a server
+# ends then. TCP alone would notice only after a quarter of an hour that a server is gone.
+LOST_SECONDS = 20.0
 # What paramiko says where a server accepts a connection and is silent then.
 _SILENCE = ("timeout", "timed out", "protocol banner")
 # It also says so where the server hung up.
@@ -30,46 +34,76 @@ logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
 
 @dataclass(frozen=True)
 class Login:
-    """user: None for the user of this process. key, known_hosts: files; None for ssh's own."""
+    """What the plan says. key, known_hosts: files. None: as ssh itself would do it."""
 
     user: str | None = None
-    port: int = 22
+    port: int | None = None
     key: Path | None = None
     known_hosts: Path | None = None
 
 
-def connected(name: str, address: str, login: Login, patience: Patience) -> paramiko.SSHClient:
-    """Raises LaunchFailed, which says what hinders it and what to do."""
-    client, where = paramiko.SSHClient(), f"{name} ({address}, port {login.port})"
+def connected(
+    name: str,
+    address: str,
+    login: Login,
+    patience: Patience,
+    lost_seconds: float = LOST_SECONDS,
+) -> paramiko.SSHClient:
+    """lost_seconds: how long the network in between may carry nothing before the connection ends,
+    unless a proxy carries it. Raises LaunchFailed, which says what hinders it and what to do."""
+    to = destination_of(
+        name, address,
+        user=login.user, port=login.port, key=login.key, known_hosts=login.known_hosts,
+    )  # fmt: skip
+    client = paramiko.SSHClient()
     client.set_missing_host_key_policy(paramiko.RejectPolicy())
-    begun = time.monotonic()
+    try:
+        _connect(client, f"{name} ({to.host}, port {to.port})", to, login, patience, lost_seconds)
+        transport = client.get_transport()
+        assert transport is not None
+        transport.set_keepalive(_KEEPALIVE_SECONDS)
+    except BaseException:
+        client.close()  # A proxy ends with it.
+        raise
+    return client
+
+
+def _connect(
+    client: paramiko.SSHClient,
+    where: str,
+    to: Destination,
+    login: Login,
+    patience: Patience,
+    lost_seconds: float,
+) -> None:
+    """Raises LaunchFailed."""
+    begun, proxy = time.monotonic(), None
 
     def failed(what: str, remedy: str) -> LaunchFailed:
         return LaunchFailed(what, where=where, remedy=remedy)
 
+    keys: Any = [str(key) for key in to.keys]  # Its stubs know of one alone.
     try:
-        _load_host_keys(client, where, login)
-        stream = socket.create_connection((address, login.port), _CONNECT_SECONDS)
+        _load_host_keys(client, where, to)
+        proxy = Proxy(to.proxy) if to.proxy else None
+        stream = _over_tcp(to, lost_seconds) if proxy is None else proxy.connection
         patience.covers(stream)
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST_MILLISECONDS)
         client.connect(
-            address,
-            login.port,
-            login.user,
-            key_filename=None if login.key is None else str(login.key),
-            allow_agent=login.key is None,
-            look_for_keys=login.key is None,
+            *to.known_as,
+            to.user,
+            key_filename=keys,
+            allow_agent=to.uses_agent,
+            look_for_keys=False,
             timeout=_CONNECT_SECONDS,
             banner_timeout=_CONNECT_SECONDS,
             auth_timeout=_CONNECT_SECONDS,
             sock=stream,
         )
     except paramiko.BadHostKeyException as error:
-        known_as = address if login.port == 22 else f"[{address}]:{login.port}"
         raise failed(
             "its SSH host key is not the known one: somebody may intercept the connection, or "
             "the server was installed anew",
-            f"ask who runs it; then `ssh-keygen -R {known_as}` and add the new key",
+            f"ask who runs it; then `ssh-keygen -R {_known_as(to)}` and add the new key",
         ) from error
     except paramiko.AuthenticationException as error:
         if patience.is_over:
@@ -77,16 +111,21 @@ def connected(name: str, address: str, login: Login, patience: Patience) -> para
         if tells_of_silence(error, time.monotonic() - begun):
             raise no_answer(where, _CONNECT_SECONDS) from error
         raise failed(
-            f"SSH refuses {login.user or 'the user of this process'}: {error}",
+            f"SSH refuses {to.user}: {error}",
             "name the user and a key that it accepts (launch.user, launch.key), or load the "
             "key into ssh-agent",
         ) from error
     except (paramiko.SSHException, EOFError) as error:
         if patience.is_over:
             raise no_answer(where, patience.seconds) from error
+        if proxy is not None and (complaint := _unconnected(client, proxy)):
+            raise failed(
+                f"SSH cannot be reached through what ~/.ssh/config names: {complaint}",
+                f"look whether `{to.proxy}` connects; it must ask nothing",
+            ) from error
         if tells_of_silence(error, time.monotonic() - begun):
             raise no_answer(where, _CONNECT_SECONDS) from error
-        raise failed(*_not_let_in(str(error), address, login)) from error
+        raise failed(*_not_let_in(str(error), to, login)) from error
     except OSError as error:
         if patience.is_over:
             raise no_answer(where, patience.seconds) from error
@@ -101,39 +140,66 @@ def connected(name: str, address: str, login: Login, patience: Patience) -> para
             f"SSH cannot be spoken with it: {type(error).__name__}: {error}",
             "look at launch.key, whether it is a private key, and at what listens at that port",
         ) from error
+
+
+def _over_tcp(to: Destination, lost_seconds: float) -> socket.socket:
+    """Raises OSError."""
+    stream = socket.create_connection((to.host, to.port), _CONNECT_SECONDS)
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(lost_seconds * 1000))
+    return stream
+
+
+def _load_host_keys(client: paramiko.SSHClient, where: str, to: Destination) -> None:
+    """Raises OSError, and LaunchFailed where a line of a file cannot be read."""
+    files = {file: file.read_bytes().splitlines() for file in to.known_hosts}
+    rows = [line.split() for lines in files.values() for line in lines]
+    revoked = {row[3] for row in rows if row[:1] == [b"@revoked"] and len(row) > 3}
+    for file, lines in files.items():
+        try:
+            # paramiko takes a mark, as @cert-authority, for the name of a host.
+            kept = b"\n".join(
+                line for line in lines if line[:1] != b"@" and not revoked & {*line.split()[2:3]}
+            )
+            with file_in_memory("known_hosts", kept) as descriptor:
+                client.load_system_host_keys(f"/dev/fd/{descriptor}")
+        except OSError:
+            raise
+        except Exception as error:  # Of a byte that is no UTF-8, or of a damaged key.
+            raise LaunchFailed(
+                f"{file}, which has SSH host keys, cannot be read: {type(error).__name__}: {error}",
+                where=where,
+                remedy="correct or remove that line, or name a file with only the plan's servers "
+                "in launch.known_hosts",
+            ) from error
+
+
+def _known_as(to: Destination) -> str:
+    host, port = to.known_as
+    return host if port == 22 else f"[{host}]:{port}"
+
+
+def _unconnected(client: paramiko.SSHClient, proxy: Proxy) -> str:
+    """What the proxy says where no sshd was heard through it."""
     transport = client.get_transport()
-    assert transport is not None
-    transport.set_keepalive(_KEEPALIVE_SECONDS)
-    return client
+    is_heard = transport is not None and transport.remote_version
+    return "" if is_heard else proxy.complaint()
 
 
-def _load_host_keys(client: paramiko.SSHClient, where: str, login: Login) -> None:
-    """Raises OSError, and LaunchFailed where a line of the file cannot be read."""
-    try:
-        if login.known_hosts is None:
-            client.load_system_host_keys()
-        else:
-            client.load_host_keys(str(login.known_hosts))
-    except OSError:
-        raise
-    except Exception as error:  # Of a byte that is no UTF-8, or of a damaged key.
-        file = login.known_hosts or "~/.ssh/known_hosts"
-        raise LaunchFailed(
-            f"{file}, which has its SSH host key, cannot be read: {type(error).__name__}: {error}",
-            where=where,
-            remedy="correct or remove that line, or name a file with only the plan's servers in "
-            "launch.known_hosts",
-        ) from error
-
-
-def _not_let_in(said: str, address: str, login: Login) -> tuple[str, str]:
+def _not_let_in(said: str, to: Destination, login: Login) -> tuple[str, str]:
     """Returns what hinders it and what to do. said: by paramiko."""
     if "not found in known_hosts" in said:
+        file = login.known_hosts or "~/.ssh/known_hosts"
+        if to.proxy or to.known_as != (to.host, to.port):
+            return (
+                "its SSH host key is not known",
+                f"{file} must have it for {_known_as(to)}: compare what `ssh-keygen -lf "
+                "/etc/ssh/ssh_host_ed25519_key.pub` prints on that server with what `ssh` by hand "
+                "asks, then accept it there",
+            )
         return (
             "its SSH host key is not known",
-            f"compare its fingerprint (`ssh-keyscan -p {login.port} {address} | "
-            "ssh-keygen -lf -`), then add what ssh-keyscan prints to "
-            f"{login.known_hosts or '~/.ssh/known_hosts'}",
+            f"compare its fingerprint (`ssh-keyscan -p {to.port} {to.host} | "
+            f"ssh-keygen -lf -`), then add what ssh-keyscan prints to {file}",
         )
     if _NO_SESSION in said.lower():
         said = "its sshd ended the connection, as after too many keys"
@@ -149,6 +215,11 @@ def socket_of(client: paramiko.SSHClient) -> socket.socket:
     if transport is None:
         raise EOFError("it was closed")
     return cast("socket.socket", transport.sock)
+
+
+def is_open(client: paramiko.SSHClient) -> bool:
+    transport = client.get_transport()
+    return transport is not None and transport.is_active()
 
 
 def no_answer(where: str, seconds: float) -> LaunchFailed:

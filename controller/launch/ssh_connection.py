@@ -35,7 +35,14 @@ from placewire.controller.launch.own_runs import (
     signalling,
 )
 from placewire.controller.launch.programs import BECOME, described
-from placewire.controller.launch.ssh_connecting import Login, connected, no_answer, socket_of
+from placewire.controller.launch.ssh_connecting import (
+    LOST_SECONDS,
+    Login,
+    connected,
+    is_open,
+    no_answer,
+    socket_of,
+)
 from placewire.controller.launch.ssh_patience import Patience
 
 _SESSION_SECONDS = 10.0
@@ -69,6 +76,12 @@ class Surroundings:
     workdir: str | None
     environment: Mapping[str, str]
 
+    @property
+    def unmarked(self) -> Mapping[str, str]:
+        """The environment without a mark of the user's own, which would hide a run's, by which it
+        is found and ended."""
+        return {name: text for name, text in self.environment.items() if name != VARIABLE}
+
 
 class SshServer:
     """Thread-safe. Commands share a connection, one at a time; each program has a connection of its
@@ -87,6 +100,9 @@ class SshServer:
         all of it takes longer than these seconds."""
         with self._commands, Patience(seconds) as patience:
             try:
+                if self._client is not None and not is_open(self._client):
+                    self._client.close()  # It ended between two commands: none is lost with it.
+                    self._client = None
                 if self._client is None:
                     self._client = self._connected(patience)
                 else:
@@ -106,19 +122,25 @@ class SshServer:
                     self._client = None
                 raise self._lost(error, patience) from error
 
-    def start(self, around: Surroundings, words_and_files: InFolder, run: Run) -> Started:
-        """Raises LaunchFailed."""
+    def start(
+        self,
+        around: Surroundings,
+        words_and_files: InFolder,
+        run: Run,
+        lost_seconds: float = LOST_SECONDS,
+    ) -> Started:
+        """lost_seconds: for how long a break of the network leaves its connection. Raises
+        LaunchFailed."""
         folder = self._folder(run)
         client: paramiko.SSHClient | None = None
         try:
             words, files = words_and_files(folder)
-            # A mark of the user's own would hide the run's, by which it is found and ended.
-            own = {name: text for name, text in around.environment.items() if name != VARIABLE}
-            for name, content in {**files, _PROGRAM_FILE: described(words, own)}.items():
+            program = described(words, around.unmarked)
+            for name, content in {**files, _PROGRAM_FILE: program}.items():
                 self._put(f"{folder}/{name}", content)
             with Patience(ANSWER_SECONDS) as patience:
                 try:
-                    client = self._connected(patience)
+                    client = self._connected(patience, lost_seconds)
                     channel = self._begun(client, program_script(around, run, folder), patience)
                     leader = _first_line(channel)
                     if not is_row([leader], 1, numbers=1):
@@ -142,11 +164,11 @@ class SshServer:
             raise
 
     def run_program(
-        self, around: Surroundings, words: Sequence[str], seconds: float = PROGRAM_SECONDS
+        self, around: Surroundings, words_and_files: InFolder, seconds: float = PROGRAM_SECONDS
     ) -> tuple[int, str, str]:
         """Runs a program that prints little. Returns as `run` does. Raises LaunchFailed, also where
         the program takes longer than these seconds; then it is ended."""
-        started = self.start(around, lambda folder: (words, {}), Run(OTHER))
+        started = self.start(around, words_and_files, Run(OTHER))
         with contextlib.closing(started), Patience(seconds) as patience:
             patience.covers(socket_of(started.client))
             try:
@@ -182,8 +204,8 @@ class SshServer:
         status, said, complaint = self.run(making(run, maker, root_too=root_too))
         if status == IS_ROOT and not root_too:
             raise self._failed(
-                "ranks would run there as root: the plan names no user, so that they run as the "
-                "one who runs the controller",
+                "ranks would run there as root: the plan names no user, so that they run as whom "
+                "~/.ssh/config names, or else as the one who runs the controller",
                 "name in launch.user a user without any privilege",
             )
         if status != 0:
@@ -228,8 +250,10 @@ class SshServer:
         if status != 0:
             raise self._failed(f"{path} cannot be written: {complaint.strip()}", "make room there")
 
-    def _connected(self, patience: Patience) -> paramiko.SSHClient:
-        return connected(self.name, self._address, self._login, patience)
+    def _connected(
+        self, patience: Patience, lost_seconds: float = LOST_SECONDS
+    ) -> paramiko.SSHClient:
+        return connected(self.name, self._address, self._login, patience, lost_seconds)
 
     def _failed(self, what: str, remedy: str) -> LaunchFailed:
         return LaunchFailed(what, where=self.name, remedy=remedy)

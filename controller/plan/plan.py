@@ -38,25 +38,31 @@ from placewire.optimizer.names import DEFAULT_FLOOR, Backend, SharingName, is_cp
 
 class SshLaunch(Frozen):
     """How ranks, and the programs that profile the model, are started on the servers, each reached
-    at its management address. Without this section ranks run in a lab, or not at all, and outside
-    a lab the model is measured on the controller's machine."""
+    at its management address. What is left out here is as `ssh` of that address has it: as
+    `~/.ssh/config` and `/etc/ssh/ssh_config` on the controller's machine say, jump hosts included.
+    Without this section ranks run in a lab, or not at all, and outside a lab the model is measured
+    on the controller's machine."""
 
     kind: Literal["ssh"] = Field(description="what starts them")
     user: UserName | None = Field(
         None,
-        description="the user, without any privilege, that they run as; none: the user who runs "
-        "the controller, unless that is root, who must be named here",
+        description="the user, without any privilege, that they run as; none: the user that ssh "
+        "takes, which is the one who runs the controller unless its configuration names another; "
+        "but not root, who must be named here",
     )
-    port: TcpPort = Field(22, description="the TCP port of sshd")
+    port: TcpPort | None = Field(
+        None, description="the TCP port of sshd; none: the one that ssh takes, usually 22"
+    )
     key: SshPath | None = Field(
         None,
-        description="a private key file on the controller's machine; none: ssh's own keys, and "
-        "those in ssh-agent",
+        description="a private key file on the controller's machine, used alone; none: those that "
+        "ssh takes (`IdentityFile`), and those in ssh-agent unless it says `IdentitiesOnly`",
     )
     known_hosts: SshPath | None = Field(
         None,
-        description="the file with the servers' host keys; a server with an unknown or a different "
-        "key is refused; none: `~/.ssh/known_hosts`",
+        description="the file with the servers' host keys, used alone; a server with an unknown or "
+        "a different key is refused; none: those that ssh takes, usually `~/.ssh/known_hosts` and "
+        "`/etc/ssh/ssh_known_hosts`",
     )
 
 

@@ -154,7 +154,8 @@ def _reached(launch: SshLaunch | None, login: str | None) -> dict[str, Any]:
         found["ansible_user"] = login
     if launch is None:
         return found
-    found["ansible_port"] = launch.port
+    if launch.port is not None:
+        found["ansible_port"] = launch.port
     if launch.key is not None:
         found["ansible_ssh_private_key_file"] = str(Path(launch.key).expanduser().resolve())
     if launch.known_hosts is not None:

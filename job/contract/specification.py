@@ -151,14 +151,15 @@ class ScriptSpec(ProgramSpec):
     collective each of rail_interfaces carries; none: each collective is one rail's. cut_from_bytes:
     large is one whose tensors have so many bytes on each rank. python: the words before the
     script's own; none: this program's interpreter. fastest_bits_per_second: the rate of the fastest
-    of its rails. loss_seconds: a rail that carries nothing of
-    what the processes send for this long ends them."""
+    of its rails. environment: variables that the processes have and this program does not.
+    loss_seconds: a rail that carries nothing of what the processes send for this long ends them."""
 
     kind: Literal["torchrun"] = "torchrun"
     script: str
     arguments: tuple[str, ...] = ()
     processes: Annotated[int, Field(ge=1)] = 1
     python: tuple[str, ...] = ()
+    environment: Mapping[str, str] = {}
     rail_pattern: tuple[int, ...]
     rail_parts: tuple[float, ...] = ()
     cut_from_bytes: Annotated[int, Field(ge=1)] = 1 << 18

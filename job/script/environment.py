@@ -20,7 +20,11 @@ ON_PATH = Path(__file__).resolve().parent / "on_path"
 _LEAST_DESCRIPTOR = 900
 # A container takes a while to begin.
 _LONGEST_SECONDS = 60.0
-_LOOK = "import importlib.util as u, sys; sys.exit(u.find_spec('placewire_every_nic') is None)"
+# The folder that it runs in is none of PYTHONPATH, and may have a types.py.
+_LOOK = (
+    "import sys; sys.path = [path for path in sys.path if path]; import importlib.util as u; "
+    "sys.exit(u.find_spec('placewire_every_nic') is None)"
+)
 
 
 def script_rank(spec: ScriptSpec, local: int) -> int:
@@ -28,10 +32,16 @@ def script_rank(spec: ScriptSpec, local: int) -> int:
     return spec.rank * spec.processes + local
 
 
+def given_environment(spec: ScriptSpec) -> dict[str, str]:
+    """This program's environment with the plan's `env`, which is the script's alone: what it says
+    of Python and of libraries would break this program."""
+    return {**os.environ, **spec.environment}
+
+
 def script_environment(spec: ScriptSpec, local: int, given: dict[str, str]) -> dict[str, str]:
-    """Returns the environment of a process. given: this program's environment with the plan's
-    `env`, which overrides what is chosen here for gloo, NCCL and threads; but sockets are used,
-    whatever it says, because RDMA would pass by the queues of promised rates."""
+    """Returns the environment of a process. given: overrides what is chosen here for gloo, NCCL and
+    threads; but sockets are used, whatever it says, because RDMA would pass by the queues of
+    promised rates."""
     world, names = spec.world_size * spec.processes, [o.interface for o in spec.rail_interfaces]
     rank = str(script_rank(spec, local))
     chosen = {
@@ -122,7 +132,7 @@ def cuts_collectives(spec: ScriptSpec) -> bool:
     try:
         done = subprocess.run(
             [*interpreter_of(spec.python), "-c", _LOOK],
-            env=script_environment(spec, 0, dict(os.environ)),
+            env=script_environment(spec, 0, given_environment(spec)),
             pass_fds=passed_on(spec),
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -39,6 +39,7 @@ from placewire.job.script.descendants import adopt_orphans, kill_descendants
 from placewire.job.script.environment import (
     ON_PATH,
     cuts_collectives,
+    given_environment,
     has_gpus,
     passed_on,
     script_environment,
@@ -67,10 +68,11 @@ _INTERRUPTIONS = (signal.SIGTERM, signal.SIGINT)
 
 def _notes(spec: ScriptSpec) -> tuple[str, ...]:
     """Sentences on how the script will use its NICs."""
+    given = given_environment(spec)
     taken = " ".join(spec.rail_interfaces[rail].rail for rail in spec.rail_pattern)
     several = f"{spec.processes} processes" if spec.processes > 1 else "1 process"
     notes = [f"{several}; gloo's collectives take rails {taken} in turn"]
-    if "GLOO_SOCKET_IFNAME" in os.environ:
+    if "GLOO_SOCKET_IFNAME" in given:
         notes = [several]
     elif len(spec.rail_parts) > 1:
         if has_gpus():
@@ -86,15 +88,15 @@ def _notes(spec: ScriptSpec) -> tuple[str, ...]:
                 f"in {ON_PATH}; a root of its own needs /proc, or that folder"
             )
     notes += [
-        f"{name} is {os.environ[name]} by job.env or the server's own settings, instead of the "
+        f"{name} is {given[name]} by job.env or the server's own settings, instead of the "
         "plan's rails"
         for name in _INTERFACES
-        if name in os.environ
+        if name in given
     ]
     notes += [
-        f"{name} is {instead} here, not {os.environ[name]} as the server has it: RDMA passes by "
+        f"{name} is {instead} here, not {given[name]} as the server has it: RDMA passes by "
         "every queue"
-        for name, instead in rdma_choices(os.environ).items()
+        for name, instead in rdma_choices(given).items()
     ]
     return tuple(notes)
 
@@ -198,7 +200,7 @@ def _start(spec: ScriptSpec, local: int) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=script_environment(spec, local, dict(os.environ)),
+            env=script_environment(spec, local, given_environment(spec)),
             pass_fds=passed_on(spec),
         )
     except OSError as error:

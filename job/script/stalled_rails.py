@@ -109,7 +109,7 @@ class StalledRails:
 
     def _unanswered(self) -> dict[Unanswered, int]:
         sources = " or ".join(f"src {address}" for address in self._rails)
-        # The plan's job.env may have a PATH without it.
+        # The PATH of the user there may be without it.
         program = shutil.which("ss", path=f"{os.defpath}:/usr/sbin:/sbin") or "ss"
         said = subprocess.run(
             [program, "--tcp", "--numeric", "--extended", "--options", "--no-header", "--oneline",

@@ -146,7 +146,7 @@ def test_what_an_interpreter_prints_at_its_start_is_no_answer(tmp_path: Path) ->
     class Ended:
         def close(self) -> None: ...
 
-    on._connected = lambda patience: cast(Any, type("C", (Client, Ended), {})(GREETING))  # type: ignore[method-assign]
+    on._connected = lambda *_: cast(Any, type("C", (Client, Ended), {})(GREETING))  # type: ignore[method-assign]
     on._login = Login("root")
     problem = over_ssh._problem(on)
     assert problem is not None and "prints 'hello'" in problem.what

@@ -8,7 +8,7 @@ import importlib.metadata
 import json
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from placewire.controller.errors import LaunchFailed, UsageError
 from placewire.controller.launch.own_runs import RANK, Run
 from placewire.controller.launch.ssh import SshLauncher
 from placewire.controller.launch.ssh_connecting import Login, connected
-from placewire.controller.launch.ssh_connection import SshServer, Surroundings
+from placewire.controller.launch.ssh_connection import InFolder, SshServer, Surroundings
 from placewire.controller.launch.ssh_patience import Patience
 from placewire.controller.story.left_ranks import end_left_ranks_or_say
 from tests.controller.story.test_left_ranks import said, tools
@@ -43,7 +43,7 @@ class Printing(SshServer):
         return 0, self.texts.pop(0) if len(self.texts) > 1 else self.texts[0], ""
 
     def run_program(
-        self, around: Surroundings, words: Sequence[str], seconds: float = 60.0
+        self, around: Surroundings, words_and_files: InFolder, seconds: float = 60.0
     ) -> tuple[int, str, str]:
         return self.run("")
 
@@ -90,6 +90,14 @@ def test_a_python_that_does_not_say_whether_the_model_is_there_is_refused() -> N
     versions = {name: importlib.metadata.version(name) for name in ("placewire", "torch")}
     with pytest.raises(UsageError, match="is not found there"):
         launcher(Printing(json.dumps(versions))).require_ready()
+
+
+def test_another_commit_whose_ranks_are_told_other_things_is_refused() -> None:
+    """It would print what it does not know, such as a script's variables."""
+    known: dict[str, Any] = {n: importlib.metadata.version(n) for n in ("placewire", "torch")}
+    answer = {**known, "model": True, "script": True, "told": ["rank", "steps"]}
+    with pytest.raises(UsageError, match="another commit of Placewire is installed there"):
+        launcher(Printing(json.dumps(answer))).require_ready()
 
 
 @pytest.fixture

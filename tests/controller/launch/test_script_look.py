@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from placewire.controller.launch.script_look import PROGRAM, TOLD, asking, problem_in
+from placewire.controller.launch.script_look import PROGRAM, TOLD, problem_in, question
 
 _RUN = "open('run', 'w')"
 _FILES = {
@@ -54,7 +54,8 @@ def folder(tmp_path: Path) -> Path:
 def test_a_module_is_found_and_not_run(folder: Path, script: str, is_found: bool) -> None:
     words = [sys.executable, "-m"]
     done = subprocess.run(
-        [sys.executable, "-I", "-c", PROGRAM, asking(script, words, {})],
+        [sys.executable, "-I", "-c", PROGRAM],
+        input=json.dumps(question(script, words, {})),
         cwd=folder, capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
     answer = json.loads(done.stdout)
@@ -81,7 +82,8 @@ def test_a_command_that_does_not_pass_on_the_environment_is_told(
     """A container's command passes on what it is told to; its script would not find its peers."""
     words = [*before, sys.executable]
     done = subprocess.run(
-        [sys.executable, "-I", "-c", PROGRAM, asking("train.py", words, {})],
+        [sys.executable, "-I", "-c", PROGRAM],
+        input=json.dumps(question("train.py", words, {})),
         cwd=folder, capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
     problem = problem_in({**json.loads(done.stdout), "torch": True}, "train.py", words)
@@ -130,7 +132,8 @@ def test_a_package_that_extends_its_path_has_folders_elsewhere(
     elsewhere = {"PYTHONPATH": str(tmp_path / "elsewhere")}
     words, here = [sys.executable, "-m"], tmp_path / "here"
     done = subprocess.run(
-        [sys.executable, "-I", "-c", PROGRAM, asking(script, words, elsewhere)],
+        [sys.executable, "-I", "-c", PROGRAM],
+        input=json.dumps(question(script, words, elsewhere)),
         cwd=here, capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
     assert json.loads(done.stdout).get("script") is is_found

@@ -103,7 +103,7 @@ def test_a_program_that_hangs_is_ended(keys: Keys) -> None:
         server = SshServer("s1", ADDRESS, login)
         words = ["-c", "import time; time.sleep(600)"]
         with pytest.raises(LaunchFailed, match="s1: its Python gave no answer within 2 s"):
-            server.run_program(around(), words, seconds=2.0)
+            server.run_program(around(), lambda folder: (words, {}), seconds=2.0)
 
 
 def test_a_listener_that_says_nothing_is_named(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,7 +221,8 @@ async def test_what_is_left_is_found_and_ended(login: Login) -> None:
     program = await other._begin(
         other._servers["s1"],
         lambda folder: (["-m", "http.server", "--directory", folder, "0"], {}),
-        rank=0,
+        0,
+        other._around,
     )
     later = launcher_of(login, "-m", "http.server")
     until = time.monotonic() + 60
@@ -236,9 +237,10 @@ async def test_what_is_left_is_found_and_ended(login: Login) -> None:
     assert later.left() == () and await program.wait() == -signal.SIGTERM
 
 
-def test_what_somebody_types_is_told_and_left_alone(login: Login) -> None:
+@pytest.mark.parametrize("isolated", [[], ["-I"]])
+def test_what_somebody_types_is_told_and_left_alone(login: Login, isolated: list[str]) -> None:
     later = launcher_of(login, "-m", "http.server")
-    command = [sys.executable, "-m", "http.server", "0"]
+    command = [sys.executable, *isolated, "-m", "http.server", "0"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True) as typed:
         try:
             assert typed.pid in {rank.pid for rank in later.busy("s1")}

@@ -627,7 +627,7 @@ def test_what_is_on_servers_is_not_looked_for_here() -> None:
     assert {path for path, _ in raised.value.mistakes} == {"job.workdir", "job.model"}
     document["launch"] = {"kind": "ssh", "user": "trainer"}
     read = parse_plan(document, "test.yaml", base=ROOT)
-    assert read.launch is not None and (read.launch.user, read.launch.port) == ("trainer", 22)
+    assert read.launch is not None and (read.launch.user, read.launch.port) == ("trainer", None)
 
 
 def test_overlapping_subnets_are_refused() -> None:
