@@ -35,8 +35,9 @@ class Context:
     elapsed: seconds of a clock that nobody sets.
     read_back_seconds: how long to wait until a read-back shows what was applied.
     read_seconds: how long the last read-back took.
-    in_force_is_whole: False while parts of the state in force may be missing: from the agent's
-    start to the first read-back, and after a change that failed and left that state in force.
+    in_force_is_applied: False while parts of the state in force may be missing that nobody keeps
+    from it: from the agent's start until that state was applied and read back, and after a change
+    that failed and left it in force. What is missing later is drift.
     """
 
     network: Network
@@ -46,7 +47,7 @@ class Context:
     elapsed: Callable[[], float]
     read_back_seconds: float
     read_seconds: float = 0.0
-    in_force_is_whole: bool = True
+    in_force_is_applied: bool = True
 
     def __post_init__(self) -> None:
         self.retry = Retry(self.elapsed)
