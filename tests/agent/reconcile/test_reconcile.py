@@ -325,6 +325,10 @@ def fast(rate: int) -> dict[str, Any]:
         ({"rules": (Rule(priority=5, source="10.7.0.1", table=8000),)}, "priority is outside"),
         ({"rules": (Rule(priority=18000, source="10.7.0.1", table=254),)}, "table is outside"),
         *(
+            ({"rules": (Rule(priority=18000, source=source, table=8000),)}, "no single address of")
+            for source in ("0.0.0.0/0", "10.7.0.0/24", "10.9.0.1/32", "10.7.0.2")
+        ),
+        *(
             ({"sysctls": (Sysctl(name=name, value="1"),)}, expected)
             for name, expected in (
                 ("net.ipv4.conf.mgmt.rp_filter", "of mgmt, which is protected"),
