@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv6Address
+from itertools import pairwise
 from typing import Any, Literal
 
 from placewire.agent.contract.entries import TABLES, Address
@@ -33,6 +34,7 @@ from placewire.agent.reconcile.route_identity import identities, identity, witho
 _KERNELS_PROTOCOLS = ("0x1", "0x2", "0x3")
 _KERNELS_FLAGS = ("mngtmpaddr", "temporary", "stable-privacy")
 _SCOPE_LINK = "253"
+_OUR_TABLES = frozenset(map(str, TABLES))
 
 
 def read_on_bridges(
@@ -132,8 +134,9 @@ def _route(route: str, on: str) -> ForeignEntry:
 def _place_in_our_tables(route: str) -> str:
     """The key; "" where the route is in another table."""
     words = route.split()
-    table = words[words.index("table") + 1] if "table" in words else ""
-    if table.isdigit() and int(table) in TABLES:
+    # An interface may be called `table`.
+    table = dict(pairwise(words)).get("table", "")
+    if table in _OUR_TABLES:
         for word in words[:2]:  # The first may be a type of route.
             try:
                 return f"table {table} {prefix(word)}"

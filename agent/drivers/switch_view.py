@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Literal
@@ -27,6 +28,8 @@ HELD_KEY = "placewire-held"
 QUEUE_KEY = "placewire-queue"
 PURPOSE_KEY = "placewire-purpose"
 QOS_TYPE = "linux-htb"
+# Every number of 18 digits is one that a Queue takes.
+_RATE = re.compile(r"[0-9]{1,18}")
 
 
 class SwitchView:
@@ -289,5 +292,6 @@ def _queue(nic: str, queue_id: int, row: Any) -> Queue:
 
 
 def _rate(row: Any, key: str) -> int:
+    """0 for what is no rate that we write: others can write any text there, which is drift."""
     text = row.other_config.get(key, "0")
-    return int(text) if text.isdigit() else 0
+    return int(text) if _RATE.fullmatch(text) else 0

@@ -120,10 +120,20 @@ class Filter:
             return Classifier(nic=nic, destination=None, queue_id=queue_id)
         if self.preference == _DESTINATION_PREFERENCE and len(self.matches) == 1:
             ((value, mask, at),) = self.matches
-            if at == _DESTINATION_OFFSET:
-                text = str(IPv4Network((value, mask.bit_count()))).removesuffix("/32")
+            network = _network(value, mask)
+            if at == _DESTINATION_OFFSET and network is not None:
+                text = str(network).removesuffix("/32")
                 return Classifier(nic=nic, destination=text, queue_id=queue_id)
         return None
+
+
+def _network(value: int, mask: int) -> IPv4Network | None:
+    """None where the mask has gaps, or the value has bits that the mask lacks: others can have the
+    kernel compare any bits."""
+    behind = mask ^ 0xFFFFFFFF
+    if behind & (behind + 1) or value & behind:
+        return None
+    return IPv4Network((value, mask.bit_count()))
 
 
 def read_classifiers(nics: Iterable[str]) -> tuple[list[Classifier], list[ForeignEntry]]:

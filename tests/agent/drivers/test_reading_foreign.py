@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from placewire.agent.contract.entries import Address, Classifier, Queue, Shaper
 from placewire.agent.contract.state import (
@@ -31,7 +34,7 @@ from placewire.agent.drivers.on_bridges import made_by_kernel, read_on_bridges, 
 from placewire.agent.drivers.openflow import parse_flows
 from placewire.agent.drivers.ovsdb_references import References, references_of
 from placewire.agent.drivers.switch_view import SwitchView
-from placewire.agent.drivers.traffic_control import read_classifiers, read_foreign
+from placewire.agent.drivers.traffic_control import Filter, read_classifiers, read_foreign
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.foreign_kinds import (
@@ -137,6 +140,41 @@ def test_each_filter_of_others_is_told_with_what_removes_it(said: dict[str, str]
         "tc filter del dev nic0 parent 1: protocol ip pref 20999": ("nic0 queue 1", "classifiers"),
     }
     assert {entry.key for entry in foreign if entry.collection == "classifiers"} == {"nic0"}
+
+
+ADDRESS_BITS = 0xFFFFFFFF
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    value=st.integers(0, ADDRESS_BITS),
+    mask=st.one_of(
+        st.integers(0, ADDRESS_BITS),
+        st.integers(0, 32).map(lambda length: ADDRESS_BITS ^ (ADDRESS_BITS >> length)),
+    ),
+    within=st.booleans(),
+)
+def test_only_a_filter_for_a_network_is_taken_for_one_of_ours(
+    value: int, mask: int, *, within: bool
+) -> None:
+    compared = value & mask if within else value
+    found = Filter(20481, "800::800", 0x10003, {(compared, mask, 16)}).classifier("nic0")
+    if found is not None:
+        network = IPv4Network(found.destination)
+        assert (int(network.network_address), int(network.netmask)) == (compared, mask)
+
+
+@pytest.mark.parametrize("match", ["0a070009/ffffff00", "0a000000/ff00ff00"])
+def test_a_filter_of_odd_bits_in_our_place_is_told_and_keeps_nothing_from_being_read(
+    said: dict[str, str], match: str
+) -> None:
+    odd = OWN_FILTERS.splitlines()[4].replace("800::800", "800::801")
+    said["tc filter show dev nic0"] = f"{OWN_FILTERS}{odd}\n  match {match} at 16\n"
+    ours, foreign = read_classifiers(["nic0"])
+    assert [one.destination for one in ours] == ["10.7.0.2"]
+    assert list(remedies(foreign)) == [
+        "tc filter del dev nic0 parent 1: protocol ip pref 20481 handle 800::801 u32"
+    ]
 
 
 def test_what_is_on_a_class_is_found(said: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,6 +441,28 @@ def test_routes_beside_nics_and_bridges_are_read(a_busy_bridge: dict[str, str]) 
         "10.88.0.0/16 via 10.99.0.254 dev br-ex src 10.7.0.1",
         "10.87.0.0/16 via 10.99.0.253 dev br-ex proto 2 src 10.7.0.1",
     )
+
+
+def test_an_interface_of_any_name_keeps_no_address_of_ours_from_being_removed(
+    a_busy_bridge: dict[str, str],
+) -> None:
+    """An interface may have a word of `ip route` as its name."""
+    (first, *others) = LINKS
+    own, _, elsewhere, *_ = first["addr_info"]
+    a_busy_bridge["ip -N -j -d address show"] = json.dumps(
+        [{**first, "addr_info": [own, elsewhere]}, *others]
+    )
+    a_busy_bridge["ip -N -o -4 route show table all"] = "".join(
+        f"10.88.0.0/16 via 10.99.0.254 dev {name}\n" for name in ("table", "src", "dev", "via")
+    )
+    require_alone(Address(interface="pw-nic0", address="10.7.0.1/24"), OWN)
+
+
+def test_an_address_of_another_family_keeps_nothing_from_being_read(said: dict[str, str]) -> None:
+    of_mctp = {"family_index": 45, "local": "8", "prefixlen": 0, "scope": "0"}
+    link = {**LINKS[0], "addr_info": [of_mctp, of_nic0("10.7.0.1")]}
+    said["ip -N -j -d address show"] = json.dumps([link])
+    assert InterfaceView().addresses("pw-nic0") == ["10.7.0.1/24"]
 
 
 @pytest.mark.usefixtures("a_busy_bridge")
@@ -802,6 +862,32 @@ def test_what_of_others_uses_a_qos_and_a_queue_of_ours_is_none_of_ours() -> None
     }
     shapers, queues = switch.shapers_and_queues()
     assert [s.nic for s in shapers] == ["nic0"] and [q.queue_id for q in queues] == [0]
+
+
+ODD_NUMBERS = st.one_of(
+    st.text(max_size=30),
+    st.integers(-(2**64), 2**65).map(str),
+    st.text("0123456789²٣Ⅷ", min_size=1, max_size=25),
+    st.sampled_from([str(2**63), "9" * 5000, "1e9", " 7", "7 ", "+7", "7\n", "1_000"]),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(texts=st.lists(ODD_NUMBERS, min_size=4, max_size=4), purpose=st.text())
+def test_rates_that_others_wrote_are_read_whatever_they_are(texts: list[str], purpose: str) -> None:
+    rows: Any = Rows()
+    (qos,) = rows.rows("QoS")
+    qos.other_config = {"max-rate": texts[0]}
+    config = zip(("min-rate", "max-rate", "burst"), texts[1:], strict=True)
+    qos.queues[0].other_config = dict(config)
+    qos.queues[0].external_ids = {**OURS, "placewire-purpose": purpose}
+    (shaper,), (queue,) = SwitchView(rows).shapers_and_queues()
+    read = (
+        shaper.max_bits_per_second, queue.min_bits_per_second, queue.max_bits_per_second,
+        queue.burst_bits,
+    )  # fmt: skip
+    for text, number in zip(texts, read, strict=True):
+        assert number == 0 or str(number) == text.lstrip("0")
 
 
 def test_the_two_ports_of_a_bridge_of_ours_are_ours_without_their_marks() -> None:
