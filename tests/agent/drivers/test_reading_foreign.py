@@ -942,6 +942,23 @@ def test_the_tables_name_what_the_drivers_find() -> None:
     assert DISCIPLINES in ON_BRIDGES and {"flows", "ports"} <= set(ON_BRIDGES)
 
 
+@pytest.mark.parametrize("datapath", ["netdev", "system"])
+def test_only_what_our_switch_made_promiscuous_is_set_otherwise(
+    said: dict[str, str], datapath: str
+) -> None:
+    facts = nic0(said, [of_nic0("10.7.0.1")], GATEWAY)
+    desired = desired_state(1, nics=("nic0",))
+    (bridge,) = desired.bridges
+    update = {"bridges": (bridge.model_copy(update={"datapath": datapath}),)}
+    (held,) = extended(
+        desired.model_copy(update=update), ObservedState(nics=(facts,)), Ledger()
+    ).nics
+    sets_it = ["ip", "link", "set", "nic0", "promisc", "off"] in nic_moves._back(
+        NicStep("back", "", held)
+    )
+    assert sets_it == (datapath == "netdev")
+
+
 def test_a_nic_that_was_exchanged_since_it_was_read_gets_nothing(said: dict[str, str]) -> None:
     facts = nic0(said, [of_nic0("10.7.0.1")], GATEWAY)
     (held,) = extended(
