@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from shlex import quote
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -76,7 +77,7 @@ class SwitchView:
         ours = {name: nic for name, nic, _ in self.bridges()}
         return [
             f"port {row.name} of {bridge} passes only what belongs to its "
-            f"{', '.join(columns)}, which somebody has set (ovs-vsctl clear port {row.name} "
+            f"{', '.join(columns)}, which somebody has set (ovs-vsctl clear port {quote(row.name)} "
             f"{' '.join(columns)})"
             for row in self._rows("Port")
             if (bridge := self.bridge_of_port.get(row.name, "")) in ours
@@ -113,7 +114,7 @@ class SwitchView:
                 collection="bridges",
                 key=row.name,
                 text=f"Open vSwitch bridge {row.name}",
-                remedy=f"ovs-vsctl del-br {row.name}",
+                remedy=f"ovs-vsctl del-br {quote(row.name)}",
             )
             for row in self._rows("Bridge")
             if OWNER_KEY not in row.external_ids and row.name.startswith(BRIDGE_PREFIX)
@@ -129,7 +130,7 @@ class SwitchView:
                 key=f"{row.name} {column}",
                 text=f"a row in column {column} of bridge {row.name}",
                 on=row.name,
-                remedy=f"ovs-vsctl clear bridge {row.name} {column}",
+                remedy=f"ovs-vsctl clear bridge {quote(row.name)} {column}",
             )
             for row in ours
             # We use none of these columns: what they name is others', and goes with the bridge.
@@ -158,7 +159,7 @@ class SwitchView:
                         key=bridge,
                         text=f"port {port.name}",
                         on=bridge,
-                        remedy=f"ovs-vsctl del-port {bridge} {port.name}",
+                        remedy=f"ovs-vsctl del-port {quote(bridge)} {quote(port.name)}",
                     )
                 )
                 continue
@@ -172,7 +173,7 @@ class SwitchView:
                         key=port.name,
                         text=f"{qos.type} QoS of port {port.name}",
                         on=port.name,
-                        remedy=f"ovs-vsctl clear port {port.name} qos",
+                        remedy=f"ovs-vsctl clear port {quote(port.name)} qos",
                     )
                 )
         return [*found, *self._users()]
@@ -194,7 +195,7 @@ class SwitchView:
                         key=f"{nic} port {port.name}",
                         text=f"the QoS of port {port.name} (it uses that of {nic})",
                         on=nic,
-                        remedy=f"ovs-vsctl clear port {port.name} qos",
+                        remedy=f"ovs-vsctl clear port {quote(port.name)} qos",
                     )
         for qos in self._rows("QoS") if keys else ():
             for number, row in qos.queues.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
@@ -751,7 +752,7 @@ def test_each_flow_of_others_is_told_with_what_removes_it(line: str, match: str)
     ours, (foreign,) = parse_flows("pw-nic0", line, "unix:/run/pw-nic0.mgmt")
     assert ours == [] and foreign.on == "pw-nic0" and foreign.text == f"flow {line.strip()}"
     assert foreign.remedy == (
-        f"ovs-ofctl -O OpenFlow13 --strict del-flows unix:/run/pw-nic0.mgmt '{match}'"
+        f"ovs-ofctl -O OpenFlow13 --strict del-flows unix:/run/pw-nic0.mgmt {match}"
     )
 
 
@@ -840,6 +841,36 @@ def test_what_others_put_into_the_rows_of_a_bridge_of_ours() -> None:
     }
     assert [queue.queue_id for queue in switch.shapers_and_queues()[1]] == [0]
     assert switch.queue_ids() == {"nic0": {0, 7}} and switch.offloads
+
+
+def test_names_in_the_database_are_quoted_in_commands() -> None:
+    rows: Any = Rows()
+    (bridge,) = rows.rows("Bridge")
+    bridge.name = "pw-a;reboot"
+    rows.rows("Bridge").append(Row(name="pw-b&reboot", external_ids={}, ports=[]))
+    rows.rows("Port")[0].name = "pw-a;reboot"
+    rows.rows("Port")[0].tag, rows.rows("Port")[0].trunks = [7], []
+    rows.rows("Port")[0].vlan_mode = []
+    rows.rows("Port")[2].name = "op 0;$(reboot)"
+    theirs = Row(type="linux-htb", external_ids={}, queues={}, uuid="qos-3")
+    rows.rows("Port")[0].qos = [theirs]
+    (qos,) = rows.rows("Port")[1].qos
+    qos.external_ids = {**OURS, "placewire-nic": "nic0"}
+    rows.rows("Port").append(Row(name="e`reboot`", external_ids={}, qos=[qos], interfaces=[]))
+    for port in rows.rows("Port")[1:]:
+        port.tag = port.trunks = port.vlan_mode = []
+    switch = SwitchView(rows)
+    found = [entry.remedy for entry in (*switch.foreign_bridges(), *switch.foreign_on_ours())]
+    assert {tuple(shlex.split(remedy)) for remedy in found} >= {
+        ("ovs-vsctl", "del-br", "pw-b&reboot"),
+        ("ovs-vsctl", "clear", "bridge", "pw-a;reboot", "controller"),
+        ("ovs-vsctl", "del-port", "pw-a;reboot", "op 0;$(reboot)"),
+        ("ovs-vsctl", "clear", "port", "pw-a;reboot", "qos"),
+        ("ovs-vsctl", "clear", "port", "e`reboot`", "qos"),
+    }
+    assert all("'" in remedy for remedy in found if "reboot" in remedy)
+    (told,) = switch.vlan_problems()
+    assert "clear port 'pw-a;reboot' tag" in told
 
 
 def test_what_of_others_uses_a_qos_and_a_queue_of_ours_is_none_of_ours() -> None:
