@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from placewire.agent.contract.numbers import TcpPort
 from placewire.frozen import Frozen
+
+
+def _https(url: str) -> str:
+    """Raises ValueError for every other URL: without TLS, neither end would know the other, and
+    whoever is on the way could have the server changed."""
+    parts = urlsplit(url)
+    if parts.scheme != "https" or not parts.hostname:
+        raise ValueError(f"{url!r} is not https://HOST:PORT, and the agent dials nothing else")
+    return url
 
 
 class AgentConfig(Frozen):
     """Paths are absolute."""
 
     server: str = Field(description="this server's name in the plan, and in its certificate")
-    controller_url: str = Field(
-        description="`https://host:port` that the agent dials; the controller's `--listen`"
+    controller_url: Annotated[str, AfterValidator(_https)] = Field(
+        description="`https://host:port` that the agent dials, never `http`; the controller's "
+        "`--listen`"
     )
     certificate_file: str = Field(
         description="this server's certificate, followed by the authority's, PEM"

@@ -40,7 +40,7 @@ from placewire.agent.contract.state import (
 )
 from placewire.frozen import Frozen
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 POLL_SECONDS = 10.0
 
 

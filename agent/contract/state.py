@@ -179,8 +179,9 @@ class TakenOver(Frozen):
     and `ip route add` accept them. bridge: Placewire's, which took the NIC over. sysctls: the NIC's
     own, only in a debt and in a bridge's mark; Ledger.sysctls has them otherwise. given: the
     addresses that Placewire gives to the bridge, only in its mark. standing: of a NIC that was
-    down, as NicFacts has it. What is no address, and a sysctl of another interface, are refused:
-    others can write marks.
+    down, as NicFacts has it. made_promiscuous: whether ovs-vswitchd sets that flag on its port, so
+    that an undo takes it off again: not on the kernel datapath, where only another program sets
+    it. What is no address, and a sysctl of another interface, are refused: others can write marks.
     """
 
     nic: str
@@ -188,6 +189,8 @@ class TakenOver(Frozen):
     routes: tuple[str, ...] = ()
     was_up: bool = True
     was_promiscuous: bool = False
+    # An agent of an earlier version took it off on both datapaths.
+    made_promiscuous: bool = True
     bridge: str = ""
     mac: str = ""
     sysctls: tuple[Sysctl, ...] = ()

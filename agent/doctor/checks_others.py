@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 from typing import NamedTuple
 
 from placewire.agent.contract.diagnosis import Finding
 from placewire.agent.contract.entries import TABLES
 from placewire.agent.contract.state import ForeignEntry
 from placewire.agent.doctor.facts import Facts
+from placewire.agent.reconcile.command_words import quoted
 
 # From this value of arp_ignore on, requests for our addresses may stay unanswered (ip-sysctl).
 _SILENT_ARP = 3
@@ -87,8 +89,8 @@ def _filters(facts: Facts) -> Iterator[Finding]:
             severity="warning", what="drops packets that none of its rules accepts",
             where=f"nftables {chain}",
             why="measurements and jobs use TCP ports that are chosen as they start",
-            remedy=f"nft insert rule {chain} {'o' if ' output' in chain.lower() else 'i'}ifname "
-            '"pw-*" accept',
+            remedy=f"nft insert rule {quoted(chain)} "
+            f"{'o' if ' output' in chain.lower() else 'i'}ifname \"pw-*\" accept",
         )  # fmt: skip
 
 
@@ -143,5 +145,5 @@ def _not_ours(entry: ForeignEntry) -> Finding:
     return Finding(
         severity="warning", what=f"is not ours: {entry.text}",
         where=f"{entry.collection} {entry.key}", why=f"{why}; a plan that needs it is refused",
-        remedy=entry.remedy or remedy.format(key=entry.key),
+        remedy=entry.remedy or remedy.format(key=quote(entry.key)),
     )  # fmt: skip

@@ -226,8 +226,10 @@ class InterfaceView:
         )
 
     def address_entries(self, interface: str) -> list[Mapping[str, Any]]:
-        """All its addresses as `ip -j address` shows them."""
-        return list(self._links.get(interface, {}).get("addr_info", []))
+        """Its addresses of IPv4 and IPv6, all, as `ip -j address` shows them. It may not even name
+        the family of another one."""
+        entries = self._links.get(interface, {}).get("addr_info", [])
+        return [entry for entry in entries if entry.get("family") in ("inet", "inet6")]
 
     def foreign_routes(self, interface: str, also: Collection[str] = ()) -> tuple[str, ...]:
         """Other programs' routes through the interface, as `ip route` accepts them. also: routes

@@ -152,11 +152,12 @@ def _back(step: NicStep) -> list[list[str]]:
     up = held.was_up or bool(came_since(held, what_stands_on(view, nic)))
     there = read_routes()
     missing = [a for a in held.addresses if identity_of_address(a) not in have]
+    promiscuous_by_us = held.made_promiscuous and not held.was_promiscuous
     # `ip` shows the newest first, and the kernel prefers it.
     missing_v6 = [a for a in reversed(held.addresses) if is_of_v6(a) and named(a) not in complete]
     return [
         ["ip", "link", "set", nic, "up" if up else "down"],
-        *([] if held.was_promiscuous else [["ip", "link", "set", nic, "promisc", "off"]]),
+        *([["ip", "link", "set", nic, "promisc", "off"]] if promiscuous_by_us else []),
         *[["ip", "address", "add", *a.split(), "dev", nic] for a in missing if not is_of_v6(a)],
         *[command for address in missing_v6 for command in _give_back(address, nic)],
         *_give_routes(held.routes, there),

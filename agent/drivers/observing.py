@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from shlex import quote
 
 from placewire.agent.contract.entries import BRIDGE_PREFIX, Address, Bridge
 from placewire.agent.contract.state import ForeignEntry, NicFacts, ObservedState
@@ -164,7 +165,7 @@ def _foreign_interfaces(names: Collection[str], ours: Collection[str]) -> list[F
             collection="bridges",
             key=name,
             text=f"interface {name}",
-            remedy=f"ip link del {name}",
+            remedy=f"ip link del {quote(name)}",
         )
         for name in names
         if name.startswith(BRIDGE_PREFIX) and name not in ours
@@ -180,7 +181,7 @@ def _receiving(nics: Iterable[NicFacts]) -> Iterator[ForeignEntry]:
                 collection=RECEIVERS,
                 key=nic.name,
                 text=f"the {nic.receiving_qdisc} queueing discipline",
-                remedy=f"tc qdisc del dev {nic.name} {nic.receiving_qdisc}",
+                remedy=f"tc qdisc del dev {quote(nic.name)} {nic.receiving_qdisc}",
             )
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv6Address
+from itertools import pairwise
+from shlex import quote
 from typing import Any, Literal
 
 from placewire.agent.contract.entries import TABLES, Address
@@ -16,6 +18,7 @@ from placewire.agent.drivers.address_words import identity_of
 from placewire.agent.drivers.interfaces import RECEIVING, InterfaceView
 from placewire.agent.drivers.routes import is_over
 from placewire.agent.reconcile.canonical import prefix
+from placewire.agent.reconcile.command_words import quoted
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.foreign_kinds import (
     DISCIPLINES,
@@ -33,6 +36,7 @@ from placewire.agent.reconcile.route_identity import identities, identity, witho
 _KERNELS_PROTOCOLS = ("0x1", "0x2", "0x3")
 _KERNELS_FLAGS = ("mngtmpaddr", "temporary", "stable-privacy")
 _SCOPE_LINK = "253"
+_OUR_TABLES = frozenset(map(str, TABLES))
 
 
 def read_on_bridges(
@@ -101,7 +105,7 @@ def _addresses(
                 key=f"{bridge} {address}",
                 text=f"address {address} of {bridge}",
                 on=bridge,
-                remedy=f"ip address del {' '.join(identity_of(entry))} dev {bridge}",
+                remedy=f"ip address del {' '.join(identity_of(entry))} dev {quote(bridge)}",
             )
 
 
@@ -125,15 +129,16 @@ def _route(route: str, on: str) -> ForeignEntry:
         key=place or route,
         text=f"route {route}",
         on=on,
-        remedy=f"ip route del {route}",
+        remedy=f"ip route del {quoted(route)}",
     )
 
 
 def _place_in_our_tables(route: str) -> str:
     """The key; "" where the route is in another table."""
     words = route.split()
-    table = words[words.index("table") + 1] if "table" in words else ""
-    if table.isdigit() and int(table) in TABLES:
+    # An interface may be called `table`.
+    table = dict(pairwise(words)).get("table", "")
+    if table in _OUR_TABLES:
         for word in words[:2]:  # The first may be a type of route.
             try:
                 return f"table {table} {prefix(word)}"
@@ -153,7 +158,7 @@ def _neighbours(
                 key=f"{bridge} {named}",
                 text=f"{kind} neighbour {entry['dst']} of {bridge}",
                 on=bridge,
-                remedy=f"ip neigh del {named} dev {bridge}",
+                remedy=f"ip neigh del {named} dev {quote(bridge)}",
             )
 
 
@@ -176,7 +181,7 @@ def _above(bridge: str, names: Iterable[str]) -> Iterator[ForeignEntry]:
             key=name,
             text=f"interface {name}, which is made on {bridge}",
             on=bridge,
-            remedy=f"ip link del {name}",
+            remedy=f"ip link del {quote(name)}",
         )
 
 
@@ -187,7 +192,7 @@ def _as_port(bridge: str, master: str) -> Iterator[ForeignEntry]:
             key=f"{master} over {bridge}",
             text=f"the port {bridge} of {master}",
             on=bridge,
-            remedy=f"ip link set {bridge} nomaster",
+            remedy=f"ip link set {quote(bridge)} nomaster",
         )
 
 
@@ -212,5 +217,5 @@ def _disciplines(bridge: str, view: InterfaceView, *, offloads: bool) -> Iterato
                 key=f"{bridge} {one.handle}",
                 text=f"{one.kind} queueing discipline {one.handle} of {bridge}",
                 on=bridge,
-                remedy=f"tc qdisc del dev {bridge} {one.kind if receives else 'root'}",
+                remedy=f"tc qdisc del dev {quote(bridge)} {one.kind if receives else 'root'}",
             )

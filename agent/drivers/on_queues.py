@@ -7,6 +7,7 @@ whoever removes queues asks here once more right before.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from shlex import quote
 
 from placewire.agent.contract.entries import Queue, Shaper
 from placewire.agent.contract.state import EffectiveQueue, ForeignEntry
@@ -48,7 +49,7 @@ def read_on_queues(
                 key=nic,
                 text=f"{root.kind} queueing discipline {root.handle} of {nic}",
                 on=nic,
-                remedy=f"tc qdisc del dev {nic} root",
+                remedy=f"tc qdisc del dev {quote(nic)} root",
             )
 
 

@@ -22,6 +22,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 from placewire.agent.contract.entries import (
@@ -127,7 +128,7 @@ def parse_flows(
                     text=f"flow {line}",
                     on=bridge,
                     remedy=f"ovs-ofctl {' '.join(protocol)} --strict del-flows "
-                    f"{management or bridge} '{_strict_match(line)}'",
+                    f"{quote(management or bridge)} {quote(_strict_match(line))}",
                 )
             )
         elif is_short:
@@ -162,7 +163,7 @@ def parse_groups_and_meters(bridge: str, text: str, management: str = "") -> lis
             key=f"{bridge} {kind} {name}",
             text=f"{kind} {name} of its flows",
             on=bridge,
-            remedy=f"ovs-ofctl {' '.join(_PROTOCOL)} del-{kind}s {management or bridge} "
+            remedy=f"ovs-ofctl {' '.join(_PROTOCOL)} del-{kind}s {quote(management or bridge)} "
             f"{word}={name}",
         )
         for kind, (word, found) in _COUNTED.items()
@@ -211,7 +212,7 @@ def change_flows(run_dir: str, steps: Sequence[EntryStep]) -> None:
                     raise EffectError(
                         f"bridge {bridge}: somebody does not let it speak OpenFlow 1.3, without "
                         "which its flows cannot be changed as one; let it (ovs-vsctl clear bridge "
-                        f"{bridge} protocols)"
+                        f"{quote(bridge)} protocols)"
                     ) from error
                 _remove_one_by_one(management, removed[bridge])
                 continue

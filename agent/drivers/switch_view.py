@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
+from shlex import quote
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -27,6 +29,8 @@ HELD_KEY = "placewire-held"
 QUEUE_KEY = "placewire-queue"
 PURPOSE_KEY = "placewire-purpose"
 QOS_TYPE = "linux-htb"
+# Every number of 18 digits is one that a Queue takes.
+_RATE = re.compile(r"[0-9]{1,18}")
 
 
 class SwitchView:
@@ -73,7 +77,7 @@ class SwitchView:
         ours = {name: nic for name, nic, _ in self.bridges()}
         return [
             f"port {row.name} of {bridge} passes only what belongs to its "
-            f"{', '.join(columns)}, which somebody has set (ovs-vsctl clear port {row.name} "
+            f"{', '.join(columns)}, which somebody has set (ovs-vsctl clear port {quote(row.name)} "
             f"{' '.join(columns)})"
             for row in self._rows("Port")
             if (bridge := self.bridge_of_port.get(row.name, "")) in ours
@@ -110,7 +114,7 @@ class SwitchView:
                 collection="bridges",
                 key=row.name,
                 text=f"Open vSwitch bridge {row.name}",
-                remedy=f"ovs-vsctl del-br {row.name}",
+                remedy=f"ovs-vsctl del-br {quote(row.name)}",
             )
             for row in self._rows("Bridge")
             if OWNER_KEY not in row.external_ids and row.name.startswith(BRIDGE_PREFIX)
@@ -126,7 +130,7 @@ class SwitchView:
                 key=f"{row.name} {column}",
                 text=f"a row in column {column} of bridge {row.name}",
                 on=row.name,
-                remedy=f"ovs-vsctl clear bridge {row.name} {column}",
+                remedy=f"ovs-vsctl clear bridge {quote(row.name)} {column}",
             )
             for row in ours
             # We use none of these columns: what they name is others', and goes with the bridge.
@@ -155,7 +159,7 @@ class SwitchView:
                         key=bridge,
                         text=f"port {port.name}",
                         on=bridge,
-                        remedy=f"ovs-vsctl del-port {bridge} {port.name}",
+                        remedy=f"ovs-vsctl del-port {quote(bridge)} {quote(port.name)}",
                     )
                 )
                 continue
@@ -169,7 +173,7 @@ class SwitchView:
                         key=port.name,
                         text=f"{qos.type} QoS of port {port.name}",
                         on=port.name,
-                        remedy=f"ovs-vsctl clear port {port.name} qos",
+                        remedy=f"ovs-vsctl clear port {quote(port.name)} qos",
                     )
                 )
         return [*found, *self._users()]
@@ -191,7 +195,7 @@ class SwitchView:
                         key=f"{nic} port {port.name}",
                         text=f"the QoS of port {port.name} (it uses that of {nic})",
                         on=nic,
-                        remedy=f"ovs-vsctl clear port {port.name} qos",
+                        remedy=f"ovs-vsctl clear port {quote(port.name)} qos",
                     )
         for qos in self._rows("QoS") if keys else ():
             for number, row in qos.queues.items():
@@ -289,5 +293,6 @@ def _queue(nic: str, queue_id: int, row: Any) -> Queue:
 
 
 def _rate(row: Any, key: str) -> int:
+    """0 for what is no rate that we write: others can write any text there, which is drift."""
     text = row.other_config.get(key, "0")
-    return int(text) if text.isdigit() else 0
+    return int(text) if _RATE.fullmatch(text) else 0

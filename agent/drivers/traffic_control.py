@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
+from shlex import quote
 from typing import Any, NamedTuple
 
 from pyroute2 import IPRoute
@@ -25,6 +26,7 @@ from placewire.agent.contract.entries import (
 from placewire.agent.contract.state import EffectiveQueue, ForeignEntry
 from placewire.agent.drivers.command import run
 from placewire.agent.drivers.disciplines import Discipline
+from placewire.agent.reconcile.command_words import quoted
 from placewire.agent.reconcile.foreign_kinds import CLASSES, DISCIPLINES, FILTERS
 from placewire.agent.reconcile.steps import EntryStep
 
@@ -120,10 +122,20 @@ class Filter:
             return Classifier(nic=nic, destination=None, queue_id=queue_id)
         if self.preference == _DESTINATION_PREFERENCE and len(self.matches) == 1:
             ((value, mask, at),) = self.matches
-            if at == _DESTINATION_OFFSET:
-                text = str(IPv4Network((value, mask.bit_count()))).removesuffix("/32")
+            network = _network(value, mask)
+            if at == _DESTINATION_OFFSET and network is not None:
+                text = str(network).removesuffix("/32")
                 return Classifier(nic=nic, destination=text, queue_id=queue_id)
         return None
+
+
+def _network(value: int, mask: int) -> IPv4Network | None:
+    """None where the mask has gaps, or the value has bits that the mask lacks: others can have the
+    kernel compare any bits."""
+    behind = mask ^ 0xFFFFFFFF
+    if behind & (behind + 1) or value & behind:
+        return None
+    return IPv4Network((value, mask.bit_count()))
 
 
 def read_classifiers(nics: Iterable[str]) -> tuple[list[Classifier], list[ForeignEntry]]:
@@ -154,7 +166,7 @@ def read_foreign(
             key=f"{nic} {one.parent}",
             text=f"{one.kind} queueing discipline {one.handle} of class {one.parent}",
             on=_on(nic, class_id),
-            remedy=f"tc qdisc del dev {nic} parent {one.parent}",
+            remedy=f"tc qdisc del dev {quote(nic)} parent {one.parent}",
         )
         for one in disciplines
         if (class_id := _class_id(one.parent)) is not None
@@ -165,7 +177,7 @@ def read_foreign(
             key=f"{nic} {name}",
             text=f"class {name}",
             on=nic,
-            remedy=f"tc class del dev {nic} classid {name}",
+            remedy=f"tc class del dev {quote(nic)} classid {name}",
         )
         # Where the database has no default queue, Open vSwitch makes its class by itself.
         for queue_id in sorted(
@@ -293,7 +305,7 @@ def _all_foreign(nic: str, parent: str, found: Filters) -> Iterator[ForeignEntry
             key=f"{on} {parent} preference {preference}",
             text=f"{what} of preference {preference} on {parent} of {nic}",
             on=on,
-            remedy=f"tc filter del dev {nic} parent {parent} {words}",
+            remedy=f"tc filter del dev {quote(nic)} parent {parent} {quoted(words)}",
         )
 
 

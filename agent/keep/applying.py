@@ -91,7 +91,10 @@ def apply_all_but(
     """Heals all but the subjects in `leave` (see drift.subject_of). Returns the steps done, and why
     other programs keep the rest from being healed. Raises EffectError, NotAsAppliedError."""
     steps = _drift(context, taken.state, taken.ledger, leave)[0].steps
-    _apply(context, steps, taken.state, "heal")
+    try:
+        _apply(context, steps, taken.state, "heal")
+    except Exception as error:
+        _apply_apart(context, taken.state, taken.ledger, "heal", error, leave)
     left, _ = _read_back(context, taken.state, taken.ledger, leave)
     if left.steps or left.faults:
         raise NotAsAppliedError(_text_of(left))
@@ -111,12 +114,17 @@ def _apply(
 
 
 def _apply_apart(
-    context: Context, desired: DesiredState | None, ledger: Ledger, event: str, why: Exception
+    context: Context,
+    desired: DesiredState | None,
+    ledger: Ledger,
+    event: str,
+    why: Exception,
+    leave: Collection[str] = (),
 ) -> None:
     """Takes what is left of the steps NIC by NIC, after `why` ended them in their midst: what one
     NIC cannot have must not keep it from the others. Raises EffectError, `why` first."""
     first, failures = text_of(why), list[str]()
-    for steps in by_nic(find_drift(desired, context.observe(desired, ledger), ledger).steps):
+    for steps in by_nic(_drift(context, desired, ledger, leave)[0].steps):
         try:
             _apply(context, steps, desired, event)
         except Exception as error:

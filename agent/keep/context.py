@@ -10,8 +10,8 @@ from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, 
 from placewire.agent.keep.memory import Memory
 from placewire.agent.keep.outcome import KEEPS_TRYING
 from placewire.agent.keep.retry import Retry
-from placewire.agent.reconcile.admission import admitted
-from placewire.agent.reconcile.effects import Network
+from placewire.agent.reconcile.admission import admitted, without_unwritten
+from placewire.agent.reconcile.effects import EffectError, Network
 from placewire.agent.reconcile.ledger import extended
 from placewire.agent.reconcile.unmarkable import unmarked
 from placewire.agent.reconcile.validate import ServerFacts, WayToController
@@ -35,8 +35,9 @@ class Context:
     elapsed: seconds of a clock that nobody sets.
     read_back_seconds: how long to wait until a read-back shows what was applied.
     read_seconds: how long the last read-back took.
-    in_force_is_whole: False while parts of the state in force may be missing: from the agent's
-    start to the first read-back, and after a change that failed and left that state in force.
+    in_force_is_applied: False while parts of the state in force may be missing that nobody keeps
+    from it: from the agent's start until that state was applied and read back, and after a change
+    that failed and left it in force. What is missing later is drift.
     """
 
     network: Network
@@ -46,7 +47,7 @@ class Context:
     elapsed: Callable[[], float]
     read_back_seconds: float
     read_seconds: float = 0.0
-    in_force_is_whole: bool = True
+    in_force_is_applied: bool = True
 
     def __post_init__(self) -> None:
         self.retry = Retry(self.elapsed)
@@ -57,8 +58,9 @@ class Context:
 
     def take(self, desired: DesiredState | None, observed: ObservedState) -> Taken:
         """Writes down what NICs hold that `desired` takes over and the ledger does not have: a NIC
-        that its owner was given back, or that was away. Raises EffectError where the disk does not
-        take it: nothing is taken over whose former state could be lost."""
+        that its owner was given back, or that was away. Where the disk does not take it, these are
+        left out, because nothing is taken over whose former state could be lost; the others wait
+        for no disk."""
         memory = self.memory
         if desired is None:
             return Taken(None, memory.kept.ledger, ())
@@ -66,11 +68,18 @@ class Context:
         state, refused, ledger = admitted(
             desired, observed, memory.kept.ledger, self.facts, self.way
         )
-        ledger = extended(state, observed, ledger)
+        needed = extended(state, observed, ledger)
         with memory.lock:
-            if ledger != memory.kept.ledger:
-                memory.save(memory.kept.model_copy(update={"ledger": ledger}))
-        return Taken(state, ledger, refused)
+            kept = memory.kept
+            if needed == kept.ledger:
+                return Taken(state, needed, refused)
+            try:
+                memory.save(kept.model_copy(update={"ledger": needed}))
+            except EffectError as error:
+                state, waiting = without_unwritten(state, ledger, needed, str(error))
+                refused, needed = (*refused, *waiting), extended(state, observed, ledger)
+                memory.hold(kept.model_copy(update={"ledger": needed}))
+        return Taken(state, needed, refused)
 
     def failure(self, what: str, remedy: str = KEEPS_TRYING) -> Refusal:
         return refuse(f"server {self.facts.server}", what, remedy)

@@ -13,6 +13,7 @@ from placewire.agent.keep.outcome import KEEPS_TRYING, NOTHING_DONE, Outcome, ch
 from placewire.agent.keep.retry import Retry
 from placewire.agent.reconcile.contest import Contests
 from placewire.agent.reconcile.drift import (
+    NO_DRIFT,
     Drift,
     find_drift,
     subject_of,
@@ -44,9 +45,11 @@ class Healing:
         self._next_look = NextLook(looked_at=context.elapsed())
         self._contests = Contests()
         self._retry = Retry(context.elapsed)
-        # The sentences of the drift that was seen last, and of the drift that could not be healed.
+        # The sentences of the drift that was seen last, and of the drift that could not be healed,
+        # with why.
         self._seen: tuple[str, ...] = ()
         self._failed: tuple[str, ...] = ()
+        self._failure = ""
         # By subject of a NIC that ovs-vswitchd does not have open: when that was first seen.
         self._unopened_since: dict[str, float] = {}
         self.state = DriftState(policy="heal")
@@ -137,30 +140,45 @@ class Healing:
         todo = drift.without(leave)
         pause = self._retry.seconds_until_next()
         if todo.due_sentences() == self._failed and pause > 0:
-            return self._not_right(self.state.notes), pause
+            return self._not_right((self._failure, *notes)), pause
         self._retry.begin()
         try:
             steps, in_the_way = apply_all_but(self._context, taken, leave)
         except Exception as error:
             self._retry.failed(error)
-            what, self._failed = text_of(error), todo.due_sentences()
-            if (what,) != self.state.notes:
+            what, left = text_of(error), self._still_due(taken, todo, leave)
+            self._failed = left.due_sentences()
+            self._count_heal(todo, left)
+            if what != self._failure:
                 self._memory.note("failed", (), detail=what)
-            return self._not_right((what,)), self._retry.seconds_until_next()
-        self._healed(todo)
+            self._failure = what
+            return self._not_right((what, *notes)), self._retry.seconds_until_next()
+        self._retry.succeeded()
+        self._all_right()
+        self._count_heal(todo, NO_DRIFT)
         if notes := (*_sentences(in_the_way), *notes):
             self._seen = drift.beyond(todo).sentences()
             return self._not_right(notes)._replace(changes=changes_of(steps)), None
         return Outcome(changes_of(steps)), None
 
-    def _healed(self, todo: Drift) -> None:
+    def _still_due(self, taken: Taken, todo: Drift, leave: frozenset[str]) -> Drift:
+        """What of `todo` is due after some of it failed; all of it where that cannot be read."""
+        try:
+            observed = self._context.observe(taken.state, taken.ledger)
+        except EffectError:
+            return todo
+        return find_drift(taken.state, observed, taken.ledger).without(leave)
+
+    def _count_heal(self, todo: Drift, left: Drift) -> None:
+        """Counts what of `todo` was put back, also where the rest failed: whoever changes it again
+        and again is left alone all the same."""
+        if not (healed := todo.subjects - left.subjects):
+            return
         with self._lock:
-            self._contests = self._contests.healed(todo.subjects, self._elapsed())
-        self._retry.succeeded()
-        self._all_right()
+            self._contests = self._contests.healed(healed, self._elapsed())
         changes = {"heals": self.state.heals + 1, "last_heal_unix": self._clock()}
         self.state = self.state.model_copy(update=changes)
-        said = "; ".join(todo.due_sentences())
+        said = "; ".join(s for s in todo.due_sentences() if s not in left.due_sentences())
         log.warning("others changed the state in force; put back: %s", said)
 
     def _opening(self, drift: Drift) -> dict[str, float]:
@@ -191,6 +209,7 @@ class Healing:
 
     def _all_right(self) -> None:
         self._seen = self._failed = ()
+        self._failure = ""
         self.state = self.state.model_copy(update={"since_unix": None, "notes": ()})
 
 

@@ -167,7 +167,7 @@ class Keeper:
     def resume(self) -> ApplyReport | None:
         """To be called at the agent's start: undoes a change that was interrupted, or makes the
         state in force whole. What fails is due again in `tick`."""
-        self._context.in_force_is_whole = False
+        self._context.in_force_is_applied = False
         with self._memory.lock:
             self._memory.save_clocks()
         return self.tick()
@@ -195,7 +195,7 @@ class Keeper:
         due = _soonest(due, self._paying.seconds_until_look())
         if kept.desired is None or not kept.lease.is_in_force:
             return due
-        look = self._healing.seconds_until_look() if context.in_force_is_whole else retry
+        look = self._healing.seconds_until_look() if context.in_force_is_applied else retry
         return _soonest(due, look)
 
     def notice(self, *, switch_restarted: bool = False) -> None:
@@ -223,8 +223,11 @@ class Keeper:
         context, kept = self._context, self._memory.kept
         if kept.desired is None:
             return None
-        if not context.in_force_is_whole:
-            return restoring.make_whole(context, kept.desired)
+        if not context.in_force_is_applied:
+            outcome = restoring.make_whole(context, kept.desired)
+            if context.in_force_is_applied:  # Drift is left, which is to be told as such.
+                self._healing.notice()
+            return outcome
         if self._healing.seconds_until_look() <= 0:
             return self._healing.look(kept.desired)
         return None
@@ -236,7 +239,7 @@ class Keeper:
     def _settle(self, outcome: Outcome) -> Outcome:
         """To be called with the change lock held."""
         if outcome.read_back:
-            self._context.in_force_is_whole = True
+            self._context.in_force_is_applied = True
             self._context.retry.succeeded()
             self._healing.begin_anew()
         return outcome

@@ -95,7 +95,7 @@ def _give_up(context: Context, error: Exception) -> Outcome:
     memory, what = context.memory, text_of(error)
     with memory.lock:
         if memory.kept.lease.is_committed:
-            context.in_force_is_whole = False
+            context.in_force_is_applied = False
             context.retry.failed(error)
             return Outcome(refusals=(context.failure(what),))
         now = memory.now()  # First, because it may move expiries along.

@@ -67,6 +67,28 @@ def admitted(
     )
 
 
+def without_unwritten(
+    desired: DesiredState, known: Ledger, needed: Ledger, why: str
+) -> tuple[DesiredState, tuple[Refusal, ...]]:
+    """Returns the part of a state that can be made while the disk takes no ledger, and why the rest
+    waits. known: what is on disk of the ledger. needed: the ledger for all of the state. why: what
+    the disk said."""
+    nics = {taken.nic for taken in needed.nics} - {taken.nic for taken in known.nics}
+    names = {sysctl.name for sysctl in needed.sysctls} - {sysctl.name for sysctl in known.sysctls}
+    part = without_nics(desired, nics)
+    left = tuple(sysctl for sysctl in part.sysctls if sysctl.name in names)
+    sysctls = tuple(sysctl for sysctl in part.sysctls if sysctl.name not in names)
+    where = (*(f"NIC {nic}" for nic in sorted(nics)), *(f"sysctl {s.name}" for s in left))
+    return part.model_copy(update={"sysctls": sysctls}), tuple(
+        refuse(
+            one,
+            f"is left as it is, because what it is now could be lost: {why}",
+            "see that the agent can write to its disk; the agent then goes on by itself",
+        )
+        for one in where
+    )
+
+
 def without_nics(desired: DesiredState, nics: Collection[str]) -> DesiredState:
     """The state without these NICs, their bridges and all that is on them."""
     if not nics:

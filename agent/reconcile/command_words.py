@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from shlex import join
 
 _ADDRESS = r"[\da-fA-F.:]+(?:/\d+)?"
 # The words of a route, by what follows each.
@@ -49,6 +50,12 @@ def named(command: str) -> tuple[str, ...]:
     """Returns the words that name an address, and `nodad` where it is set: an address that is given
     back has it for a moment, so that it works at once."""
     return (*identity_of_address(command), *(w for w in command.split() if w == "nodad"))
+
+
+def quoted(words: str) -> str:
+    """The words of a command that root is told to paste, each quoted where it must be: the names in
+    it are others', and an interface may be called `a;reboot`."""
+    return join(words.split())
 
 
 def interfaces_of(route: str) -> set[str]:

@@ -59,6 +59,9 @@ class Drift(NamedTuple):
         )
 
 
+NO_DRIFT = Drift((), (), ())
+
+
 def find_drift(desired: DesiredState | None, observed: ObservedState, ledger: Ledger) -> Drift:
     due, away = _without_nics_away(difference(desired, observed, ledger), desired, observed)
     due, unknown = _without_unknown_nics(due, desired, observed, ledger)

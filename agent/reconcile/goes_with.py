@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Interface
+from shlex import quote
 
 from placewire.agent.contract.entries import Address
 from placewire.agent.contract.state import ForeignEntry, NicFacts, TakenOver
+from placewire.agent.reconcile.command_words import quoted
 from placewire.agent.reconcile.foreign_kinds import NEIGHBOURS, OTHER_ROUTES
 from placewire.agent.reconcile.route_identity import identities, identity, is_of_v6
 
@@ -51,7 +53,7 @@ def goes_with_move(held: TakenOver, nic: NicFacts) -> Iterator[ForeignEntry]:
                 key=f"{nic.name} {address}",
                 text=f"address {address}",
                 on=nic.name,
-                remedy=f"ip address del {address} dev {nic.name}",
+                remedy=f"ip address del {address} dev {quote(nic.name)}",
             )
     if not moved or len(moved) < len(there):
         return
@@ -65,7 +67,7 @@ def goes_with_move(held: TakenOver, nic: NicFacts) -> Iterator[ForeignEntry]:
                 key=route,
                 text=f"route {route}",
                 on=nic.name,
-                remedy=f"ip route del {route}",
+                remedy=f"ip route del {quoted(route)}",
             )
     for entry in nic.lost_with_addresses:
         kind, _, words = entry.partition(" ")
@@ -76,7 +78,7 @@ def goes_with_move(held: TakenOver, nic: NicFacts) -> Iterator[ForeignEntry]:
             key=f"{nic.name} {entry}",
             text=f"entry `{entry}`",
             on=nic.name,
-            remedy=f"ip {kind} del {words}",
+            remedy=f"ip {kind} del {quoted(words)}",
         )
 
 

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from shlex import quote
 
 from placewire.agent.contract.entries import Address, Bridge, Classifier, Queue, Shaper
 from placewire.agent.contract.state import ForeignEntry, Ledger, ObservedState, Refusal, refuse
@@ -136,7 +137,8 @@ def _removals_refused(would_go: dict[Place, list[ForeignEntry]]) -> Iterator[Ref
 
 def _command(entry: ForeignEntry) -> str:
     """Returns the command that removes the entry, or says what can, where the driver does not."""
-    by_kind = {PORTS: "ovs-vsctl del-port PORT", SHAPERS: f"ovs-vsctl clear port {entry.key} qos"}
+    clear = f"ovs-vsctl clear port {quote(entry.key)} qos"
+    by_kind = {PORTS: "ovs-vsctl del-port PORT", SHAPERS: clear}
     return entry.remedy or by_kind.get(entry.collection, "with the program that made it")
 
 

@@ -15,6 +15,7 @@ the former one held is owed to that.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from shlex import quote
 
 from placewire.agent.contract.entries import Address, Bridge, Sysctl
 from placewire.agent.contract.state import (
@@ -39,7 +40,8 @@ def extended(desired: DesiredState, observed: ObservedState, ledger: Ledger) -> 
     ledger = with_replaced_owed(observed, ledger)
     facts = {nic.name: nic for nic in observed.nics}
     known = {taken.nic for taken in ledger.nics}
-    nics = [_as_it_is_now(taken, facts) for taken in ledger.nics]
+    on_netdev = {bridge.nic for bridge in desired.bridges if _makes_promiscuous(bridge)}
+    nics = [_as_it_is_now(taken, facts, on_netdev) for taken in ledger.nics]
     sysctls, owed = [*ledger.sysctls], [*ledger.owed]
     for bridge in desired.bridges:
         nic = facts.get(bridge.nic)
@@ -50,7 +52,9 @@ def extended(desired: DesiredState, observed: ObservedState, ledger: Ledger) -> 
             nics.append(_held(nic, bridge, desired.take_over))
         else:
             owed.remove(debt)
-            nics.append(debt.model_copy(update={"bridge": bridge.name, "sysctls": ()}))
+            made = debt.made_promiscuous or _makes_promiscuous(bridge)
+            update = {"bridge": bridge.name, "sysctls": (), "made_promiscuous": made}
+            nics.append(debt.model_copy(update=update))
             sysctls += debt.sysctls
     own = {bridge.name for bridge in desired.bridges}
     wanted = {sysctl.name for sysctl in desired.sysctls} - {sysctl.name for sysctl in sysctls}
@@ -140,7 +144,7 @@ def has_back(taken: TakenOver, nic: NicFacts) -> bool:
         and identities(taken.routes) <= identities(nic.routes)
         and (taken.was_up == nic.up or bool(stays_up_for(taken, nic)))
         # A killed ovs-vswitchd leaves its NICs promiscuous.
-        and (taken.was_promiscuous or not nic.promiscuous)
+        and (taken.was_promiscuous or not taken.made_promiscuous or not nic.promiscuous)
         # A NIC with a queueing discipline of its own is never taken over, so this one is ours.
         and not nic.left_by_switch
     )
@@ -288,7 +292,8 @@ def owed_refusals(server: str, ledger: Ledger) -> tuple[Refusal, ...]:
             "is away, has lost its name to another, is a port of somebody's bridge, or its address "
             f"is in use elsewhere: it is owed {_what(debt)}",
             "bring it back under its name and free, and the agent gives it that within a minute; "
-            f"if it never comes back, stop the agent and run `agent restore --give-up {debt.nic}`",
+            "if it never comes back, stop the agent and run `agent restore --give-up "
+            f"{quote(debt.nic)}`",
         )
         for debt in ledger.owed
     )
@@ -348,14 +353,26 @@ def _held(nic: NicFacts, bridge: Bridge, take_over: Collection[str]) -> TakenOve
         was_up=nic.up,
         # ovs-vswitchd makes its own ports promiscuous.
         was_promiscuous=nic.promiscuous and nic.bridge is None,
+        made_promiscuous=_makes_promiscuous(bridge),
         bridge=bridge.name,
         standing=() if nic.up else nic.standing,
     )
 
 
-def _as_it_is_now(taken: TakenOver, facts: Mapping[str, NicFacts]) -> TakenOver:
+def _makes_promiscuous(bridge: Bridge) -> bool:
+    """Whether ovs-vswitchd sets its ports so, as `ip` shows it. The kernel datapath counts itself
+    beside that flag."""
+    return bridge.datapath == "netdev"
+
+
+def _as_it_is_now(
+    taken: TakenOver, facts: Mapping[str, NicFacts], on_netdev: Collection[str]
+) -> TakenOver:
     """A NIC that took the place of another one on our bridge is the one that the plan names: its
-    adapter was changed, or its driver gives it another MAC address at each start."""
+    adapter was changed, or its driver gives it another MAC address at each start. on_netdev: NICs
+    that the userspace datapath has from now on."""
+    if taken.nic in on_netdev and not taken.made_promiscuous:
+        taken = taken.model_copy(update={"made_promiscuous": True})
     nic = facts.get(taken.nic)
     if nic is None or not taken.mac or not taken.bridge or nic.bridge != taken.bridge:
         return taken

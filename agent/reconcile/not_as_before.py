@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from ipaddress import IPv4Interface
+from shlex import quote
 
 from placewire.agent.contract.state import DesiredState, Ledger, NicFacts, ObservedState, TakenOver
 from placewire.agent.reconcile.ledger import givable, stays_up_for
@@ -45,7 +46,7 @@ def stays_up_sentences(
     facts = {nic.name: nic for nic in observed.nics}
     return tuple(
         f"NIC {taken.nic} was left up on {when}, though it was down before it was taken over: "
-        f"{', '.join(found[:MOST_STANDING])} had come since (ip link set {taken.nic} down)"
+        f"{', '.join(found[:MOST_STANDING])} had come since (ip link set {quote(taken.nic)} down)"
         for taken in given_back(desired, observed, ledger)
         if (found := stays_up_for(taken, facts[taken.nic]))
     )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from ipaddress import IPv6Interface, IPv6Network
 from itertools import islice
+from shlex import quote
 
 from placewire.agent.contract.entries import Bridge
 from placewire.agent.contract.state import (
@@ -15,7 +16,7 @@ from placewire.agent.contract.state import (
     Refusal,
     refuse,
 )
-from placewire.agent.reconcile.command_words import interfaces_of, is_a_route, is_an_address
+from placewire.agent.reconcile.command_words import interfaces_of, is_a_route, is_an_address, quoted
 from placewire.agent.reconcile.foreign_kinds import MOST_NAMED
 from placewire.agent.reconcile.route_identity import is_of_v6
 
@@ -38,7 +39,7 @@ def lost_refusals(nic: NicFacts) -> Iterator[Refusal]:
                 if of_v6
                 else "the kernel drops it with the last address of a NIC"
             ),
-            f"use a NIC without, or remove it (ip {kind} del {words})",
+            f"use a NIC without, or remove it (ip {kind} del {quoted(words)})",
         )
     if any(is_of_v6(text) for text in (*nic.addresses, *nic.routes)):
         for route in nic.advertised_routes:
@@ -46,16 +47,16 @@ def lost_refusals(nic: NicFacts) -> Iterator[Refusal]:
                 where,
                 f"has the route {route!r} of a router's advertisement beside IPv6 of its own: it "
                 "would lead to nobody, as the kernel makes it on this NIC alone",
-                f"have the NIC take none (sysctl -w net.ipv6.conf.{nic.name}.accept_ra=0; ip route "
-                f"del {route}; where systemd-networkd makes it: IPv6AcceptRA=no), and give it a "
-                "route of its own if one is needed",
+                f"have the NIC take none ({_no_advertisements(nic)}; ip route del "
+                f"{quoted(route)}; where systemd-networkd makes it: IPv6AcceptRA=no), and give it "
+                "a route of its own if one is needed",
             )
     for one in () if nic.up else _lost_when_down(nic):
         yield refuse(
             where,
             f"is down and has the IPv6 {one}, which the kernel drops when an undo sets it down "
             "again",
-            f"use a NIC without, set it up (ip link set {nic.name} up), or take that off it",
+            f"use a NIC without, set it up (ip link set {quote(nic.name)} up), or take that off it",
         )
     withdrawn = (
         route
@@ -126,9 +127,9 @@ def _held_v6(nic: NicFacts, command: str) -> Iterator[Refusal]:
             where,
             f"got {address} for a limited time (of a router's advertisement, by DHCPv6 or with a "
             "lifetime), and nobody would renew it on a bridge",
-            "give the NIC that address for good, or have it take none (sysctl -w "
-            f"net.ipv6.conf.{nic.name}.accept_ra=0; ip address del {address} dev {nic.name}; where "
-            "systemd-networkd makes it: IPv6AcceptRA=no)",
+            f"give the NIC that address for good, or have it take none ({_no_advertisements(nic)}; "
+            f"ip address del {address} dev {quote(nic.name)}; where systemd-networkd makes it: "
+            "IPv6AcceptRA=no)",
         )
     elif "dadfailed" in words:
         yield refuse(
@@ -136,7 +137,7 @@ def _held_v6(nic: NicFacts, command: str) -> Iterator[Refusal]:
             f"has the address {address}, which somebody else on its network has as well "
             "(dadfailed)",
             f"give one of them another address, or remove it (ip address del {address} dev "
-            f"{nic.name})",
+            f"{quote(nic.name)})",
         )
     elif "peer" in words or not is_an_address(command):
         yield refuse(
@@ -154,7 +155,7 @@ def doubled_refusals(nic: NicFacts) -> Iterator[Refusal]:
             f"NIC {nic.name}",
             f"has the route {route!r}, and there is another one of the same destination and "
             "metric: their order could not be given back",
-            f"remove one of them, or give it another metric (ip route del {route})",
+            f"remove one of them, or give it another metric (ip route del {quoted(route)})",
         )
 
 
@@ -169,7 +170,7 @@ def _immovable_routes(nic: NicFacts) -> Iterator[Refusal]:
             yield refuse(
                 where,
                 f"has the route {route!r}, which cannot be moved to the bridge and back as it is",
-                f"remove that route first (ip route del {route})",
+                f"remove that route first (ip route del {quoted(route)})",
             )
 
 
@@ -214,5 +215,9 @@ def source_refusals(nic: NicFacts, observed: ObservedState) -> Iterator[Refusal]
                 f"NIC {nic.name}",
                 f"has the address from which {name} sends by the route {route!r}; an undo would "
                 "lose that route",
-                f"remove it, or give it a source of {name}'s own (ip route del {route})",
+                f"remove it, or give it a source of {name}'s own (ip route del {quoted(route)})",
             )
+
+
+def _no_advertisements(nic: NicFacts) -> str:
+    return f"sysctl -w {quote(f'net.ipv6.conf.{nic.name}.accept_ra=0')}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
+from shlex import quote
 
 from placewire.agent.contract.entries import (
     BRIDGE_PREFIX,
@@ -111,14 +112,14 @@ def _nic(
         yield refuse(
             where,
             f"has a {nic.root_qdisc} queueing discipline that someone set",
-            f"remove it (tc qdisc del dev {nic.name} root)",
+            f"remove it (tc qdisc del dev {quote(nic.name)} root)",
         )
     if nic.receiving_qdisc is not None and nic.bridge is None and nic.name not in taken:
         yield refuse(
             where,
             f"has {nic.receiving_qdisc} filters that someone set, which Open vSwitch takes off its "
             "ports",
-            f"use a NIC without, or remove them (tc qdisc del dev {nic.name} "
+            f"use a NIC without, or remove them (tc qdisc del dev {quote(nic.name)} "
             f"{nic.receiving_qdisc})",
         )
     if nic.bridge is None and nic.name not in taken:
@@ -146,8 +147,8 @@ def _unfit(nic: NicFacts) -> Iterator[Refusal]:
         yield refuse(
             where,
             "finds no neighbours (NOARP or POINTOPOINT), so that its bridge would reach nobody",
-            f"use another NIC, or set it so (ip link set {nic.name} arp on), if its network has "
-            "ARP",
+            f"use another NIC, or set it so (ip link set {quote(nic.name)} arp on), if its "
+            "network has ARP",
         )
 
 
@@ -166,8 +167,8 @@ def _mtu(bridge: Bridge, nic: NicFacts) -> Iterator[Refusal]:
         yield refuse(
             where,
             f"has MTU {nic.mtu_bytes}, its bridge wants {wanted}",
-            f"`ip link set {nic.name} mtu {wanted}` on this server, if the switch carries such "
-            "frames (Placewire changes no NIC's MTU); or plan the rail with mtu: "
+            f"`ip link set {quote(nic.name)} mtu {wanted}` on this server, if the switch carries "
+            "such frames (Placewire changes no NIC's MTU); or plan the rail with mtu: "
             f"{nic.mtu_bytes}",
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from placewire.agent.contract.capabilities import CLASSFUL_QDISC, CLASSIFIER, TrafficControl
 from placewire.agent.contract.entries import (
@@ -76,8 +77,8 @@ def speed_refusals(wanted: DesiredState, observed: ObservedState) -> Iterator[Re
                 f"NIC {shaper.nic}",
                 f"runs at {limit / MEGABIT:g} Mbit/s, less than the {planned / MEGABIT:g} Mbit/s "
                 "that are planned on it",
-                f"look at its cable and its switch port (`ethtool {shaper.nic}`), or plan it with "
-                "its real rate",
+                f"look at its cable and its switch port (`ethtool {quote(shaper.nic)}`), or plan "
+                "it with its real rate",
             )
 
 

@@ -17,12 +17,14 @@ from placewire.agent.reconcile.foreign_kinds import MOST_NAMED, OTHER_RULES
 
 
 def routing_refusals(wanted: DesiredState, observed: ObservedState) -> Iterator[Refusal]:
+    """wanted: with canonical prefixes."""
     foreign = {(f.collection, f.key): f.text for f in observed.foreign}
-    for rule in wanted.rules:
-        yield from _rule(rule, foreign.get(("rules", str(rule.priority))))
     addresses = {
         (a.interface, a.address.split("/")[0]) for a in wanted.addresses if _is_address(a.address)
     }
+    sources = {f"{host}/32" for _, host in addresses}
+    for rule in wanted.rules:
+        yield from _rule(rule, sources, foreign.get(("rules", str(rule.priority))))
     for route in wanted.routes:
         yield from _route(route, addresses, foreign.get(("routes", route.key)))
     yield from _tables_of_others(wanted, observed)
@@ -51,13 +53,21 @@ def _tables(state: Collections) -> set[int]:
     return {route.table for route in routes} | {rule.table for rule in rules}
 
 
-def _rule(rule: Rule, foreign: str | None) -> Iterator[Refusal]:
+def _rule(rule: Rule, sources: set[str], foreign: str | None) -> Iterator[Refusal]:
     where = f"rule {rule.key}"
     if rule.priority not in RULE_PRIORITIES:
         span = _span(RULE_PRIORITIES)
         yield refuse(where, f"its priority is outside {span}", f"use a priority in {span}")
     if rule.table not in TABLES:
         yield _table_refusal(where)
+    # A rule for more would lead others' packets into our tables, and with them the way to the
+    # controller.
+    if rule.source not in sources:
+        yield refuse(
+            where,
+            f"its source {rule.source} is no single address of this state",
+            "give the rule the address of one of the state's bridges",
+        )
     if foreign is not None:
         yield refuse(where, f"a foreign rule has its priority: {foreign}", "move that rule")
 

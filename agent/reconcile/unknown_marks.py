@@ -70,6 +70,7 @@ def held_on_bridges(observed: ObservedState) -> tuple[TakenOver, ...]:
                 *(a.address for a in observed.moved_addresses if a.interface == bridge.name),
             ),
             given=given,
+            made_promiscuous=bridge.datapath == "netdev",
             routes=tuple(
                 over_bridge(route, bridge.name, bridge.nic)
                 for route in observed.bridge_routes

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from placewire.agent.contract.entries import Address, Bridge, Queue, Shaper
 from placewire.agent.contract.state import ForeignEntry, Ledger, ObservedState
+from placewire.agent.reconcile.command_words import quoted
 from placewire.agent.reconcile.foreign_kinds import OTHER_ROUTES, PORTS, SHAPERS
 from placewire.agent.reconcile.goes_with import goes_with_address
 from placewire.agent.reconcile.route_identity import identities, identity
@@ -124,5 +125,5 @@ def _routes_from(
             collection=OTHER_ROUTES,
             key=route,
             text=f"route {route}",
-            remedy=f"ip route del {route}",
+            remedy=f"ip route del {quoted(route)}",
         )

@@ -86,7 +86,9 @@ AWAY_SECONDS = 1000.0
 # By how much a wall clock is off that was not set yet.
 CLOCK_OFF_SECONDS = (60.0, 3 * 86_400.0)
 # What a lease says that failed for something which ends: others' things, and injected faults.
-_PASSING = ("not ours", "its owner's", "injected", "no answer", "does not answer")
+_PASSING = (
+    "not ours", "its owner's", "injected", "no answer", "does not answer", "cannot be saved",
+)  # fmt: skip
 # How often, at a step, an owner uses a NIC that no state wants back.
 _USED_SELDOM = 0.01
 # How often the owner of an adapter that replaced a NIC uses it for something else.

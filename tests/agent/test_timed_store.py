@@ -112,8 +112,8 @@ def test_the_agent_s_own_keeper_waits_only_so_long(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = AgentConfig(
-        server="s1", controller_url="", certificate_file="", key_file="", authority_file="",
-        state_dir=str(tmp_path),
+        server="s1", controller_url="https://x", certificate_file="", key_file="",
+        authority_file="", state_dir=str(tmp_path),
     )  # fmt: skip
     monkeypatch.setattr(wiring, "server_facts", lambda *_: FACTS)
     monkeypatch.setattr(wiring, "TimedStore", lambda disk: TimedStore(disk, SECONDS))

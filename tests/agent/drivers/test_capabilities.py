@@ -121,8 +121,8 @@ def test_a_hello_has_nothing_of_what_stands_on_nics(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Server, "traffic_control", EVERYTHING)
     monkeypatch.setattr(server_driver, "open_vswitch_version", lambda _: "3.1.0")
     config = AgentConfig(
-        server="s1", controller_url="", certificate_file="", key_file="", authority_file="",
-        state_dir="", datapath="netdev",
+        server="s1", controller_url="https://x", certificate_file="", key_file="",
+        authority_file="", state_dir="", datapath="netdev",
     )  # fmt: skip
     (told,) = Server(config).capabilities().nics
     assert told == down.model_copy(update={"standing": ()})

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from placewire.agent.contract.entries import Address, Classifier, Queue, Shaper
 from placewire.agent.contract.state import (
@@ -31,7 +35,7 @@ from placewire.agent.drivers.on_bridges import made_by_kernel, read_on_bridges, 
 from placewire.agent.drivers.openflow import parse_flows
 from placewire.agent.drivers.ovsdb_references import References, references_of
 from placewire.agent.drivers.switch_view import SwitchView
-from placewire.agent.drivers.traffic_control import read_classifiers, read_foreign
+from placewire.agent.drivers.traffic_control import Filter, read_classifiers, read_foreign
 from placewire.agent.reconcile.diff import over_bridge
 from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.foreign_kinds import (
@@ -137,6 +141,41 @@ def test_each_filter_of_others_is_told_with_what_removes_it(said: dict[str, str]
         "tc filter del dev nic0 parent 1: protocol ip pref 20999": ("nic0 queue 1", "classifiers"),
     }
     assert {entry.key for entry in foreign if entry.collection == "classifiers"} == {"nic0"}
+
+
+ADDRESS_BITS = 0xFFFFFFFF
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    value=st.integers(0, ADDRESS_BITS),
+    mask=st.one_of(
+        st.integers(0, ADDRESS_BITS),
+        st.integers(0, 32).map(lambda length: ADDRESS_BITS ^ (ADDRESS_BITS >> length)),
+    ),
+    within=st.booleans(),
+)
+def test_only_a_filter_for_a_network_is_taken_for_one_of_ours(
+    value: int, mask: int, *, within: bool
+) -> None:
+    compared = value & mask if within else value
+    found = Filter(20481, "800::800", 0x10003, {(compared, mask, 16)}).classifier("nic0")
+    if found is not None:
+        network = IPv4Network(found.destination)
+        assert (int(network.network_address), int(network.netmask)) == (compared, mask)
+
+
+@pytest.mark.parametrize("match", ["0a070009/ffffff00", "0a000000/ff00ff00"])
+def test_a_filter_of_odd_bits_in_our_place_is_told_and_keeps_nothing_from_being_read(
+    said: dict[str, str], match: str
+) -> None:
+    odd = OWN_FILTERS.splitlines()[4].replace("800::800", "800::801")
+    said["tc filter show dev nic0"] = f"{OWN_FILTERS}{odd}\n  match {match} at 16\n"
+    ours, foreign = read_classifiers(["nic0"])
+    assert [one.destination for one in ours] == ["10.7.0.2"]
+    assert list(remedies(foreign)) == [
+        "tc filter del dev nic0 parent 1: protocol ip pref 20481 handle 800::801 u32"
+    ]
 
 
 def test_what_is_on_a_class_is_found(said: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,6 +442,28 @@ def test_routes_beside_nics_and_bridges_are_read(a_busy_bridge: dict[str, str]) 
         "10.88.0.0/16 via 10.99.0.254 dev br-ex src 10.7.0.1",
         "10.87.0.0/16 via 10.99.0.253 dev br-ex proto 2 src 10.7.0.1",
     )
+
+
+def test_an_interface_of_any_name_keeps_no_address_of_ours_from_being_removed(
+    a_busy_bridge: dict[str, str],
+) -> None:
+    """An interface may have a word of `ip route` as its name."""
+    (first, *others) = LINKS
+    own, _, elsewhere, *_ = first["addr_info"]
+    a_busy_bridge["ip -N -j -d address show"] = json.dumps(
+        [{**first, "addr_info": [own, elsewhere]}, *others]
+    )
+    a_busy_bridge["ip -N -o -4 route show table all"] = "".join(
+        f"10.88.0.0/16 via 10.99.0.254 dev {name}\n" for name in ("table", "src", "dev", "via")
+    )
+    require_alone(Address(interface="pw-nic0", address="10.7.0.1/24"), OWN)
+
+
+def test_an_address_of_another_family_keeps_nothing_from_being_read(said: dict[str, str]) -> None:
+    of_mctp = {"family_index": 45, "local": "8", "prefixlen": 0, "scope": "0"}
+    link = {**LINKS[0], "addr_info": [of_mctp, of_nic0("10.7.0.1")]}
+    said["ip -N -j -d address show"] = json.dumps([link])
+    assert InterfaceView().addresses("pw-nic0") == ["10.7.0.1/24"]
 
 
 @pytest.mark.usefixtures("a_busy_bridge")
@@ -691,7 +752,7 @@ def test_each_flow_of_others_is_told_with_what_removes_it(line: str, match: str)
     ours, (foreign,) = parse_flows("pw-nic0", line, "unix:/run/pw-nic0.mgmt")
     assert ours == [] and foreign.on == "pw-nic0" and foreign.text == f"flow {line.strip()}"
     assert foreign.remedy == (
-        f"ovs-ofctl -O OpenFlow13 --strict del-flows unix:/run/pw-nic0.mgmt '{match}'"
+        f"ovs-ofctl -O OpenFlow13 --strict del-flows unix:/run/pw-nic0.mgmt {match}"
     )
 
 
@@ -782,6 +843,36 @@ def test_what_others_put_into_the_rows_of_a_bridge_of_ours() -> None:
     assert switch.queue_ids() == {"nic0": {0, 7}} and switch.offloads
 
 
+def test_names_in_the_database_are_quoted_in_commands() -> None:
+    rows: Any = Rows()
+    (bridge,) = rows.rows("Bridge")
+    bridge.name = "pw-a;reboot"
+    rows.rows("Bridge").append(Row(name="pw-b&reboot", external_ids={}, ports=[]))
+    rows.rows("Port")[0].name = "pw-a;reboot"
+    rows.rows("Port")[0].tag, rows.rows("Port")[0].trunks = [7], []
+    rows.rows("Port")[0].vlan_mode = []
+    rows.rows("Port")[2].name = "op 0;$(reboot)"
+    theirs = Row(type="linux-htb", external_ids={}, queues={}, uuid="qos-3")
+    rows.rows("Port")[0].qos = [theirs]
+    (qos,) = rows.rows("Port")[1].qos
+    qos.external_ids = {**OURS, "placewire-nic": "nic0"}
+    rows.rows("Port").append(Row(name="e`reboot`", external_ids={}, qos=[qos], interfaces=[]))
+    for port in rows.rows("Port")[1:]:
+        port.tag = port.trunks = port.vlan_mode = []
+    switch = SwitchView(rows)
+    found = [entry.remedy for entry in (*switch.foreign_bridges(), *switch.foreign_on_ours())]
+    assert {tuple(shlex.split(remedy)) for remedy in found} >= {
+        ("ovs-vsctl", "del-br", "pw-b&reboot"),
+        ("ovs-vsctl", "clear", "bridge", "pw-a;reboot", "controller"),
+        ("ovs-vsctl", "del-port", "pw-a;reboot", "op 0;$(reboot)"),
+        ("ovs-vsctl", "clear", "port", "pw-a;reboot", "qos"),
+        ("ovs-vsctl", "clear", "port", "e`reboot`", "qos"),
+    }
+    assert all("'" in remedy for remedy in found if "reboot" in remedy)
+    (told,) = switch.vlan_problems()
+    assert "clear port 'pw-a;reboot' tag" in told
+
+
 def test_what_of_others_uses_a_qos_and_a_queue_of_ours_is_none_of_ours() -> None:
     rows = Rows()
     port: Any = rows.rows("Port")[1]
@@ -802,6 +893,32 @@ def test_what_of_others_uses_a_qos_and_a_queue_of_ours_is_none_of_ours() -> None
     }
     shapers, queues = switch.shapers_and_queues()
     assert [s.nic for s in shapers] == ["nic0"] and [q.queue_id for q in queues] == [0]
+
+
+ODD_NUMBERS = st.one_of(
+    st.text(max_size=30),
+    st.integers(-(2**64), 2**65).map(str),
+    st.text("0123456789²٣Ⅷ", min_size=1, max_size=25),
+    st.sampled_from([str(2**63), "9" * 5000, "1e9", " 7", "7 ", "+7", "7\n", "1_000"]),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(texts=st.lists(ODD_NUMBERS, min_size=4, max_size=4), purpose=st.text())
+def test_rates_that_others_wrote_are_read_whatever_they_are(texts: list[str], purpose: str) -> None:
+    rows: Any = Rows()
+    (qos,) = rows.rows("QoS")
+    qos.other_config = {"max-rate": texts[0]}
+    config = zip(("min-rate", "max-rate", "burst"), texts[1:], strict=True)
+    qos.queues[0].other_config = dict(config)
+    qos.queues[0].external_ids = {**OURS, "placewire-purpose": purpose}
+    (shaper,), (queue,) = SwitchView(rows).shapers_and_queues()
+    read = (
+        shaper.max_bits_per_second, queue.min_bits_per_second, queue.max_bits_per_second,
+        queue.burst_bits,
+    )  # fmt: skip
+    for text, number in zip(texts, read, strict=True):
+        assert number == 0 or str(number) == text.lstrip("0")
 
 
 def test_the_two_ports_of_a_bridge_of_ours_are_ours_without_their_marks() -> None:
@@ -854,6 +971,23 @@ def test_the_tables_name_what_the_drivers_find() -> None:
     kinds = {"filters", "classes", "queueing disciplines", "classifiers", "queues", USERS}
     assert kinds == set(ON_QUEUES)
     assert DISCIPLINES in ON_BRIDGES and {"flows", "ports"} <= set(ON_BRIDGES)
+
+
+@pytest.mark.parametrize("datapath", ["netdev", "system"])
+def test_only_what_our_switch_made_promiscuous_is_set_otherwise(
+    said: dict[str, str], datapath: str
+) -> None:
+    facts = nic0(said, [of_nic0("10.7.0.1")], GATEWAY)
+    desired = desired_state(1, nics=("nic0",))
+    (bridge,) = desired.bridges
+    update = {"bridges": (bridge.model_copy(update={"datapath": datapath}),)}
+    (held,) = extended(
+        desired.model_copy(update=update), ObservedState(nics=(facts,)), Ledger()
+    ).nics
+    sets_it = ["ip", "link", "set", "nic0", "promisc", "off"] in nic_moves._back(
+        NicStep("back", "", held)
+    )
+    assert sets_it == (datapath == "netdev")
 
 
 def test_a_nic_that_was_exchanged_since_it_was_read_gets_nothing(said: dict[str, str]) -> None:

@@ -19,7 +19,7 @@ from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 
 CONFIG = AgentConfig(
-    server="s1", controller_url="", certificate_file="", key_file="", authority_file="",
+    server="s1", controller_url="https://x", certificate_file="", key_file="", authority_file="",
     state_dir="", ovsdb_remote="unix:/nowhere", datapath="netdev",
 )  # fmt: skip
 
@@ -33,8 +33,8 @@ def test_a_hello_fails_in_order_where_disciplines_cannot_be_read(
 
     monkeypatch.setattr(interfaces, "read_disciplines", read)
     nowhere = AgentConfig(
-        server="s1", controller_url="", certificate_file="", key_file="", authority_file="",
-        state_dir="", ovsdb_remote=f"unix:{tmp_path}/db.sock", datapath="netdev",
+        server="s1", controller_url="https://x", certificate_file="", key_file="",
+        authority_file="", state_dir="", ovsdb_remote=f"unix:{tmp_path}/db.sock", datapath="netdev",
     )  # fmt: skip
     with pytest.raises(EffectError, match="reading the server's interfaces"):
         Server(nowhere).observe_what_answers()

@@ -367,6 +367,75 @@ def test_an_undo_is_done_once_the_disk_has_it(agent: MemoryAgent) -> None:
     assert agent.keeper.lease.is_idle and whole(agent)
 
 
+def rate_of(agent: MemoryAgent, nic: str) -> int:
+    """Of the queue to s2, in bits per second."""
+    port = agent.server.port(nic)
+    assert port is not None and port.qos is not None
+    return port.qos.queues[2].max_bits_per_second
+
+
+def goes_on_once_emptied(agent: MemoryAgent, disk: FullDisk) -> None:
+    disk.emptied()
+    agent.wait(301)
+    agent.wait(301)
+    assert agent.keeper.lease.is_kept and agent.keeper.read_back(1).deviations == ()
+    agent.restart()
+    assert agent.keeper.destroy(PLAN).succeeded and whole(agent)
+
+
+def test_a_full_disk_keeps_a_baseline_from_no_nic_that_is_written_down(agent: MemoryAgent) -> None:
+    in_force(agent)
+    in_force(agent, nics=("nic0",), rates=(5_000_000, 5_000_000), lease_seconds=60)
+    disk = FullDisk(agent)
+    agent.wait(61)
+    lease = agent.keeper.lease
+    assert (lease.phase, lease.generation) == ("failed", 1)
+    assert "NIC nic1" in lease.detail and "No space left" in lease.detail
+    assert rate_of(agent, "nic0") == desired_state().queues[2].max_bits_per_second
+    assert "pw-nic1" not in agent.server.bridges
+    assert agent.server.links["nic1"].addresses == [*base_addresses("nic1")]
+    goes_on_once_emptied(agent, disk)
+
+
+def test_a_full_disk_keeps_only_sysctls_from_a_nic_of_which_all_else_is_written_down(
+    agent: MemoryAgent,
+) -> None:
+    in_force(agent)
+    in_force(agent, sysctls=(), rates=(5_000_000, 5_000_000), lease_seconds=60)
+    disk = FullDisk(agent)
+    agent.wait(61)
+    lease = agent.keeper.lease
+    assert lease.phase == "failed" and "sysctl net.ipv4.conf.nic1.rp_filter" in lease.detail
+    assert "NIC nic" not in lease.detail
+    for nic in ("nic0", "nic1"):
+        assert rate_of(agent, nic) == desired_state().queues[2].max_bits_per_second
+        assert agent.server.sysctls[f"net.ipv4.conf.{nic}.rp_filter"] == "0"
+    goes_on_once_emptied(agent, disk)
+
+
+def test_another_adapter_is_not_taken_while_the_disk_is_full(agent: MemoryAgent) -> None:
+    """It has the name of a NIC that is written down."""
+    server, rule = agent.server, (desired_state(1).rules[0], True)
+    in_force(agent)
+    server.nic_vanishes("nic1")
+    del server.bridges["pw-nic1"]
+    server.switch_follows()
+    server.nic_comes_back("nic1", OTHER_MAC)
+    server.configure("nic1")
+    server.rules.remove(rule)
+    disk = FullDisk(agent)
+    agent.keeper.notice()
+    agent.wait(5)
+    assert rule in server.rules, "the rest is put back"
+    assert "pw-nic1" not in server.bridges
+    assert any("NIC nic1" in n and "No space left" in n for n in agent.keeper.drift.notes)
+    disk.emptied()
+    agent.wait(301)
+    assert agent.keeper.read_back(1).deviations == ()
+    held = [taken.mac for taken in agent.keeper._memory.kept.ledger.nics if taken.nic == "nic1"]
+    assert held == [OTHER_MAC]
+
+
 # -- the state on disk ----------------------------------------------------------------------------
 
 

@@ -43,7 +43,7 @@ def test_a_nic_that_is_away(agent: MemoryAgent, removed: str, *, at_start: bool)
     server.rules.remove((OF_NIC1, True))
     look(agent, at_start=at_start)
     assert (OF_NIC1, True) in server.rules
-    assert at_start or any("NIC nic0 is away" in note for note in agent.keeper.drift.notes)
+    assert any("NIC nic0 is away" in note for note in agent.keeper.drift.notes)
     assert agent.keeper.read_back(1).deviations, "what waits for the NIC is still told"
     server.nic_comes_back("nic0")
     for _ in range(2):
@@ -61,8 +61,39 @@ def test_a_nic_in_somebodys_bridge(agent: MemoryAgent, *, at_start: bool) -> Non
     server.rules.remove((OF_NIC1, True))
     look(agent, at_start=at_start)
     assert (OF_NIC1, True) in server.rules
-    assert at_start or any("nic0 is a port of br0" in note for note in agent.keeper.drift.notes)
+    assert any("nic0 is a port of br0" in note for note in agent.keeper.drift.notes)
     assert agent.network.harmed == []
+
+
+def test_after_a_start_without_a_nic_other_drift_is_healed_as_ever(agent: MemoryAgent) -> None:
+    server = agent.server
+    server.nic_vanishes("nic0")
+    agent.restart()
+    for _ in range(3):
+        agent.wait(LONGEST_RETRY_SECONDS)
+    server.rules.remove((OF_NIC1, True))
+    agent.keeper.notice()
+    due = agent.keeper.seconds_until_due()
+    assert due is not None and due < 2
+    agent.wait(due)
+    assert (OF_NIC1, True) in server.rules
+
+
+def test_after_a_start_without_a_nic_drift_is_only_reported_where_the_plan_says_so(
+    tmp_path: Path,
+) -> None:
+    agent = MemoryAgent(tmp_path)
+    assert agent.keeper.stage(desired_state(1, drift="report"), 30).succeeded
+    agent.keeper.commit(1, None)
+    agent.server.nic_vanishes("nic0")
+    agent.server.rules.remove((OF_NIC1, True))
+    agent.restart()
+    assert (OF_NIC1, True) in agent.server.rules, "a start restores all that it can"
+    agent.server.rules.remove((OF_NIC1, True))
+    for _ in range(3):
+        agent.wait(LONGEST_RETRY_SECONDS)
+    assert (OF_NIC1, True) not in agent.server.rules
+    assert "drift: report" in agent.keeper.drift.notes[0]
 
 
 def test_a_state_that_comes_back_while_a_nic_is_away(agent: MemoryAgent) -> None:

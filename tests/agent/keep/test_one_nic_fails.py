@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from placewire.agent.reconcile.contest import MOST_HEALS
 from placewire.agent.reconcile.dependence import by_nic
 from placewire.agent.reconcile.drift import find_drift
 from placewire.agent.reconcile.unmarkable import NOTHING_KNOWN
@@ -73,6 +74,50 @@ def test_the_other_nic_is_as_before(agent: MemoryAgent, how: str, *, unforeseen:
         agent.wait(301)
     assert agent.keeper.lease.is_idle and not server.bridges
     assert server.links["nic0"].address_commands == before("nic0")
+
+
+OF_NIC0 = desired_state(1).addresses[0].address
+RULE_OF_NIC1 = desired_state(1).rules[1]
+
+
+def other_programs_take(agent: MemoryAgent, *, also_of_nic0: bool) -> None:
+    """They take nic1's rule, and nic0's address, which the agent would put back before that."""
+    if also_of_nic0:
+        agent.server.remove_address("pw-nic0", OF_NIC0)
+    agent.server.rules.remove((RULE_OF_NIC1, True))
+    agent.keeper.notice()
+
+
+@pytest.mark.parametrize("unforeseen", [False, True])
+def test_drift_of_the_other_nic_is_healed(agent: MemoryAgent, *, unforeseen: bool) -> None:
+    agent.keeper.commit(1, None)
+    striker = failing(agent, unforeseen=unforeseen)
+    other_programs_take(agent, also_of_nic0=True)
+    agent.wait(5)
+    assert striker.failed and (RULE_OF_NIC1, True) in agent.server.rules
+    assert any("nic0" in note for note in agent.keeper.drift.notes)
+    agent.network._striker = NoFaults()
+    agent.wait(301)
+    assert agent.keeper.drift.notes == () and agent.keeper.read_back(1).deviations == ()
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["its steps fail", "it is away"])
+def test_a_fight_over_the_other_nic_ends_all_the_same(agent: MemoryAgent, *, away: bool) -> None:
+    agent.keeper.commit(1, None)
+    if away:
+        agent.server.nic_vanishes("nic0")
+    else:
+        failing(agent, unforeseen=False)
+    other_programs_take(agent, also_of_nic0=not away)
+    heals = 0
+    for _ in range(500):
+        agent.wait(2)
+        if (RULE_OF_NIC1, True) in agent.server.rules:
+            heals += 1
+            other_programs_take(agent, also_of_nic0=False)
+    assert heals == MOST_HEALS
+    told = "; ".join(agent.keeper.drift.notes)
+    assert "nic0" in told and f"{RULE_OF_NIC1.key}: changed again and again" in told
 
 
 def test_a_stage_that_fails_is_undone_on_the_other_nic(tmp_path: Path) -> None:

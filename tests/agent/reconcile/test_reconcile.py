@@ -325,6 +325,10 @@ def fast(rate: int) -> dict[str, Any]:
         ({"rules": (Rule(priority=5, source="10.7.0.1", table=8000),)}, "priority is outside"),
         ({"rules": (Rule(priority=18000, source="10.7.0.1", table=254),)}, "table is outside"),
         *(
+            ({"rules": (Rule(priority=18000, source=source, table=8000),)}, "no single address of")
+            for source in ("0.0.0.0/0", "10.7.0.0/24", "10.9.0.1/32", "10.7.0.2")
+        ),
+        *(
             ({"sysctls": (Sysctl(name=name, value="1"),)}, expected)
             for name, expected in (
                 ("net.ipv4.conf.mgmt.rp_filter", "of mgmt, which is protected"),
@@ -527,6 +531,26 @@ def test_a_nic_is_no_longer_promiscuous_when_it_was_not_before() -> None:
     assert isinstance(step, NicStep) and not step.held.was_promiscuous
     wanted_so = extended(desired_state(1), observed, Ledger())
     assert difference(None, observed, wanted_so) == ()
+
+
+def test_a_nic_that_the_kernel_datapath_had_stays_promiscuous_where_others_set_it_so() -> None:
+    desired = desired_state(1, nics=("nic0",))
+    (bridge,) = desired.bridges
+    on_kernel = desired.model_copy(
+        update={"bridges": (bridge.model_copy(update={"datapath": "system"}),)}
+    )
+    ledger = extended(on_kernel, BARE, Ledger())
+    set_since = nic("nic0", "10.7.0.1/24", promiscuous=True)
+    observed = BARE.model_copy(update={"nics": (set_since,)})
+    assert difference(None, observed, ledger) == ()
+    on_netdev = bridge.model_copy(update={"datapath": "netdev"})
+    moved = desired.model_copy(update={"bridges": (on_netdev,)})
+    assert difference(None, observed, extended(moved, observed, ledger)) != ()
+
+
+def test_an_entry_that_an_earlier_version_wrote_is_of_the_userspace_datapath() -> None:
+    written = TakenOver.model_validate_json('{"nic": "nic0", "addresses": ["10.7.0.1/24"]}')
+    assert written.made_promiscuous
 
 
 def test_a_port_of_ours_whose_mac_changed_gets_back_what_it_held() -> None:
