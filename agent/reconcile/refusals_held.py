@@ -17,6 +17,7 @@ from placewire.agent.contract.state import (
 )
 from placewire.agent.reconcile.command_words import interfaces_of, is_a_route, is_an_address
 from placewire.agent.reconcile.foreign_kinds import MOST_NAMED
+from placewire.agent.reconcile.interface_rules import command_for_bridge, rules_naming
 from placewire.agent.reconcile.route_identity import is_of_v6
 
 # Protocols of routes (linux/rtnetlink.h) whose programs withdraw them by themselves: gated, mrt,
@@ -216,3 +217,16 @@ def source_refusals(nic: NicFacts, observed: ObservedState) -> Iterator[Refusal]
                 "lose that route",
                 f"remove it, or give it a source of {name}'s own (ip route del {route})",
             )
+
+
+def named_refusals(nic: NicFacts, bridge: Bridge, observed: ObservedState) -> Iterator[Refusal]:
+    """Refuses a NIC that others' rules of routing name, which they would then do in vain."""
+    for rule in islice(rules_naming(nic, bridge.name, observed), MOST_NAMED):
+        yield refuse(
+            f"NIC {nic.name}",
+            f"is named by the rule `{rule.text}` that someone set, which does nothing while "
+            f"{bridge.name} has the NIC's address",
+            f"add the same rule for {bridge.name} as well "
+            f"({command_for_bridge(rule, nic, bridge.name)}), use a NIC without, or remove it "
+            f"({rule.remedy})",
+        )
