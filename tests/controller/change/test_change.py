@@ -165,9 +165,9 @@ async def test_leases_count_from_the_moment_of_asking_and_are_renewed_once_the_l
             ends[server] = now + request.lease_seconds
         return answer(server, request)
 
-    agents = ToldAgents(told)
+    agents: Any = ToldAgents(told)
     with Journal.open(tmp_path) as journal:
-        async with NetworkChange(agents, journal, states()) as change:  # type: ignore[arg-type]
+        async with NetworkChange(agents, journal, states()) as change:
             await change.stage()
             assert change.held_seconds <= ends["s1"] - time.clock_gettime(time.CLOCK_BOOTTIME)
             await asyncio.wait_for(until(lambda: agents.count(Renew) >= len(states())), 10)
