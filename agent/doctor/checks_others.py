@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from shlex import quote
 from typing import NamedTuple
 
 from placewire.agent.contract.diagnosis import Finding
-from placewire.agent.contract.entries import TABLES
+from placewire.agent.contract.entries import TABLES, bridge_name
 from placewire.agent.contract.state import ForeignEntry
 from placewire.agent.doctor.facts import Facts
 from placewire.agent.reconcile.command_words import quoted
+from placewire.agent.reconcile.foreign_kinds import INTERFACE_RULES
+from placewire.agent.reconcile.interface_rules import command_for_bridge, rules_naming
 
 # From this value of arp_ignore on, requests for our addresses may stay unanswered (ip-sysctl).
 _SILENT_ARP = 3
@@ -52,8 +54,10 @@ def other_findings(facts: Facts) -> Iterator[Finding]:
     yield from _filters(facts)
     yield from _sysctls(facts)
     yield from _tables(facts)
+    yield from _rules_by_interface(facts)
     for entry in facts.observed.foreign:
-        yield _not_ours(entry)
+        if entry.collection != INTERFACE_RULES:
+            yield _not_ours(entry)
 
 
 def _services(facts: Facts) -> Iterator[Finding]:
@@ -92,6 +96,40 @@ def _filters(facts: Facts) -> Iterator[Finding]:
             remedy=f"nft insert rule {quoted(chain)} "
             f"{'o' if ' output' in chain.lower() else 'i'}ifname \"pw-*\" accept",
         )  # fmt: skip
+
+
+def _rules_by_interface(facts: Facts) -> Iterator[Finding]:
+    """What others tie to the name of a NIC applies to nothing while its address is on a bridge. A
+    NIC that is not taken over yet is refused for its rules of routing (checks_nics.py)."""
+    for nic in facts.candidates:
+        bridge = bridge_name(nic.name)
+        for chain, names in facts.others.naming:
+            if _names(names, nic.name) and not _names(names, bridge):
+                yield Finding(
+                    severity="warning", what=f"has rules for {nic.name} and none for {bridge}",
+                    where=f"nftables {chain}",
+                    why="while a plan has that NIC, its packets come and leave by its bridge, and "
+                    "those rules do not apply: what they keep out is then reached from the rail, "
+                    "and what they let in is not",
+                    remedy=f'write them for iifname or oifname "{bridge}" as well, which need not '
+                    f"be there yet (nft list chain {chain})",
+                )  # fmt: skip
+        if nic.name not in facts.own.taken_over:
+            continue
+        for rule in rules_naming(nic, bridge, facts.observed):
+            yield Finding(
+                severity="warning", what=f"is named by the rule `{rule.text}`",
+                where=f"NIC {nic.name}", why=f"it does nothing while {bridge} has its address",
+                remedy=command_for_bridge(rule, nic, bridge),
+            )  # fmt: skip
+
+
+def _names(names: Iterable[str], interface: str) -> bool:
+    """names: as nftables has them, where `*` at the end stands for whatever follows."""
+    return any(
+        interface.startswith(name[:-1]) if name.endswith("*") else name == interface
+        for name in names
+    )
 
 
 def _sysctls(facts: Facts) -> Iterator[Finding]:

@@ -42,6 +42,8 @@ class OtherFacts(Frozen):
     namespace. managed: (service, NICs that it manages); a service that did not say is left out.
     networkd_keeps_foreign: ManageForeignRoutes=no and ManageForeignRoutingPolicyRules=no are set.
     dropping: nftables' base chains at input or output that drop what no rule accepts.
+    naming: (nftables chain, names of interfaces that its rules have, with `*` at the end as nft has
+    it).
     named_tables: those of /etc/iproute2/rt_tables. sysctls: (name, value).
     """
 
@@ -50,6 +52,7 @@ class OtherFacts(Frozen):
     networkd_keeps_foreign: bool = False
     ufw_enabled: bool = False
     dropping: tuple[str, ...] = ()
+    naming: tuple[tuple[str, tuple[str, ...]], ...] = ()
     named_tables: tuple[tuple[int, str], ...] = ()
     sysctls: tuple[tuple[str, str], ...] = ()
 

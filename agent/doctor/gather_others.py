@@ -20,17 +20,20 @@ _NETWORKD = (
     *(f"{root}/systemd/networkd.conf.d/*.conf" for root in ("/usr/lib", "/run", "/etc")),
 )
 _TABLES = ("/etc/iproute2/rt_tables", "/etc/iproute2/rt_tables.d/*.conf")
+# What a rule of nftables can ask of a packet's interfaces.
+_INTERFACE_KEYS = ("iif", "iifname", "oif", "oifname")
 _UFW = "/etc/ufw/ufw.conf"
 
 
 def other_facts() -> OtherFacts:
-    services = _services()
+    services, ruleset = _services(), _ruleset()
     return OtherFacts(
         services=services,
         managed=tuple(_managed(services)),
         networkd_keeps_foreign=keeps_foreign(_texts(*_NETWORKD)),
         ufw_enabled=any(re.search(r"^ENABLED=yes\b", t, re.MULTILINE) for t in _texts(_UFW)),
-        dropping=_dropping(),
+        dropping=dropping_chains(ruleset),
+        naming=naming_chains(ruleset),
         named_tables=tuple(table for text in _texts(*_TABLES) for table in named_tables(text)),
         sysctls=tuple(read_values(_SYSCTLS).items()),
     )
@@ -98,11 +101,12 @@ def named_tables(text: str) -> list[tuple[int, str]]:
     return [(int(row[0]), row[1]) for row in rows if len(row) == 2 and row[0].isdigit()]
 
 
-def _dropping() -> tuple[str, ...]:
+def _ruleset() -> dict[str, Any]:
     try:
-        return dropping_chains(parsed(run(["nft", "-j", "list", "ruleset"])))
+        ruleset: dict[str, Any] = parsed(run(["nft", "-j", "list", "ruleset"]))
     except (EffectError, ValueError):
-        return ()  # nft is not installed, or this user may not ask it.
+        return {}  # nft is not installed, or this user may not ask it.
+    return ruleset
 
 
 def dropping_chains(ruleset: dict[str, Any]) -> tuple[str, ...]:
@@ -114,6 +118,51 @@ def dropping_chains(ruleset: dict[str, Any]) -> tuple[str, ...]:
         for chain in chains
         if chain.get("hook") in ("input", "output") and chain.get("policy") == "drop"
     )
+
+
+def naming_chains(ruleset: dict[str, Any]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The chains whose rules look at an interface's name or number, each with the names that they
+    look for. ruleset: of `nft -j list ruleset`."""
+    entries = ruleset.get("nftables", [])
+    sets = {
+        (one["family"], one["table"], f"@{one['name']}"): one.get("elem", [])
+        for entry in entries
+        for one in (entry.get("set"), entry.get("map"))
+        if one is not None
+    }
+    found: dict[str, set[str]] = {}
+    for rule in (entry["rule"] for entry in entries if "rule" in entry):
+        table = rule["family"], rule["table"]
+        for statement in rule["expr"]:
+            if _looks_at_interfaces(statement):
+                names = {*_words_of(statement)}
+                for name in [name for name in names if name.startswith("@")]:
+                    names.remove(name)
+                    names.update(_words_of(sets.get((*table, name), [])))
+                found.setdefault(" ".join([*table, rule["chain"]]), set()).update(names)
+    return tuple((chain, tuple(sorted(names))) for chain, names in found.items())
+
+
+def _looks_at_interfaces(expression: Any) -> bool:
+    if isinstance(expression, dict):
+        meta = expression.get("meta")
+        named = isinstance(meta, dict) and meta.get("key") in _INTERFACE_KEYS
+        return named or any(map(_looks_at_interfaces, expression.values()))
+    return isinstance(expression, list) and any(map(_looks_at_interfaces, expression))
+
+
+def _words_of(expression: Any) -> Iterator[str]:
+    """The words that are compared with something, and not those that say what is compared or what
+    follows from it."""
+    if isinstance(expression, str):
+        yield expression
+    elif isinstance(expression, list):
+        for one in expression:
+            yield from _words_of(one)
+    elif isinstance(expression, dict):
+        for key, value in expression.items():
+            if key not in ("op", "meta", "payload", "ct", "jump", "goto", "comment"):
+                yield from _words_of(value)
 
 
 def _texts(*patterns: str) -> list[str]:

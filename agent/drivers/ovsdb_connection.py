@@ -170,18 +170,49 @@ def _open_stream(remote: str) -> Any:
     return stream
 
 
+def make_durable(remote: str) -> None:
+    """Returns once everything that ovsdb-server has answered is on its disk. Raises EffectError.
+
+    ovsdb-server answers when a transaction is in its log, and syncs that only for one which asks
+    for it, as the IDL never does. The log is one file that grows: its sync covers all that was
+    written before. Only a transaction that changes something is written and synced, so this one
+    moves `next_cfg`, as every transaction of `ovs-vsctl` does.
+    """
+    _wait_for_listener(remote)
+    change = {
+        "op": "mutate",
+        "table": "Open_vSwitch",
+        "where": [],
+        "mutations": [["next_cfg", "+=", 1]],
+    }
+    comment = {"op": "comment", "comment": "placewire agent: all before this is on disk"}
+    operations = [change, comment, {"op": "commit", "durable": True}]
+    results = _ask(remote, "transact", ["Open_vSwitch", *operations], "does not sync its log")
+    # What fails at the commit is told in a result more.
+    for result in results:
+        if result is not None and "error" in result:
+            said = result.get("details") or result["error"]
+            raise EffectError(f"{remote}: ovsdb-server does not sync its log: {said}")
+
+
 @cache
 def _schema(remote: str) -> Any:
     """Asked for once: columns that we use do not go away while a switch is upgraded."""
+    return _ask(remote, "get_schema", ["Open_vSwitch"], "does not say its schema")
+
+
+def _ask(remote: str, method: str, parameters: Sequence[Any], failure: str) -> Any:
+    """The result of one request on a connection of its own. failure: what ovsdb-server does where
+    there is none. Raises EffectError."""
     rpc = ovs.jsonrpc.Connection(_open_stream(remote))
     try:
-        request = ovs.jsonrpc.Message.create_request("get_schema", ["Open_vSwitch"])
+        request = ovs.jsonrpc.Message.create_request(method, list(parameters))
         reply: Any = None
         error = rpc.send(request)
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while not error and (reply is None or reply.id != request.id):
             if time.monotonic() > deadline:
-                raise EffectError(f"{remote}: ovsdb-server does not say its schema")
+                raise EffectError(f"{remote}: ovsdb-server {failure}")
             rpc.run()
             error, reply = rpc.recv()
             if error == errno.EAGAIN:
@@ -192,7 +223,7 @@ def _schema(remote: str) -> Any:
                 poller.timer_wait(100)
                 poller.block()
         if error or reply.error:
-            raise EffectError(f"{remote}: no schema: {error or reply.error}")
+            raise EffectError(f"{remote}: ovsdb-server {failure}: {error or reply.error}")
         return reply.result
     finally:
         rpc.close()

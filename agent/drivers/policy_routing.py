@@ -1,15 +1,16 @@
 """Reads and changes our routing rules and routes.
 
 Ours is what has all marks: protocol 80 and one of our tables, and a rule one of our priorities as
-well. Another program may use any of these numbers elsewhere.
+well. Another program may use any of these numbers elsewhere. Of its rules, those that name an
+interface are read, too, also those of IPv6.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import IPv4Network
-from socket import AF_INET
+from socket import AF_INET, AF_INET6
 from typing import Any
 
 from pyroute2 import IPRoute
@@ -24,17 +25,22 @@ from placewire.agent.contract.entries import (
 )
 from placewire.agent.contract.state import ForeignEntry
 from placewire.agent.reconcile.effects import EffectError
-from placewire.agent.reconcile.foreign_kinds import OTHER_RULES
+from placewire.agent.reconcile.foreign_kinds import INTERFACE_RULES, OTHER_RULES
 from placewire.agent.reconcile.steps import EntryStep
 
 _SCOPE_LINK, _SCOPE_UNIVERSE = 253, 0
+# Of linux/fib_rules.h. The words of `ip rule` for what a rule does that leads to no table.
+_INVERTED, _TO_TABLE, _GOTO, _NO_PREFIX_LENGTH = 2, 1, 2, 0xFFFFFFFF
+_RANGES = {"sport": "FRA_SPORT_RANGE", "dport": "FRA_DPORT_RANGE", "uidrange": "FRA_UID_RANGE"}
+_ACTIONS = {3: "nop", 6: "blackhole", 7: "unreachable", 8: "prohibit"}
 
 
 def read_rules() -> tuple[list[Rule], list[ForeignEntry]]:
     ours: list[Rule] = []
     foreign: list[ForeignEntry] = []
     with IPRoute() as netlink:
-        for message in netlink.get_rules(family=AF_INET):
+        of_v4, of_v6 = list(netlink.get_rules(family=AF_INET)), _rules_of_v6(netlink)
+        for message in of_v4:
             priority = message.get_attr("FRA_PRIORITY") or 0
             table = message.get_attr("FRA_TABLE") or message["table"]
             source = f"{message.get_attr('FRA_SRC') or '0.0.0.0'}/{message['src_len']}"
@@ -55,7 +61,57 @@ def read_rules() -> tuple[list[Rule], list[ForeignEntry]]:
                         collection=OTHER_RULES, key=key, text=f"rule {text}", remedy=remedy
                     )
                 )
+        foreign += [*_by_interface("ip rule", of_v4), *_by_interface("ip -6 rule", of_v6)]
     return sorted(ours, key=lambda rule: rule.key), foreign
+
+
+def _rules_of_v6(netlink: Any) -> list[Any]:
+    """None in a kernel without IPv6."""
+    try:
+        return list(netlink.get_rules(family=AF_INET6))
+    except NetlinkError as error:
+        if error.code != errno.EAFNOSUPPORT:
+            raise
+        return []
+
+
+def _by_interface(command: str, messages: Sequence[Any]) -> Iterator[ForeignEntry]:
+    """The rules that name an interface: none is ours."""
+    for message in messages:
+        if message.get_attr("FRA_IIFNAME") or message.get_attr("FRA_OIFNAME"):
+            words = _words(message)
+            yield ForeignEntry(
+                collection=INTERFACE_RULES,
+                key=f"{command} {words}",
+                text=words,
+                remedy=f"{command} del {words}",
+            )
+
+
+def _words(message: Any) -> str:
+    """The rule as `ip rule del` and `ip rule add` accept it."""
+    get = message.get_attr
+    words = ["priority", get("FRA_PRIORITY") or 0]
+    words += ["not"] if message["flags"] & _INVERTED else []
+    words += ["from", f"{get('FRA_SRC')}/{message['src_len']}" if get("FRA_SRC") else "all"]
+    words += ["to", f"{get('FRA_DST')}/{message['dst_len']}"] if get("FRA_DST") else []
+    words += ["tos", f"{message['tos']:#x}"] if message["tos"] else []
+    if get("FRA_FWMARK") is not None:
+        words += ["fwmark", f"{get('FRA_FWMARK'):#x}/{get('FRA_FWMASK') or 0:#x}"]
+    for word in ("iif", "oif"):
+        words += [word, name] if (name := get(f"FRA_{word.upper()}NAME")) else []
+    words += ["ipproto", get("FRA_IP_PROTO")] if get("FRA_IP_PROTO") else []
+    for word, name in _RANGES.items():
+        words += [word, get(name).replace(":", "-")] if get(name) else []
+    if message["action"] == _TO_TABLE:
+        words += ["table", get("FRA_TABLE") or message["table"]]
+    elif message["action"] == _GOTO:
+        words += ["goto", get("FRA_GOTO")]
+    else:
+        words.append(_ACTIONS.get(message["action"], f"type {message['action']}"))
+    if get("FRA_SUPPRESS_PREFIXLEN") not in (None, _NO_PREFIX_LENGTH):
+        words += ["suppress_prefixlength", get("FRA_SUPPRESS_PREFIXLEN")]
+    return " ".join(map(str, words))
 
 
 def read_routes(names: Mapping[int, str]) -> tuple[list[Route], list[ForeignEntry]]:

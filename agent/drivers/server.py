@@ -32,6 +32,7 @@ from placewire.agent.drivers import (
 )
 from placewire.agent.drivers.as_effect_error import as_effect_error
 from placewire.agent.drivers.open_vswitch_version import open_vswitch_version
+from placewire.agent.drivers.ovsdb_connection import make_durable
 from placewire.agent.reconcile.effects import EffectError, UnreadableError
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 from placewire.agent.reconcile.unmarkable import NOTHING_KNOWN, Unmarked
@@ -121,6 +122,10 @@ class Server:
                     break
         if failures:
             raise EffectError("; ".join(failures))
+
+    def make_durable(self) -> None:
+        with as_effect_error("syncing the Open vSwitch database", EffectError):
+            make_durable(self._remote)
 
     def _apply_batch(self, batch: list[Step], plan_name: str) -> None:
         first = batch[0]

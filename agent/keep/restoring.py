@@ -164,13 +164,22 @@ def _with_debts(context: Context, outcome: Outcome) -> Outcome:
 
 
 def _save_as_restored(context: Context, taken: Taken, done: Applied) -> None:
-    """Raises NotDurableError: an agent that starts anew would bring back what was undone. Raises
-    NotAsAppliedError where part of the aim is left out."""
+    """Raises NotDurableError: an agent that starts anew, or a switch after a loss of power, would
+    bring back what was undone. Raises NotAsAppliedError where part of the aim is left out."""
     memory = context.memory
     if taken.refused and taken.state is not None:
         with memory.lock:
             memory.hold(leases.restored_in_part(memory.kept, taken.state, done.observed))
     _require_all(taken)
+    try:
+        # First: an agent whose state says that nothing of ours is left removes no bridge of ours
+        # that a loss of power brings back.
+        context.network.make_durable()
+    except EffectError as error:
+        raise NotDurableError(
+            f"all is undone, but Open vSwitch may not have that on its disk: {error}; a loss of "
+            "power now could bring back what was undone"
+        ) from error
     try:
         with memory.lock:
             memory.save(leases.restored(memory.kept, done.observed, done.told))

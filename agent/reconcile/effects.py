@@ -31,6 +31,10 @@ class Network(Protocol):
         """Executes the steps in order, up to the first that fails, and marks what it makes with the
         plan's name. Raises EffectError."""
 
+    def make_durable(self) -> None:
+        """Returns once a loss of power takes back nothing of what was applied, but for what the
+        kernel forgets at every boot. Raises EffectError."""
+
 
 class Store(Protocol):
     def load(self) -> Kept:

@@ -18,6 +18,7 @@ from placewire.agent.contract.state import (
 )
 from placewire.agent.reconcile.command_words import interfaces_of, is_a_route, is_an_address, quoted
 from placewire.agent.reconcile.foreign_kinds import MOST_NAMED
+from placewire.agent.reconcile.interface_rules import command_for_bridge, rules_naming
 from placewire.agent.reconcile.route_identity import is_of_v6
 
 # Protocols of routes (linux/rtnetlink.h) whose programs withdraw them by themselves: gated, mrt,
@@ -221,3 +222,16 @@ def source_refusals(nic: NicFacts, observed: ObservedState) -> Iterator[Refusal]
 
 def _no_advertisements(nic: NicFacts) -> str:
     return f"sysctl -w {quote(f'net.ipv6.conf.{nic.name}.accept_ra=0')}"
+
+
+def named_refusals(nic: NicFacts, bridge: Bridge, observed: ObservedState) -> Iterator[Refusal]:
+    """Refuses a NIC that others' rules of routing name, which they would then do in vain."""
+    for rule in islice(rules_naming(nic, bridge.name, observed), MOST_NAMED):
+        yield refuse(
+            f"NIC {nic.name}",
+            f"is named by the rule `{rule.text}` that someone set, which does nothing while "
+            f"{bridge.name} has the NIC's address",
+            f"add the same rule for {bridge.name} as well "
+            f"({command_for_bridge(rule, nic, bridge.name)}), use a NIC without, or remove it "
+            f"({rule.remedy})",
+        )

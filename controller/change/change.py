@@ -115,6 +115,8 @@ class NetworkChange:
             server: Stage(desired=state, lease_seconds=LEASE_SECONDS)
             for server, state in self._desired.items()
         }
+        # An agent counts from its own staging, which may have ended long before the last one's.
+        asked = boot_seconds()
         reports = await self._agents.ask_all(requests, ApplyReport, _STAGE_TIMEOUT_SECONDS)
         for server, report in reports.items():
             if not report.succeeded:
@@ -122,7 +124,7 @@ class NetworkChange:
                 no_reason = refuse("", "it says that it failed, and not why", look)
                 raise AgentRefused(server, next(iter(report.refusals), no_reason))
         self.made = {server: report.changes for server, report in reports.items()}
-        self._held_until = dict.fromkeys(reports, boot_seconds() + LEASE_SECONDS)
+        self._held_until = dict.fromkeys(reports, asked + LEASE_SECONDS)
         self._renewing = asyncio.create_task(self._renew())
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -191,11 +193,11 @@ class NetworkChange:
         await self._agents.ask_all(requests, LeaseState, timeout_seconds=10)
 
     async def _renew(self) -> None:
-        """Renews the leases again and again. A single renewal may fail; a lease is lost when its
-        time is over by this machine's clock, or when a server refuses to renew it."""
+        """Renews the leases at once, as staging may have used up most of their time, and then again
+        and again. A single renewal may fail; a lease is lost when its time is over by this
+        machine's clock, or when a server refuses to renew it."""
         while not self._lost.done():
             pause = min(_RENEW_SECONDS, self._lease_seconds / _RENEWALS)
-            await asyncio.sleep(pause)
             asked, lease_seconds = boot_seconds(), self._lease_seconds
             requests = {
                 server: Renew(generation=generation, lease_seconds=lease_seconds)
@@ -211,6 +213,7 @@ class NetworkChange:
                 if isinstance(problem, AgentRefused) or any(s not in renewed for s in late):
                     self._lost.set_result(problem)
             self._held_until |= dict.fromkeys(renewed, asked + lease_seconds)
+            await asyncio.sleep(pause)
 
     async def _restore_all(self, cause: BaseException | None) -> None:
         """Raises RestoreFailed, which names what is left, where not every server confirms."""

@@ -201,6 +201,7 @@ class FaultRun:
 
     def _reboot(self) -> None:
         self._disk.cut_power(self._rng)
+        self._network.log.cut_power(self._rng)
         self._boots += 1
         self._running_seconds, self._clock_off = 10.0, self._wall_clock() + 50
         self._leases.reboot(self._running_seconds)

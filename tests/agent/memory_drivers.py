@@ -33,6 +33,7 @@ from placewire.agent.reconcile.route_identity import is_of_v6
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 from placewire.agent.reconcile.unmarkable import Unmarked
 from tests.agent.faults import Fault, Place, Striker
+from tests.agent.memory_log import MemoryLog
 from tests.agent.memory_server import BridgeRow, FlowRow, MemoryServer, Port, Qos
 
 
@@ -40,6 +41,7 @@ class MemoryNetwork:
     def __init__(self, server: MemoryServer, striker: Striker) -> None:
         self._server = server
         self._striker = striker
+        self.log = MemoryLog(server)
         # What of others went with an effect of the agent, or was cut off by it.
         self.harmed: list[str] = []
         # The addresses of others on each NIC, as the agent last read them.
@@ -64,6 +66,12 @@ class MemoryNetwork:
             except LookupError as error:  # As the drivers tell that something has vanished.
                 raise EffectError(f"{collection}: {error!r} is not there") from error
 
+    def make_durable(self) -> None:
+        what = "sync of the database's log"
+        if self._striker.at(Place.DISK, what) in (Fault.DISK_FULL, Fault.WRITE_NOT_DURABLE):
+            raise EffectError(f"{what}: injected")
+        self.log.sync()
+
     def _read(self, what: str) -> None:
         if self._striker.at(Place.READ, what) is Fault.UNREADABLE:
             raise UnreadableError(f"{what} does not answer")
@@ -75,9 +83,11 @@ class MemoryNetwork:
             raise EffectError(f"{what}: injected")
         if fault is not Fault.CALL_WITHOUT_EFFECT:
             before = self._server.foreign_objects()
+            self.log.begin()
             try:
                 effect()
             finally:
+                self.log.end()
                 lost = before - self._server.foreign_objects()
                 self.harmed += [f"{what}: took away {each}" for each in sorted(map(str, lost))]
         if fault is Fault.CALL_DONE_AND_FAILED:

@@ -1,8 +1,9 @@
 """A server's kernel and Open vSwitch database as values, for drivers in memory.
 
-The rows of the database outlive a reboot; the kernel's state follows them (`switch_follows`) as
-ovs-vswitchd makes it. What the kernel does by itself is here as well: what goes with an interface,
-with an address, with a bridge. Nothing in here fails or waits; memory_drivers.py does.
+The rows of the database outlive a reboot, and memory_log.py says which of them a power cut; the
+kernel's state follows them (`switch_follows`) as ovs-vswitchd makes it. What the kernel does by
+itself is here as well: what goes with an interface, with an address, with a bridge. Nothing in here
+fails or waits; memory_drivers.py does.
 """
 
 from __future__ import annotations

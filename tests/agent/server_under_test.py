@@ -24,7 +24,7 @@ from typing import Any
 from placewire.agent.contract.config import AgentConfig
 from tests.agent.datapath import DATAPATH, PATIENCE
 
-_SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
+SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 _CLONE_NEWNET = 0x40000000
 _VSCTL = "ovs-vsctl --timeout=30 --db=unix:$OVS_RUNDIR/db.sock"
 _SHOWN = {
@@ -213,7 +213,7 @@ def join_peer(server: ServerUnderTest) -> None:
 
 def start_switch(server: ServerUnderTest) -> None:
     here = server.directory
-    subprocess.run(["ovsdb-tool", "create", f"{here}/conf.db", _SCHEMA], check=True)
+    subprocess.run(["ovsdb-tool", "create", f"{here}/conf.db", SCHEMA], check=True)
     start_database(server)
     server.vsctl("--no-wait init")
     start_vswitchd(server)

@@ -53,10 +53,11 @@ def test_the_unit_gives_one_capability_and_one_group() -> None:
     # The agent alone gets SIGTERM; its tools are killed after its end, and never before it.
     assert UNIT["KillMode"] == ["mixed"] and "SendSIGKILL" not in UNIT
     # With these settings the agent's work would fail, in ways that no test here can show; the last
-    # would hide GPUs.
+    # would hide GPUs. Without /dev/net/tun it could not remove a tap that an ovs-vswitchd left.
     hidden = {"ProtectKernelTunables", "PrivateUsers", "PrivateNetwork", "PrivateDevices"}
     assert not hidden & set(UNIT)
-    assert UNIT["DevicePolicy"] == ["closed"] and UNIT["DeviceAllow"] == ["char-nvidia* rw"]
+    assert UNIT["DevicePolicy"] == ["closed"]
+    assert UNIT["DeviceAllow"] == ["char-nvidia* rw", "/dev/net/tun rw"]
     assert DROP_IN == {"Group": ["openvswitch"], "UMask": ["0007"]}
     # The playbook's roles make this user and this group, and install both files.
     roles = ROOT / "playbooks" / "roles"

@@ -88,6 +88,9 @@ class FakeNetwork:
             self.touched += 1
             self._apply(step)
 
+    def make_durable(self) -> None:
+        pass
+
     def _apply(self, step: Step) -> None:
         if isinstance(step, NicStep):
             away = {"addresses": (), "address_commands": ()}

@@ -28,12 +28,14 @@ from placewire.agent.doctor.gather_others import (
     dropping_chains,
     keeps_foreign,
     named_tables,
+    naming_chains,
     networkctl_managed,
     nmcli_managed,
 )
 from placewire.agent.doctor.show import document, print_findings
 from placewire.agent.doctor.sockets import mode_allows, socket_facts
 from placewire.agent.drivers.switch_view import SwitchView
+from placewire.agent.reconcile.foreign_kinds import INTERFACE_RULES
 from placewire.agent.reconcile.unknown_marks import TAKE_BACK
 from tests.agent.observed_states import nic
 from tests.agent.server_under_test import ServerUnderTest
@@ -91,6 +93,14 @@ def socket(**changes: Any) -> dict[str, Any]:
 
 def lease(phase: str, **changes: Any) -> dict[str, Any]:
     return {"own.lease": {"phase": phase, "generation": 4, "detail": "nic0 is gone"}, **changes}
+
+
+def rule_of(interface: str, priority: int = 9) -> ForeignEntry:
+    """As the driver tells a rule of others that names an interface."""
+    text = f"priority {priority} from all iif {interface} table 7"
+    return ForeignEntry(
+        collection=INTERFACE_RULES, key=text, text=text, remedy=f"ip rule del {text}"
+    )
 
 
 NO_HTB = TrafficControl(known=True, classifiers=("u32",))
@@ -152,6 +162,24 @@ CASES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "ufw": ("warning", "ufw", "is enabled", {"others.ufw_enabled": True}),
     "nftables": ("warning", "nftables inet filter input", "drops",
                  {"others.dropping": ("inet filter input",)}),
+    "nftables by interface": (
+        "warning", "nftables inet filter input", "has rules for nic0 and none for pw-nic0",
+        {"others.naming": (("inet filter input", ("lo", "mgmt", "nic0")),)},
+    ),
+    "nftables by wildcard": (
+        "warning", "nftables ip nat leaving", "has rules for nic1 and none for pw-nic1",
+        {"others.naming": (("ip nat leaving", ("nic*", "pw-nic0")),)},
+    ),
+    "rule by interface": (
+        "warning", "NIC nic0", "is named by the rule `priority 9 from all iif nic0 table 7`",
+        {"observed.foreign": (rule_of("nic0"),)},
+    ),
+    "rule since": (
+        "warning", "NIC nic0", "is named by the rule `priority 9 from all iif nic0 table 7`",
+        {"observed.bridges": (PW_NIC0,), "own.taken_over": ("nic0",), **lease("committed"),
+         **nics(nic("nic0", "10.7.0.1/24", bridge="pw-nic0", root_qdisc="htb")),
+         "observed.foreign": (rule_of("nic0"),)},
+    ),
     "arp": ("warning", "net.ipv4.conf.all.arp_ignore", "is 8",
             {"others.sysctls": (("net.ipv4.conf.all.arp_ignore", "8"),)}),
     "rp_filter": ("note", "net.ipv4.conf.all.rp_filter", "strict",
@@ -227,6 +255,9 @@ def test_what_is_no_fault_is_not_found() -> None:
         {"traffic_control": NO_U32},
         {"own.clock_synchronised": None},
         {"own.lease": None},
+        # What names a NIC names its bridge, too; and the management NIC is in no plan.
+        {"others.naming": (("inet filter input", ("mgmt", "nic0", "pw-*")),)},
+        {"observed.foreign": (rule_of("nic0"), rule_of("pw-nic0", 8), rule_of("mgmt"))},
         # A way by IPv6 alone.
         {"own.way_to_controller": (), "own.controller_interfaces": ("mgmt",)},
     ):
@@ -285,6 +316,39 @@ def test_named_tables_and_chains_that_drop_are_read() -> None:
         {"chain": {"family": "inet", "table": "filter", "name": "no-base"}},
     ]  # fmt: skip
     assert dropping_chains({"nftables": ruleset}) == ("inet filter input",)
+
+
+def test_the_interfaces_that_rules_of_nftables_name_are_read() -> None:
+    """As `nft -j list ruleset` of version 1.0.6 prints them."""
+    by_name, by_number = ({"meta": {"key": key}} for key in ("iifname", "oif"))
+    port = {"payload": {"protocol": "tcp", "field": "dport"}}
+
+    def match(left: Any, right: Any, op: str = "==") -> dict[str, Any]:
+        return {"match": {"op": op, "left": left, "right": right}}
+
+    expressions: list[list[Any]] = [
+        [match(by_name, "nic0", "!="), match(port, 22), {"jump": {"target": "nic9"}}],
+        [match(by_number, "nic1"), {"log": {"prefix": "nic8"}}],
+        [match(by_name, {"set": ["nic2", "mgmt"]})],
+        [match({"concat": [by_name, port]}, {"set": [{"concat": ["nic3", 22]}]})],
+        [match(by_name, "@rails")],
+        [{"vmap": {"key": by_name, "data": {"set": [["nic4", {"goto": {"target": "nic7"}}]]}}}],
+        [{"vmap": {"key": by_name, "data": "@verdicts"}}],
+        [match({"payload": {"protocol": "ip", "field": "saddr"}}, "10.7.0.2")],
+    ]
+    place = {"family": "inet", "table": "filter"}
+    ruleset = [
+        {"metainfo": {}},
+        {"set": {**place, "name": "rails", "type": "ifname", "elem": ["eth*"]}},
+        {"set": {**place, "table": "other", "name": "rails", "type": "ifname", "elem": ["x"]}},
+        {"map": {**place, "name": "verdicts", "elem": [["nic5", {"drop": None}]]}},
+        *({"rule": {**place, "chain": "input", "expr": one}} for one in expressions),
+        {"rule": {**place, "chain": "other", "expr": [match(port, 22)]}},
+    ]
+    assert naming_chains({"nftables": ruleset}) == (
+        ("inet filter input", ("eth*", "mgmt", *(f"nic{k}" for k in range(6)))),
+    )
+    assert naming_chains({}) == ()
 
 
 @pytest.mark.parametrize(

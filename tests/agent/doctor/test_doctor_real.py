@@ -22,7 +22,9 @@ pytestmark = pytest.mark.network
 
 NFTABLES = (
     "add table inet guard; "
-    "add chain inet guard arriving { type filter hook input priority 0; policy drop; }"
+    "add chain inet guard arriving { type filter hook input priority 0; policy drop; }; "
+    'add chain inet guard closed; add rule inet guard closed iifname "nic0" tcp dport 22 drop; '
+    'add rule inet guard closed iifname "mgmt" accept'
 )
 
 
@@ -51,6 +53,7 @@ def test_what_is_planted_is_found_and_nothing_is_changed(
     server.sh("tc qdisc add dev nic0 root tbf rate 10mbit burst 10k latency 50ms")
     server.sh("ip link add br9 type bridge && ip link set nic1 master br9")
     server.sh("ip rule add priority 18001 from 10.7.0.1 lookup main")
+    server.sh("ip -6 rule add priority 90 iif nic0 lookup 61; ip rule add iif mgmt lookup 61")
     server.sh("ip route add 10.99.0.0/24 dev nic0 table 8003")
     server.sh("sysctl -qw net.ipv4.conf.all.arp_ignore=8")
     server.vsctl("add-br pw-other -- set Bridge pw-other datapath_type=netdev")
@@ -71,6 +74,8 @@ def test_what_is_planted_is_found_and_nothing_is_changed(
         ("net.ipv4.conf.all.arp_ignore", "is 8"),
         ("bridges pw-other", "is not ours"),
         ("nftables inet guard arriving", "drops"),
+        ("nftables inet guard closed", "has rules for nic0 and none for pw-nic0"),
+        ("NIC nic0", "is named by the rule `priority 90 from all iif nic0 table 61`"),
         ("NetworkManager", "runs"),
     ):
         assert any(w == where and t.startswith(what) for w, t in warnings), (where, warnings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter
 from typing import Any
@@ -205,6 +206,31 @@ def test_a_nic_of_a_nexthop_object_is_refused(server: ServerUnderTest, group: bo
     server.sh("ip nexthop add id 13 dev pw-nic0 proto zebra")
     assert server.inside(keeping.restore, server.config, 1).succeeded
     assert "id 12 dev nic0" in server.sh("ip nexthop")
+
+
+@network
+def test_a_nic_that_rules_of_routing_name_is_refused_unless_they_name_its_bridge_too(
+    server: ServerUnderTest,
+) -> None:
+    """What comes in by the bridge is not of the NIC any more."""
+    rules = {
+        "ip rule": "priority 90 from all iif nic0 table 61",
+        "ip -6 rule": "priority 91 not from fd07::/64 fwmark 0x1/0xff oif nic0 prohibit",
+    }
+    for command, words in rules.items():
+        server.sh(f"{command} add {words}")
+    server.sh("ip rule add priority 92 iif mgmt lookup 61; ip rule add priority 93 iif lo goto 100")
+    told = refused(server)
+    assert len(told) == len(rules)
+    for (command, words), sentence in zip(rules.items(), told, strict=True):
+        assert f"`{words}`" in sentence and f"({command} del {words})" in sentence
+        (add,) = re.findall(rf"\(({command} add [^)]+)\)", sentence)
+        server.sh(add)
+    shown = server.sh("ip rule; ip -6 rule")
+    assert "iif pw-nic0" in shown and "oif pw-nic0" in shown
+    assert server.inside(keeping.stage, server.config, desired_state()).succeeded
+    assert server.inside(keeping.restore, server.config, 1).succeeded
+    assert server.sh("ip rule; ip -6 rule") == shown
 
 
 @network

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
+from socket import AF_INET6
 from typing import Any
 
 import pytest
+from pyroute2.netlink.exceptions import NetlinkError
 
 from placewire.agent.contract.entries import PROTOCOL, Route, Rule
+from placewire.agent.contract.state import NicFacts, ObservedState
 from placewire.agent.drivers import policy_routing, routes
-from placewire.agent.reconcile.foreign_kinds import OTHER_RULES
+from placewire.agent.reconcile.foreign_kinds import INTERFACE_RULES, OTHER_RULES
+from placewire.agent.reconcile.interface_rules import command_for_bridge, rules_naming
 
 
 class Message(dict[str, Any]):
@@ -108,3 +113,64 @@ def test_routes_of_others_with_our_protocol_are_seen_where_they_may_be_lost(
         "unreachable ::/0 dev default proto 80",
         *ROUTES.splitlines()[:3],
     ], "ours are IPv4 only"
+
+
+def named(interface: str, *, priority: int = 9, **more: Any) -> Message:
+    attributes = {"FRA_PRIORITY": priority, "FRA_TABLE": 61, "FRA_IIFNAME": interface}
+    fields = {"src_len": 0, "dst_len": 16, "tos": 0, "table": 61, "action": 1, "flags": 0}
+    return Message(attributes | more, **fields)
+
+
+def test_rules_that_name_an_interface_are_told_as_ip_takes_them(kernel: Kernel) -> None:
+    kernel.rules = (
+        rule(100, 100, 4),
+        named("nic0"),
+        named("nic1", FRA_DST="10.1.0.0", FRA_FWMARK=7, FRA_FWMASK=255, FRA_OIFNAME="nic2",
+              FRA_IP_PROTO=6, FRA_DPORT_RANGE="80:90", FRA_UID_RANGE="0:10",
+              FRA_SUPPRESS_PREFIXLEN=0),
+    )  # fmt: skip
+    _, foreign = policy_routing.read_rules()
+    assert {entry.collection for entry in foreign} == {INTERFACE_RULES}
+    words = (
+        "priority 9 from all iif nic0 table 61",
+        "priority 9 from all to 10.1.0.0/16 fwmark 0x7/0xff iif nic1 oif nic2 ipproto 6 "
+        "dport 80-90 uidrange 0-10 table 61 suppress_prefixlength 0",
+    )
+    assert [entry.text for entry in foreign] == [*words, *words]
+    assert [entry.remedy for entry in foreign] == [
+        f"{command} del {text}" for command in ("ip rule", "ip -6 rule") for text in words
+    ]
+
+
+def test_a_kernel_without_ipv6_has_no_such_rules(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get_rules(family: int) -> tuple[Message, ...]:
+        if family == AF_INET6:
+            raise NetlinkError(errno.EAFNOSUPPORT, "no such family")
+        return (named("nic0"),)
+
+    monkeypatch.setattr(kernel, "get_rules", get_rules)
+    (entry,) = policy_routing.read_rules()[1]
+    assert entry.remedy.startswith("ip rule del")
+
+
+def test_a_rule_beside_one_for_the_bridge_is_in_nobody_s_way(kernel: Kernel) -> None:
+    nic = NicFacts(
+        name="nic0", mac="", mtu_bytes=1500, up=True, speed_bits_per_second=None, driver=None,
+        rdma=False, addresses=(), bridge=None, other_names=("rail0",),
+    )  # fmt: skip
+
+    def found(*rules: Message) -> list[str]:
+        kernel.rules = rules
+        observed = ObservedState(foreign=tuple(policy_routing.read_rules()[1]))
+        return [
+            command_for_bridge(r, nic, "pw-nic0") for r in rules_naming(nic, "pw-nic0", observed)
+        ]
+
+    add = "priority 9 from all iif pw-nic0 table 61"
+    assert found(named("nic0")) == [f"ip rule add {add}", f"ip -6 rule add {add}"]
+    assert found(named("rail0")) == [f"ip rule add {add}", f"ip -6 rule add {add}"]
+    assert len(found(named("nic0"), named("pw-nic0", FRA_FWMARK=1))) == 2
+    assert found(named("nic0"), named("pw-nic0", priority=8)) == []
+    assert found(named("nic1"), named("pw-nic0")) == []

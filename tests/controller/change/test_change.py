@@ -14,7 +14,7 @@ import pytest
 import placewire.controller.change.change as change_module
 from placewire.agent.contract.messages import Commit, Observe, Renew, Restore, Stage
 from placewire.agent.contract.state import ApplyReport, DesiredState, LeaseState, Refusal
-from placewire.controller.agent_advice import AGENT_UNIT
+from placewire.controller.agent_advice import AGENT, AGENT_UNIT
 from placewire.controller.change.change import NetworkChange
 from placewire.controller.errors import (
     AgentProblem,
@@ -140,6 +140,43 @@ async def test_a_server_that_fails_without_a_reason_ends_the_change_in_order(
                 await change.stage()
         assert refused.value.where == "s2" and AGENT_UNIT in refused.value.remedy
         assert agents.count(Restore) == len(states())
+
+
+async def test_leases_count_from_the_moment_of_asking_and_are_renewed_once_the_last_has_staged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """s1 stages at once, and counts from then on while s2 takes nearly all of its time."""
+    lease_seconds, slowest_seconds = 600.0, 590.0
+    monkeypatch.setattr(change_module, "LEASE_SECONDS", lease_seconds)
+    monkeypatch.setattr(change_module, "_RENEW_SECONDS", 20.0)
+    clock, passed = time.clock_gettime, [0.0]
+    monkeypatch.setattr(time, "clock_gettime", lambda which: clock(which) + passed[0])
+    ends: dict[str, float] = {}
+
+    def told(server: str, request: Any) -> Any:
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        if isinstance(request, Stage):
+            if server == "s2":
+                passed[0] += slowest_seconds
+                now += slowest_seconds
+            ends[server] = now + request.lease_seconds
+        elif isinstance(request, Renew):
+            assert now < ends[server], f"{server} has restored itself"
+            ends[server] = now + request.lease_seconds
+        return answer(server, request)
+
+    agents: Any = ToldAgents(told)
+    with Journal.open(tmp_path) as journal:
+        async with NetworkChange(agents, journal, states()) as change:
+            await change.stage()
+            assert change.held_seconds <= ends["s1"] - time.clock_gettime(time.CLOCK_BOOTTIME)
+            await asyncio.wait_for(until(lambda: agents.count(Renew) >= len(states())), 10)
+            assert change.held_seconds > lease_seconds - 60
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    while not happened():
+        await asyncio.sleep(0.01)
 
 
 async def test_a_missed_renewal_is_no_lost_lease(
@@ -380,7 +417,7 @@ async def test_restoring_by_hand_is_advised_so_that_it_works(tmp_path: Path) -> 
         advice.index(f"`{words}`")
         for words in (
             f"systemctl stop {AGENT_UNIT}",
-            "agent restore",
+            f"{AGENT} restore",
             f"systemctl start {AGENT_UNIT}",
         )
     )

@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import stat
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from placewire.agent.contract.messages import Hello
 from placewire.agent.contract.state import LeaseState
 from placewire.agent.main import load_config
 from placewire.agent.main import main as agent_main
+from placewire.agent.reconcile.lease import Kept
 from placewire.agent.service import Service
 from placewire.controller.agents.agents import Agents
 from placewire.controller.agents.authority import Authority
@@ -490,27 +492,108 @@ def test_an_agent_that_runs_what_was_there_before_is_found(
     assert looked(tmp_path, path=path)["agent_is_older"] is older
 
 
+def restart(folder: Path, python: str) -> tuple[subprocess.CompletedProcess[str], bool]:
+    """Runs the command that restarts an agent, which runs; also says whether it was restarted.
+    python: the shell program that stands in for the server's interpreter."""
+    variables = yaml.safe_load((PLAYBOOKS / "roles/settings/vars/main.yaml").read_text())
+    calls = folder / "calls"
+    note = f'echo "$*" >> {calls}; [ $1 != is-active ] || echo active'
+    for file, text in (("systemctl", note), ("home/.venv/bin/python", python)):
+        program = folder / file
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(0o755)
+    jinja = Environment()
+    jinja.filters["quote"] = shlex.quote
+    here = {"placewire_home": folder / "home", "placewire_settings": folder}
+    made = jinja.from_string(variables["placewire_restart"]).render(variables | here)
+    path = f"{folder}:{os.environ['PATH']}"
+    done = subprocess.run(["sh", "-c", made], env={"PATH": path}, capture_output=True, text=True)
+    return done, "restart placewire-agent.service" in calls.read_text()
+
+
 @pytest.mark.parametrize(("python", "restarted"), [("exit 0", True), ("exit 1", False)])
 def test_an_agent_whose_new_code_cannot_start_is_left_running(
     tmp_path: Path, python: str, restarted: bool
 ) -> None:
     """An upgrade may have failed between the code and its packages; handlers run all the same."""
-    (command,) = (
-        task["ansible.builtin.shell"]["cmd"] for _, task in tasks()
-        if task["name"] == "Restart the agent"
+    done, happened = restart(tmp_path, python)
+    assert (done.returncode == 0) is happened is restarted and done.stdout == "active\n"
+
+
+def with_state(folder: Path, state: str | None) -> str:
+    """Writes an agent's configuration and its state; returns a stand-in for its interpreter."""
+    config = agent_config("s1", URLS["s1"]) | {"state_dir": str(folder / "state")}
+    (folder / "agent.json").write_text(json.dumps(config))
+    if state is not None:
+        (folder / "state").mkdir()
+        (folder / "state/state.json").write_text(state)
+    return f'PYTHONPATH={":".join(sys.path)} exec {sys.executable} "$@"'
+
+
+KNOWN = Kept().model_dump_json()
+OF_A_NEWER_RELEASE = json.dumps({**json.loads(KNOWN), "version": 1, "phases": []})
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (None, ""),
+        (KNOWN.replace('"version":2', '"version":1'), ""),
+        (OF_A_NEWER_RELEASE, "run the version of the agent that wrote it"),
+        ("{", "--from-marks"),
+    ],
+)
+def test_an_agent_whose_state_the_new_code_cannot_read_is_left_running(
+    tmp_path: Path, state: str | None, said: str
+) -> None:
+    """It alone can undo what is in force there."""
+    done, happened = restart(tmp_path, with_state(tmp_path, state))
+    assert (done.returncode == 0) is happened is (not said), done.stderr
+    assert said in done.stderr and "Traceback" not in done.stderr
+    assert not said or done.stderr.startswith("the agent runs on with its former code, as the code")
+
+
+def test_nothing_else_of_the_playbooks_restarts_the_agent() -> None:
+    whole = [json.dumps(task) for _, task in tasks()]
+    assert sum("{{ placewire_restart }}" in task for task in whole) == 2
+    assert not any("systemctl restart placewire-agent" in task for task in whole)
+    services = [
+        task["ansible.builtin.systemd_service"]
+        for _, task in tasks()
+        if "ansible.builtin.systemd_service" in task
+    ]
+    assert not any(
+        "restarted" in str(one.get("state")) for one in services if one["name"] == "placewire-agent"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", ["agent", "enrolment"])
+def test_a_refused_restart_is_told_with_its_reason(tmp_path: Path, role: str) -> None:
+    """Runs the role's own task on this machine, with stand-ins for systemd and the interpreter."""
+    (task,) = (
+        {"ansible.builtin.shell": task["ansible.builtin.shell"]}
+        for here, task in tasks()
+        if here == role and task.get("ansible.builtin.shell") == {"cmd": "{{ placewire_restart }}"}
+    )
+    restart(tmp_path, with_state(tmp_path, OF_A_NEWER_RELEASE))
+    (tmp_path / "calls").unlink()
+    play = {
+        "hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": [task],
+        "vars_files": [str(PLAYBOOKS / "roles/settings/vars/main.yaml")],
+    }  # fmt: skip
+    here = {"placewire_home": f"{tmp_path}/home", "placewire_settings": str(tmp_path)}
+    done = subprocess.run(
+        [Path(sys.executable).with_name("ansible-playbook"), "-i", "localhost,",
+         "-e", json.dumps(here), written(tmp_path / "play.yaml", [play])],
+        capture_output=True, text=True, timeout=600,
+        env={**os.environ, "ANSIBLE_HOME": str(tmp_path),
+             "ANSIBLE_PYTHON_INTERPRETER": sys.executable,
+             "PATH": f"{tmp_path}:{os.environ['PATH']}"},
     )  # fmt: skip
-    calls = tmp_path / "calls"
-    note = f'echo "$*" >> {calls}; [ $1 != is-active ] || echo active'
-    for file, text in (("systemctl", note), ("home/.venv/bin/python", python)):
-        program = tmp_path / file
-        program.parent.mkdir(parents=True, exist_ok=True)
-        program.write_text(f"#!/bin/sh\n{text}\n")
-        program.chmod(0o755)
-    made = Environment().from_string(command).render(placewire_home=tmp_path / "home")
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    done = subprocess.run(["sh", "-c", made], env={"PATH": path}, capture_output=True, text=True)
-    assert (done.returncode == 0) is restarted and done.stdout == "active\n"
-    assert ("restart placewire-agent.service" in calls.read_text()) is restarted
+    assert done.returncode != 0 and "run the version of the agent that wrote it" in done.stdout
+    assert "restart" not in (tmp_path / "calls").read_text()
 
 
 @pytest.mark.parametrize(
