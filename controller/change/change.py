@@ -195,8 +195,9 @@ class NetworkChange:
     async def _renew(self) -> None:
         """Renews the leases at once, as staging may have used up most of their time, and then again
         and again. A single renewal may fail; a lease is lost when its time is over by this
-        machine's clock, or when a server refuses to renew it."""
-        while not self._lost.done():
+        machine's clock, or when a server refuses to renew it. The others are renewed all the same,
+        up to the end: the work may take a while to end on their network."""
+        while True:
             pause = min(_RENEW_SECONDS, self._lease_seconds / _RENEWALS)
             asked, lease_seconds = boot_seconds(), self._lease_seconds
             requests = {
@@ -210,7 +211,8 @@ class NetworkChange:
             except AgentProblem as problem:
                 renewed = problem.answered
                 late = [s for s, until in self._held_until.items() if until < boot_seconds()]
-                if isinstance(problem, AgentRefused) or any(s not in renewed for s in late):
+                is_lost = isinstance(problem, AgentRefused) or any(s not in renewed for s in late)
+                if is_lost and not self._lost.done():
                     self._lost.set_result(problem)
             self._held_until |= dict.fromkeys(renewed, asked + lease_seconds)
             await asyncio.sleep(pause)

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from placewire.controller.errors import PlacewireError, RestoreFailed
 from placewire.controller.lab import record as records
-from placewire.controller.lab.processes import end, processes_of, strangers_in
+from placewire.controller.lab.processes import end, processes_of, runs_a_script, strangers_in
 from placewire.controller.lab.record import LabRecord, SysctlRecord
 from placewire.controller.lab.system import namespace_exists, require_root_and_programs, run_batch
+from placewire.job.contract.specification import SCRIPT_GONE_SECONDS
 
 
 def lab_down(name: str, progress: Callable[[str], None] = lambda text: None) -> None:
@@ -34,6 +35,8 @@ def remove(record: LabRecord, progress: Callable[[str], None]) -> None:
     """To be called under the lock. Passes over what is gone already."""
     for sysctl in record.sysctls:
         put_back(sysctl)
+    # While agents, network and controller are there: a script may save.
+    end(filter(runs_a_script, processes_of(record)), SCRIPT_GONE_SECONDS)
     # A daemon may have started a program after it was looked for; now no daemon is left.
     remaining = end(processes_of(record)) or end(processes_of(record))
     left = [f"process {pid}" for pid in remaining]

@@ -12,11 +12,14 @@ from pathlib import Path
 from placewire.controller.lab.record import LabRecord, ProcessRecord
 from placewire.controller.lab.system import NAMESPACE_DIRECTORY
 from placewire.controller.own_lab import LAB_VARIABLE
+from placewire.job.contract.specification import SCRIPT_WORDS
 
 _TERM_SECONDS = 1.5
 # A killed process ends when a processor is free for that.
 _KILL_SECONDS = 15.0
 _PROC = Path("/proc")
+# More than what a rank is told takes; its user could write more there.
+_MOST_BYTES_TOLD = 2**20
 
 
 def describe(pid: int, argv: Sequence[str]) -> ProcessRecord:
@@ -60,6 +63,19 @@ def programs_inside(record: LabRecord, namespace: str, program: Sequence[str]) -
     )
 
 
+def runs_a_script(pid: int) -> bool:
+    """Whether this is a rank's program that starts a script's processes. What it was told is a file
+    in memory, which it holds open."""
+    told = Path((_fields(pid, "cmdline") or [""])[-1])
+    if told.parent != Path("/dev/fd"):
+        return False
+    try:
+        with (_PROC / str(pid) / "fd" / told.name).open("rb") as file:
+            return SCRIPT_WORDS.encode() in file.read(_MOST_BYTES_TOLD)
+    except OSError:
+        return False
+
+
 def running_seconds(pid: int) -> float:
     """Returns the time since the process started; 0 where it has ended."""
     ticks = start_ticks(pid)
@@ -73,10 +89,11 @@ def strangers_in(record: LabRecord) -> list[int]:
     return sorted(pid for pid in inside if not _is_marked(pid, record.name))
 
 
-def end(pids: Iterable[int]) -> list[int]:
-    """Ends processes by SIGTERM, then by SIGKILL. Returns those that are left."""
+def end(pids: Iterable[int], term_seconds: float = _TERM_SECONDS) -> list[int]:
+    """Ends processes by SIGTERM, then, so many seconds later, by SIGKILL. Returns those that are
+    left."""
     begun = {pid: ticks for pid in pids if (ticks := start_ticks(pid)) is not None}
-    for number, seconds in ((signal.SIGTERM, _TERM_SECONDS), (signal.SIGKILL, _KILL_SECONDS)):
+    for number, seconds in ((signal.SIGTERM, term_seconds), (signal.SIGKILL, _KILL_SECONDS)):
         for pid, ticks in begun.items():
             if start_ticks(pid) == ticks:
                 with suppress(ProcessLookupError):

@@ -31,7 +31,7 @@ def culprit(
     return (first, None) if lost is None or lost.has_failed else (lost, first)
 
 
-def job_failed(rank: Followed, witness: Followed | None) -> JobFailed:
+def job_failed(rank: Followed, witness: Followed | None = None) -> JobFailed:
     failure = (witness or rank).failure
     said = failure.what[:_LONGEST_FAILURE] if failure else ""
     if witness is not None:
@@ -43,6 +43,14 @@ def job_failed(rank: Followed, witness: Followed | None) -> JobFailed:
         where=rank.process.server,
         remedy=failure.remedy if failure else "",
         rank=rank.process.rank,
+    )
+
+
+def about_those_that_may_save(ranks: Sequence[Followed], seconds: float) -> str:
+    """ranks: of scripts, which were told to end and take their time."""
+    return (
+        f"{named(ranks)} not ended yet: a script has {seconds:.0f} s after SIGTERM in which it may "
+        "save, and is then killed; its network stays until then"
     )
 
 

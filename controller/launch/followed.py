@@ -20,6 +20,7 @@ from placewire.job.contract.specification import (
     RankSpec,
     Resumed,
     Saved,
+    ScriptSpec,
     StepDone,
     Validated,
     parse_rank_event,
@@ -39,6 +40,7 @@ class Followed:
     checkpoint_step, validated, others, said_bytes: the next step that it may report, the last that
     is in a checkpoint, of which step how many batches are validated, how many other events it
     reported, and how long all of them were.
+    was_ended: whether it was told to end.
     exited_seconds, failed_seconds: when it ended, and when it reported a failure (monotonic)."""
 
     process: RankProcess
@@ -54,6 +56,7 @@ class Followed:
     others: int = 0
     said_bytes: int = 0
     failure: Failed | None = None
+    was_ended: bool = False
     readers: list[asyncio.Task[None]] = field(default_factory=list)
     exit: asyncio.Task[int] = field(init=False)
     exited_seconds: float = 0.0
@@ -98,6 +101,12 @@ class Followed:
     @property
     def has_failed(self) -> bool:
         return self.status is not None and (self.status != 0 or not self.finished)
+
+    @property
+    def ends_itself(self) -> bool:
+        """Whether it tells that it failed, and then ends by itself: of a script's processes one has
+        failed, and the others on its server are given the time in which they may save."""
+        return isinstance(self.spec, ScriptSpec) and self.failure is not None
 
 
 def event_of(spec: ProgramSpec, line: bytes) -> RankEvent | None:

@@ -13,7 +13,12 @@ from pathlib import Path
 import placewire
 from placewire.controller.errors import UsageError
 from placewire.controller.lab import Lab
-from placewire.controller.lab.processes import end, programs_inside, running_seconds
+from placewire.controller.lab.processes import (
+    end,
+    programs_inside,
+    running_seconds,
+    runs_a_script,
+)
 from placewire.controller.lab.switches import run_directory
 from placewire.controller.launch.launcher import (
     PROFILE_PROGRAM,
@@ -24,7 +29,7 @@ from placewire.controller.launch.launcher import (
 from placewire.controller.launch.local import LocalRank, file_in_memory, not_started, start_rank
 from placewire.controller.launch.programs import BECOME, Ended, OnLine, described, run_to_end
 from placewire.controller.launch.script_look import PROGRAM, problem_in, question
-from placewire.job.contract.specification import ProgramSpec, ScriptSpec
+from placewire.job.contract.specification import SCRIPT_GONE_SECONDS, ProgramSpec, ScriptSpec
 from placewire.optimizer.device_names import server_of
 
 # The folder from which an interpreter of the user's own imports the rank program.
@@ -163,7 +168,9 @@ class LabLauncher:
         return [RunningProgram(server, pid, running_seconds(pid), plan=plan) for pid in others]
 
     def end_left(self, ranks: Sequence[RunningProgram]) -> None:
-        if remaining := end(rank.pid for rank in ranks):
+        scripts = [rank.pid for rank in ranks if runs_a_script(rank.pid)]
+        others = [rank.pid for rank in ranks if rank.pid not in scripts]
+        if remaining := [*end(others), *end(scripts, SCRIPT_GONE_SECONDS)]:
             servers = sorted({rank.server for rank in ranks if rank.pid in remaining})
             raise not_ended({
                 server: [r.pid for r in ranks if r.server == server and r.pid in remaining]

@@ -39,7 +39,8 @@ class RankProcess(Protocol):
         """Returns the exit status; -N where signal N ended the rank."""
 
     def terminate(self) -> None:
-        """Asks the rank and all that it started to end."""
+        """Asks the rank and all that it started to end; of a script the program that started it,
+        which then asks the script's processes, once."""
 
     def kill(self) -> None:
         """Ends the rank and all that it started."""

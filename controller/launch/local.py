@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
-import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from placewire.controller.errors import JobFailed
 from placewire.controller.launch.lines import lines_of
-from placewire.controller.launch.programs import begin, close_pipes, exited, signal_session
+from placewire.controller.launch.programs import ask_to_end, begin, close_pipes, exited, kill
 from placewire.job.contract.specification import Hold, ProgramSpec
 from placewire.optimizer.device_names import server_of
 
@@ -86,10 +85,10 @@ class LocalRank:
         return await exited(self._process)
 
     def terminate(self) -> None:
-        signal_session(self._process, signal.SIGTERM)
+        ask_to_end(self._process)
 
     def kill(self) -> None:
-        signal_session(self._process, signal.SIGKILL)
+        kill(self._process)
 
     def close(self) -> None:
         close_pipes(self._process)

@@ -29,8 +29,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from placewire.job.contract.specification import SCRIPT_GONE_SECONDS, SCRIPT_WORDS
+
 VARIABLE = "PLACEWIRE_RUN"
 MARK_FILE = "placewire-run"
+# What a rank is told, in the run's folder.
+SPEC_FILE = "spec.json"
 # The exit status of `making` where the user there is root.
 IS_ROOT = 77
 _KIND = re.compile("[a-z0-9-]{1,40}")
@@ -121,13 +125,29 @@ def leading(run: Run, folder: str) -> str:
     return f"export {VARIABLE}={shlex.quote(before)}$${shlex.quote(behind)}"
 
 
-def signalling(run: Run, leader: int, name: str) -> str:
-    """Sends this signal to the process group of the run's leader; to nobody where the session of
-    that number is somebody else's by now, as after the server has started anew."""
+def asking(run: Run, leader: int) -> str:
+    """Sends SIGTERM to the process group of the run's leader; to nobody where the session of that
+    number is somebody else's by now, as after the server has started anew. A script's processes
+    are in other groups: the program that started them asks them itself, once."""
+    return _signalling(run, leader, f"kill -s TERM -- -{leader} 2>&-")
+
+
+def killing(run: Run, leader: int) -> str:
+    """Kills all of the run's session; as above, nobody where that is somebody else's by now."""
+    return _signalling(
+        run,
+        leader,
+        # First the leader and the program, which could start more.
+        f"kill -s KILL -- -{leader} 2>&-; "
+        f"for g in $(ps -o pgid= -s {leader} | sort -u); do kill -s KILL -- -$g 2>&-; done",
+    )
+
+
+def _signalling(run: Run, leader: int, command: str) -> str:
     return (
         f"for p in $(ps -o pid= -s {leader}); do "
         f"""if grep -qasz '^{VARIABLE}={run.identifier}:' "/proc/$p/environ"; then """
-        f"kill -s {name} -- -{leader} 2>&-; break; fi; done"
+        f"{command}; break; fi; done"
     )
 
 
@@ -184,25 +204,33 @@ def found(printed: str) -> list[LeftRun]:
 
 
 def ending(left: Sequence[LeftRun]) -> str:
-    """Ends these runs, politely first, and removes their folders. Prints the pids that remain."""
-    which = "; ".join(f"ours {one.session} {one.run.identifier}" for one in left)
+    """Ends these runs, politely first, and removes their folders. Prints the pids that remain. A
+    run whose folder says that it is of a script has the time in which a script may save."""
+    which = "; ".join(
+        f"ours {one.session} {one.run.identifier} {shlex.quote(f'{one.folder}/{SPEC_FILE}')}"
+        for one in left
+    )
     removals = "; ".join(
         f"{ending_strays(one.run)}; {removing(one.run, one.folder)}" for one in left
     )
     # ps still lists, as Z, a process that has ended and that nobody has waited for yet.
     return (
-        "LC_ALL=C; export LC_ALL; t=; "
+        f"LC_ALL=C; export LC_ALL; t=; w={_END_SECONDS * 10}; "
         # Between the search and now a session may have ended, and its number be somebody else's.
         'ours() { for p in $(ps -o pid= -s "$1"); do '
-        f'if grep -qasz "^{VARIABLE}=$2:" "/proc/$p/environ"; then t="$t $1"; return; fi; '
-        "done; }; "
-        "signal() { for s in $t; do for g in $(ps -o pgid= -s $s | sort -u); do "
+        f'if grep -qasz "^{VARIABLE}=$2:" "/proc/$p/environ"; then t="$t $1"; '
+        f'! grep -qs {shlex.quote(SCRIPT_WORDS)} "$3" || w={int(SCRIPT_GONE_SECONDS * 10)}; '
+        "return; fi; done; }; "
+        # A script's processes are in other groups than the leader and the program that started
+        # them, which asks them itself. Where both are gone, nobody else would.
+        'signal() { for s in $t; do [ "$1" = TERM ] && kill -s TERM -- "-$s" 2>&- || '
+        "for g in $(ps -o pgid= -s $s | sort -u); do "
         'kill -s "$1" -- "-$g" 2>&-; done; done; }; '
         "alive() { for s in $t; do ps -o stat=,pid= -s $s; done | "
         "sed -n '/^Z/!s/^[^ ]* *//p'; }; "
         'end() { signal "$1"; k=0; while [ -n "$(alive)" ] && [ $k -lt "$2" ]; do '
         "sleep 0.1; k=$((k+1)); done; }; "
-        f"{which}; end TERM {_END_SECONDS * 10}; "
+        f"{which}; end TERM $w; "
         f'if [ -n "$(alive)" ]; then end KILL {_KILL_SECONDS * 10}; fi; '
         f"{removals}; alive"
     )

@@ -77,17 +77,43 @@ async def begin(
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
         process = await starting
-        signal_session(process, signal.SIGKILL)
+        kill(process)
         await exited(process)
         close_pipes(process)
         raise
 
 
-def signal_session(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Signals a program and all that it started."""
+def ask_to_end(process: asyncio.subprocess.Process) -> None:
+    """Asks a program, and what it started in its own process group, to end."""
     if process.returncode is None:  # once waited for, its pid may be another's
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
+            os.killpg(process.pid, signal.SIGTERM)
+
+
+def kill(process: asyncio.subprocess.Process) -> None:
+    """Kills a program and all of its session: a script's processes have groups of their own."""
+    if process.returncode is None:  # once waited for, its pid may be another's
+        _kill_group(process.pid)  # First, because it could start more.
+        for group in _groups_of(process.pid):
+            _kill_group(group)
+
+
+def _kill_group(group: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def _groups_of(session: int) -> set[int]:
+    """Returns the process groups in this session."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):  # It ended meanwhile.
+                # pid (name) state ppid group session ...; the name may hold anything.
+                stat = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+                if int(stat[3]) == session:
+                    found.add(int(stat[2]))
+    return found
 
 
 async def exited(process: asyncio.subprocess.Process) -> int:
@@ -131,7 +157,7 @@ async def run_to_end(
         )
         return Ended(await process.wait(), output, tail)
     finally:
-        signal_session(process, signal.SIGKILL)
+        kill(process)
         await exited(process)
         close_pipes(process)
 

@@ -1,8 +1,9 @@
 """Runs all ranks of one job: starts them, collects their events, and names the rank that fails.
 
 Either every rank finishes, or none is left: when a rank fails, when all are silent for too long, or
-when the work is cancelled, all ranks are ended, by SIGTERM and then by SIGKILL. When this process
-is killed, ranks go on for as long as they were last told that they may.
+when the work is cancelled, all ranks are ended, by SIGTERM and then by SIGKILL. In between a script
+has as long as torchrun gives it, and its network stays until then. When this process is killed,
+ranks go on for as long as they were last told that they may.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from placewire.controller.errors import JobFailed
 from placewire.controller.launch.blame import (
+    about_those_that_may_save,
     about_those_that_stay,
     culprit,
     has_not_begun,
@@ -27,12 +29,15 @@ from placewire.controller.launch.launcher import RankProcess, Starter
 from placewire.controller.launch.lines import text_of
 from placewire.controller.uninterruptible import uninterruptible
 from placewire.job.contract.specification import (
+    SCRIPT_END_SECONDS,
+    SCRIPT_GONE_SECONDS,
     Carried,
     Failed,
     Finished,
     Hold,
     ProgramSpec,
     RankEvent,
+    ScriptSpec,
 )
 
 SILENCE_SECONDS = 300.0
@@ -75,11 +80,12 @@ async def run_ranks(
     each rank that ends by itself and had not finished. start_seconds:
     how long after its start a rank may report nothing; silence_seconds: how long all of them may
     say nothing once they have begun. held_seconds: how long from now ranks may run on if this
-    process should be gone; they get it with their start, and every two seconds.
+    process should be gone; they get it with their start, and every two seconds until they ended.
 
     Raises JobFailed, which names the rank, its server, how it ended and its last lines. No rank is
-    left when this function returns, raises or is cancelled; on_late gets a sentence about ranks
-    that were killed and do not end, and the JobFailed says so, too.
+    left when this function returns, raises or is cancelled; on_late gets a sentence about scripts
+    that take time to end, and about ranks that were killed and do not end; the JobFailed tells of
+    these, too.
     """
     job = _Job(on_event, on_line, on_gone)
     telling: asyncio.Task[None] | None = None
@@ -96,9 +102,11 @@ async def run_ranks(
         failure = error
         raise
     finally:
-        if telling is not None:
-            telling.cancel()
-        await uninterruptible(job.end(on_late, failure))
+        try:
+            await uninterruptible(job.end(on_late, failure))
+        finally:
+            if telling is not None:
+                telling.cancel()
     return job.events
 
 
@@ -111,7 +119,6 @@ class _Job:
     ) -> None:
         self.events: list[RankEvent] = []
         self._on_event, self._on_line, self._on_gone = on_event, on_line, on_gone
-        self._ending = False
         self._ranks: list[Followed] = []
         self._blamed: list[Followed] = []
         self._heard = time.monotonic()
@@ -142,7 +149,7 @@ class _Job:
             for reader in self._readers():
                 if reader.done():
                     reader.result()
-            if any(rank.has_failed for rank in self._ranks):
+            if any(rank.has_failed or rank.ends_itself for rank in self._ranks):
                 await _wait(running, _BLAME_SECONDS)
                 break
             now = time.monotonic()
@@ -163,26 +170,30 @@ class _Job:
                     f"no rank said anything for {silent:.0f} s{quote(self._ranks[0].tail)}",
                     where=f"{len(running)} of {len(self._ranks)} ranks still run",
                 )
-        if failed := [rank for rank in self._ranks if rank.has_failed]:
+        if failed := [rank for rank in self._ranks if rank.has_failed or rank.ends_itself]:
             rank, witness = culprit(failed, {r.process.rank: r for r in self._ranks})
             self._blamed = [rank] if witness is None else [rank, witness]
             raise job_failed(rank, witness)
 
     async def end(self, on_late: Callable[[str], None], failure: JobFailed | None) -> None:
-        self._ending = True
         # A rank that fails from here on fails because it is ended.
         failed = [
             rank
             for rank in self._ranks
             if rank.has_failed or rank.failure or (rank.exited_seconds and not rank.finished)
         ]
-        for stop, seconds in (("terminate", TERMINATE_SECONDS), ("kill", _KILL_SECONDS)):
-            running = [rank for rank in self._ranks if rank.status is None]
-            if not running:
-                break
-            for rank in running:
-                getattr(rank.process, stop)()
-            await asyncio.wait([rank.exit for rank in running], timeout=seconds)
+        for rank in self._running():
+            # What ends by itself has asked its processes to end, and must not ask them again.
+            if not rank.ends_itself:
+                rank.was_ended = True
+                rank.process.terminate()
+        await self._wait_for_end(TERMINATE_SECONDS)
+        if scripts := [rank for rank in self._running() if isinstance(rank.spec, ScriptSpec)]:
+            on_late(about_those_that_may_save(scripts, SCRIPT_END_SECONDS))
+            await self._wait_for_end(SCRIPT_GONE_SECONDS - TERMINATE_SECONDS)
+        for rank in self._running():
+            rank.process.kill()
+        await self._wait_for_end(_KILL_SECONDS)
         for reader in self._readers():
             reader.cancel()
         await asyncio.gather(*self._readers(), return_exceptions=True)
@@ -191,8 +202,19 @@ class _Job:
         if stay := [rank for rank in self._ranks if not rank.exited_seconds]:
             on_late(about_those_that_stay(stay))
         if failure is not None:
+            if any(isinstance(rank.spec, ScriptSpec) for rank in self._blamed):
+                # It had told why, and not yet ended.
+                failure.what = job_failed(*self._blamed).what
             told = failure.remedy, how_ranks_ended(self._ranks, self._blamed, failed, stay)
             failure.remedy = "; ".join(filter(None, told))
+
+    def _running(self) -> list[Followed]:
+        return [rank for rank in self._ranks if rank.status is None]
+
+    async def _wait_for_end(self, seconds: float) -> None:
+        """Returns when no rank runs, or after so many seconds."""
+        if running := [rank.exit for rank in self._running()]:
+            await asyncio.wait(running, timeout=seconds)
 
     def _readers(self) -> list[asyncio.Task[None]]:
         return [reader for rank in self._ranks for reader in rank.readers]
@@ -209,7 +231,7 @@ class _Job:
                 break
             read = rank.lines
             await _wait(rank.readers, _DRAIN_SECONDS)
-        if not (self._ending or rank.finished):
+        if not (rank.was_ended or rank.finished):
             self._on_gone(rank.process.rank)
         return status
 

@@ -25,6 +25,7 @@ from placewire.controller.launch.launcher import (
 from placewire.controller.launch.own_runs import (
     OTHER,
     RANK,
+    SPEC_FILE,
     LeftRun,
     Run,
     ending,
@@ -38,6 +39,7 @@ from placewire.controller.launch.script_look import LONGEST_SECONDS, LOOK, probl
 from placewire.controller.launch.ssh_connecting import LOST_SECONDS, Login
 from placewire.controller.launch.ssh_connection import (
     ANSWER_SECONDS,
+    ENDING_SECONDS,
     PROGRAM_SECONDS,
     InFolder,
     SshServer,
@@ -58,7 +60,7 @@ _MOST_AT_ONCE = 128
 # For all servers together, and longer than one that is silent is waited for: to end ranks, it is
 # asked twice, and whether it is ready, four times beside the program.
 _LOOK_SECONDS = 1.5 * ANSWER_SECONDS
-_END_SECONDS = 2.5 * ANSWER_SECONDS
+_END_SECONDS = 1.5 * ANSWER_SECONDS + ENDING_SECONDS
 _READY_SECONDS = PROGRAM_SECONDS + LONGEST_SECONDS + 4.5 * ANSWER_SECONDS
 # sbin is where Debian has ip and tc, and not on every user's path.
 _READ = 'PATH="$PATH:/usr/sbin:/sbin" exec python3 -I -'
@@ -128,10 +130,15 @@ class SshLauncher:
 
         def words_and_files(folder: str) -> tuple[Sequence[str], Mapping[str, bytes]]:
             there = files.spec_in(folder).model_dump_json().encode()
-            return [*program, f"{folder}/spec.json"], {**files.contents, "spec.json": there}
+            return [*program, f"{folder}/{SPEC_FILE}"], {**files.contents, SPEC_FILE: there}
 
-        on = self._servers[server_of(spec.device)]
-        return await self._begin(on, words_and_files, spec.rank, around)
+        return await self._begin(
+            self._servers[server_of(spec.device)],
+            words_and_files,
+            spec.rank,
+            around,
+            may_save=isinstance(spec, ScriptSpec),
+        )
 
     async def run(
         self, server: str, words: Sequence[str], *, given: bytes = b"", on_line: OnLine
@@ -174,7 +181,7 @@ class SshLauncher:
         def end(on: SshServer) -> list[int]:
             found_there = [one for one in self._left_on(on) if one.run.plan == self._plan]
             left = [one for one in found_there if one.run.identifier in runs[on.name]]
-            remain = self._listed(on, ending(left)).split() if left else []
+            remain = self._listed(on, ending(left), ENDING_SECONDS).split() if left else []
             if not is_row(remain, len(remain), numbers=len(remain)):
                 raise _not_understood(on, f"it prints {' '.join(remain)[-200:]!r}, not processes")
             return [int(pid) for pid in remain]
@@ -189,7 +196,13 @@ class SshLauncher:
             raise not_looked_at(problems, ())
 
     async def _begin(
-        self, on: SshServer, words_and_files: InFolder, rank: int, around: Surroundings
+        self,
+        on: SshServer,
+        words_and_files: InFolder,
+        rank: int,
+        around: Surroundings,
+        *,
+        may_save: bool = False,
     ) -> SshProgram:
         """rank: -1 where the program is none."""
         run = Run(OTHER if rank < 0 else self._kind, plan=self._plan)
@@ -204,7 +217,7 @@ class SshLauncher:
             await uninterruptible(_end_unwanted(on, starting))
             raise
         self._leaders.add((on.name, started.leader))
-        return SshProgram(rank, on, started)
+        return SshProgram(rank, on, started, may_save=may_save)
 
     def _left_of(self, on: SshServer) -> list[RunningProgram]:
         return [
@@ -222,10 +235,10 @@ class SshLauncher:
         ]
 
     @staticmethod
-    def _listed(on: SshServer, script: str) -> str:
+    def _listed(on: SshServer, script: str, seconds: float = ANSWER_SECONDS) -> str:
         """Returns what it prints of processes. Raises LaunchFailed where it did not come to its
         end: ranks that are not listed would be taken for ranks that do not run."""
-        status, printed, complaint = on.run(script)
+        status, printed, complaint = on.run(script, seconds=seconds)
         if status != 0:
             raise LaunchFailed(
                 f"its processes cannot be listed: {complaint.strip() or f'exit {status}'}",
@@ -362,4 +375,4 @@ def _not_understood(on: SshServer, why: str) -> LaunchFailed:
 async def _end_unwanted(on: SshServer, starting: asyncio.Task[Started]) -> None:
     with contextlib.suppress(LaunchFailed):  # it was not started, or its lease ends it
         with contextlib.closing(await starting) as started:
-            await asyncio.to_thread(on.signal, started, "KILL")
+            await asyncio.to_thread(on.kill, started)

@@ -24,15 +24,18 @@ from placewire.controller.launch.own_runs import (
     IS_ROOT,
     OTHER,
     VARIABLE,
+    LeftRun,
     Run,
+    asking,
+    ending,
     ending_strays,
     entering,
     is_row,
     is_usable_folder,
+    killing,
     leading,
     making,
     removing,
-    signalling,
 )
 from placewire.controller.launch.programs import BECOME, described
 from placewire.controller.launch.ssh_connecting import (
@@ -44,10 +47,13 @@ from placewire.controller.launch.ssh_connecting import (
     socket_of,
 )
 from placewire.controller.launch.ssh_patience import Patience
+from placewire.job.contract.specification import SCRIPT_GONE_SECONDS
 
 _SESSION_SECONDS = 10.0
 # For all of a short command, the connection included, on a server that is busy.
 ANSWER_SECONDS = 60.0
+# To end a script as well. The wait for it is counted in turns, which take longer on a busy server.
+ENDING_SECONDS = ANSWER_SECONDS + 2 * SCRIPT_GONE_SECONDS
 # A program that imports torch, from a disk or a file server that is slow at first.
 PROGRAM_SECONDS = 300.0
 # A file of a job goes at least so fast to a server whose management network is slow.
@@ -181,20 +187,29 @@ class SshServer:
             if not patience.is_over:
                 return status, said, complaint
             with contextlib.suppress(LaunchFailed):
-                self.signal(started, "KILL")
+                self.kill(started)
             raise self._failed(
                 f"its Python gave no answer within {seconds:g} s",
                 "look at job.python and job.workdir there: a file server that is away, or a "
                 "package that hangs when it is imported",
             )
 
-    def signal(self, started: Started, name: str) -> None:
-        """Signals the program and all that it started. Raises LaunchFailed."""
-        script = signalling(started.run, started.leader, name)
-        if name == "KILL":  # this also kills the leader, which would have removed the folder
-            strays, folder = ending_strays(started.run), removing(started.run, started.folder)
-            script += f"; {strays}; {folder}"
-        self.run(f"{script}; true")
+    def terminate(self, started: Started) -> None:
+        """Asks the program to end. Raises LaunchFailed."""
+        self.run(f"{asking(started.run, started.leader)}; true")
+
+    def kill(self, started: Started) -> None:
+        """Kills the program and all that it started. Raises LaunchFailed."""
+        # This also kills the leader, which would have removed the folder.
+        strays, folder = ending_strays(started.run), removing(started.run, started.folder)
+        self.run(f"{killing(started.run, started.leader)}; {strays}; {folder}; true")
+
+    def end(self, started: Started) -> None:
+        """Asks the program to end, waits for as long as it may take, and kills what is left. Raises
+        LaunchFailed."""
+        self.run("true")  # Where the server is out of reach, that is known sooner.
+        left = LeftRun(started.run, started.folder, started.leader, started.leader, seconds=0.0)
+        self.run(ending([left]), seconds=ENDING_SECONDS)
 
     def _folder(self, run: Run) -> str:
         """Makes the run's folder. Raises LaunchFailed, also where programs would run as root and

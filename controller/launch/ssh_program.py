@@ -22,10 +22,14 @@ _DRAIN_SECONDS = 5.0
 
 class SshProgram:
     """A started program on a server, for asyncio: two threads read its output and its errors, no
-    faster than the event loop takes them. Where it does not, sshd waits, and then the program."""
+    faster than the event loop takes them. Where it does not, sshd waits, and then the program.
+    may_save: whether it has time to end also where the connection to it was lost."""
 
-    def __init__(self, rank: int, on: SshServer, started: Started) -> None:
+    def __init__(
+        self, rank: int, on: SshServer, started: Started, *, may_save: bool = False
+    ) -> None:
         self.rank, self.server = rank, on.name
+        self._may_save = may_save
         self._on, self._started = on, started
         self._loop = asyncio.get_running_loop()
         self._output, self._errors = FedStream(self._loop), FedStream(self._loop)
@@ -75,39 +79,36 @@ class SshProgram:
         await asyncio.wait({self._exit}, timeout=seconds)
 
     def terminate(self) -> None:
-        self._signal("TERM")
+        self._tell_server(self._on.terminate)
 
     def kill(self) -> None:
         self.close()  # The caller may read no more.
-        self._signal("KILL")
+        self._tell_server(self._on.kill)
 
     def close(self) -> None:
         """What still comes is dropped. Whoever reads it closes the connection at its end."""
         for stream in (self._output, self._errors):
             stream.drop()
 
-    def _signal(self, name: str) -> None:
+    def _tell_server(self, tell: Callable[[Started], None]) -> None:
         """Signals from another thread, so that the caller does not wait for the server. Nor does
         the end of this process: whoever waits for the program's end has seen the signal arrive."""
         if not self._exit.done():
             sending = threading.Thread(
-                target=self._send_signal,
-                args=[name],
-                name=f"ssh {self.server} {name}",
-                daemon=True,
+                target=self._tell_now, args=[tell], name=f"ssh {self.server}", daemon=True
             )
             sending.start()
 
-    def _send_signal(self, name: str) -> None:
+    def _tell_now(self, tell: Callable[[Started], None]) -> None:
         with contextlib.suppress(LaunchFailed):  # the server is out of reach: the lease ends ranks
-            self._on.signal(self._started, name)
+            tell(self._started)
 
     def _read_output(self) -> None:
         with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody reads any more
             self._pump(self._started.channel.recv, self._output)
             status = self._started.status()
             if self._started.is_lost():
-                self._send_signal("KILL")
+                self._tell_now(self._on.end if self._may_save else self._on.kill)
                 lost = f"the SSH connection to {self.server} was lost\n".encode()
                 self._output.feed(lost)
             self._output.end()

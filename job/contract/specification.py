@@ -27,6 +27,14 @@ Share = Annotated[float, Field(ge=0, le=1)]
 MetricName = Annotated[str, Field(min_length=1, max_length=64)]
 # A sentence may quote what others wrote: a name of any length, or of bytes that are no UTF-8.
 _LONGEST_SENTENCE = 10_000
+# A script's processes have so long between SIGTERM and SIGKILL, as under torchrun: they may save.
+SCRIPT_END_SECONDS = 30.0
+# By then the program that started them has ended, too. Before it asks them to end it says why, and
+# afterwards it kills what is left and passes on what they printed last.
+SCRIPT_GONE_SECONDS = SCRIPT_END_SECONDS + 15.0
+# Is in the JSON of every ScriptSpec, and in no other: a quotation mark within a text has a
+# backslash before it.
+SCRIPT_WORDS = '"kind":"torchrun"'
 
 
 def _sentence(text: object) -> object:
@@ -42,7 +50,8 @@ Sentence = Annotated[str, BeforeValidator(_sentence)]
 
 
 class RailInterface(Frozen):
-    """One server's interface on one rail. peers: the other servers' addresses on this rail."""
+    """One server's interface on one rail. peers: the other servers' addresses on this rail, in the
+    order of the plan's servers."""
 
     rail: str
     interface: str

@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +33,15 @@ class _Process(NamedTuple):
 def descendants() -> list[int]:
     """Returns the pids of all descendants that are no zombies."""
     return [process.pid for process in _descendants()]
+
+
+def has_members(groups: Collection[int]) -> bool:
+    """Whether a descendant that is no zombie is in one of these process groups."""
+    for pid in descendants():
+        with suppress(ProcessLookupError):  # It ended meanwhile.
+            if os.getpgid(pid) in groups:
+                return True
+    return False
 
 
 def kill_descendants(within_seconds: float) -> None:

@@ -3,7 +3,9 @@
 A process finds in its environment what torchrun's static rendezvous gives it (RANK, LOCAL_RANK and
 so on; rank 0 opens the store at MASTER_ADDR), and which interfaces gloo and NCCL are to use. What a
 process prints is passed on behind its RANK; what the rails carry is reported meanwhile.
-When this program ends, it ends all that its processes started. When it is killed with SIGKILL, the
+When this program ends, it ends all that its processes started, and gives these as long for that as
+torchrun would, with one SIGTERM. Each of them is in a process group of its own, as under torchrun:
+a signal to this program's group is meant for this program. When it is killed with SIGKILL, the
 kernel ends its own processes, but of what these started only what they themselves tied to them;
 over SSH, the shell that leads the run ends the rest.
 """
@@ -27,6 +29,7 @@ from placewire.agent.interface_counters import read_counters
 from placewire.job.contract.rdma import rdma_choices
 from placewire.job.contract.signal_name import signal_name
 from placewire.job.contract.specification import (
+    SCRIPT_END_SECONDS,
     Carried,
     Failed,
     Finished,
@@ -35,7 +38,7 @@ from placewire.job.contract.specification import (
     Traffic,
 )
 from placewire.job.errors import JobError
-from placewire.job.script.descendants import adopt_orphans, kill_descendants
+from placewire.job.script.descendants import adopt_orphans, has_members, kill_descendants
 from placewire.job.script.environment import (
     ON_PATH,
     cuts_collectives,
@@ -52,11 +55,13 @@ from placewire.visible import last_state
 TELL_SECONDS = 10.0
 _POLL_SECONDS = 0.1
 _LOOK_AT_RAILS_SECONDS = 2.0
-# Time for a process to react to SIGTERM; the launcher waits 3 s for this program.
-_END_SECONDS = 2.0
+# For processes that were killed to end.
+_KILL_SECONDS = 2.0
 # What the processes printed is there to its end once they are gone; reading it takes a busy machine
 # a while. Only a stranger that holds the pipe open is waited for that long.
 _READ_SECONDS = 30.0
+# As above, where the launcher waits for this program's end, up to SCRIPT_GONE_SECONDS in all.
+_READ_LAST_SECONDS = 10.0
 # A longer line is passed on in parts, each of which is marked like a line.
 _LONGEST_LINE_BYTES = 65_536
 # What names the interfaces that the script is to use.
@@ -109,26 +114,25 @@ def run_script(spec: ScriptSpec, events: Events) -> int:
     adopt_orphans()
     began = time.monotonic()
     events.emit(Started(rank=spec.rank, pid=os.getpid(), structure_hash="", notes=_notes(spec)))
-    started: list[subprocess.Popen[bytes]] = []
-    events.at_end = lambda: _end(started)
-    readers: list[threading.Thread] = []
+    processes = _Processes()
+    events.at_end = lambda: processes.end(_READ_LAST_SECONDS)
+    failure: Failed | None = None
     try:
         for local in range(spec.processes):
-            started.append(_start(spec, local))
-            readers += _relayed(started[-1], script_rank(spec, local), events)
+            processes.start(spec, local, events)
         failure = _watch(
             spec,
-            started,
+            processes.started,
             lambda: events.emit(rails.carried(spec.rank, time.monotonic() - began)),
         )
+        if processes.are_ending:
+            # A signal or the lease ended them. That was reported, and ends this program, too.
+            threading.Event().wait()
         if failure is not None:
             # Reported before the other processes end, which may be a consequence.
             events.emit(failure)
     finally:
-        _end(started)
-        until = time.monotonic() + _READ_SECONDS
-        for reader in readers:
-            reader.join(timeout=max(0.0, until - time.monotonic()))
+        processes.end(_READ_SECONDS if failure is None else _READ_LAST_SECONDS)
     last = rails.carried(spec.rank, time.monotonic() - began)
     events.emit(last)
     if failure is not None:
@@ -154,6 +158,56 @@ def _allow_descriptors() -> None:
     if soft != resource.RLIM_INFINITY and soft < most:
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+class _Processes:
+    """The script's processes on this server, and the threads that pass on what they print. A thread
+    that waits for a signal may end them while another one starts and watches them."""
+
+    def __init__(self) -> None:
+        self.started: list[subprocess.Popen[bytes]] = []
+        self.are_ending = False
+        self._readers: list[threading.Thread] = []
+        self._lock = threading.Lock()
+
+    def start(self, spec: ScriptSpec, local: int, events: Events) -> None:
+        """Starts none where they were ended meanwhile. Raises JobError where it cannot be
+        started."""
+        with self._lock:
+            if not self.are_ending:
+                process = _start(spec, local)
+                self.started.append(process)
+                self._readers += _relayed(process, script_rank(spec, local), events)
+
+    def end(self, read_seconds: float) -> None:
+        """Ends them, and returns once what they printed is passed on, or so long after their end.
+        Of several callers the first ends them, and the others wait for that: no process gets
+        SIGTERM twice."""
+        with self._lock:
+            if self.are_ending:
+                return
+            # Set before any of them ends because of this.
+            self.are_ending = True
+            self._ask()
+            kill_descendants(_KILL_SECONDS)
+            until = time.monotonic() + read_seconds
+            for reader in self._readers:
+                reader.join(timeout=max(0.0, until - time.monotonic()))
+
+    def _ask(self) -> None:
+        """Returns once they have ended, or had their time."""
+        running = [process for process in self.started if process.poll() is None]
+        deadline = time.monotonic() + SCRIPT_END_SECONDS
+        for process in running:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGTERM)
+        for process in running:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=max(0.0, deadline - time.monotonic()))
+        # A command before the script may have ended at once, while the script still saves.
+        groups = {process.pid for process in running}
+        while groups and has_members(groups) and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
 
 
 class _Rails:
@@ -202,6 +256,7 @@ def _start(spec: ScriptSpec, local: int) -> subprocess.Popen[bytes]:
             stderr=subprocess.PIPE,
             env=script_environment(spec, local, given_environment(spec)),
             pass_fds=passed_on(spec),
+            process_group=0,
         )
     except OSError as error:
         raise JobError(f"{spec.script} could not be started: {error}") from error
@@ -279,16 +334,3 @@ def _failed(spec: ScriptSpec, local: int, status: int) -> Failed:
         ending = f"was killed by {signal_name(-status)}"
     who = f"{spec.script} with RANK {script_rank(spec, local)}"
     return Failed(rank=spec.rank, what=f"{who} {ending}")
-
-
-def _end(started: list[subprocess.Popen[bytes]]) -> None:
-    """Asks the processes to end, then kills them and all that they started."""
-    running = [process for process in started if process.poll() is None]
-    for process in running:
-        with suppress(ProcessLookupError):
-            process.terminate()
-    deadline = time.monotonic() + _END_SECONDS
-    for process in running:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=max(0.0, deadline - time.monotonic()))
-    kill_descendants(_END_SECONDS)

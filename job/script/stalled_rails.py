@@ -1,5 +1,9 @@
 """Finds a rail that takes nothing of what a script's processes send on it.
 
+The kernel sends again what was not acknowledged, and waits twice as long each time: after 0.2, 0.6,
+1.4, 3, 6.2, 12.6, 25.4 seconds and so on. A rail that was down for 13 s is tried again after 25.4.
+So a rail is given up only once it was tried after loss_seconds, and there was no answer to that.
+
 The kernel waits a quarter of an hour for a peer's acknowledgement, because it cannot tell a rail
 that is down from a slow one, and gloo waits half an hour. A process that only computes, or is
 stopped, is no such case: its kernel acknowledges what it gets.
@@ -17,7 +21,7 @@ import shutil
 import subprocess
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from placewire.job.contract.specification import RailInterface
@@ -36,6 +40,10 @@ _LINE = re.compile(
 
 # In a look or two a connection may happen to be between two answers, however long they take.
 _LEAST_LOOKS = 4
+# One look may happen to come between what was sent again and its answer.
+_LEAST_LOOKS_AT_A_TRY = 2
+# The kernel waits no longer before it sends again (TCP_RTO_MAX).
+_LONGEST_PAUSE_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -49,11 +57,15 @@ class Unanswered:
 
 @dataclass(frozen=True)
 class _Waiting:
-    """since: when it was first seen so. times: how often its bytes were sent again."""
+    """since: when it was first seen so. times: how often its bytes were sent again; times_at_loss:
+    how often they had been when loss_seconds were over. looks_at_try: how often it was seen so
+    since they were then sent again."""
 
     since: float
     looks: int
     times: int
+    times_at_loss: int | None = None
+    looks_at_try: int = 0
 
 
 def parse_unanswered(said: str) -> dict[Unanswered, int]:
@@ -83,7 +95,9 @@ class StalledRails:
 
     def require_none(self, now_seconds: float) -> None:
         """Raises JobError where a connection of a descendant to a server on the same rail has had
-        no answer for loss_seconds. A look that fails is left out: it must end no training."""
+        no answer for loss_seconds, and none to what was sent again after that, which the kernel
+        does at the latest two minutes later. A look that fails is left out: it must end no
+        training."""
         try:
             unanswered = self._unanswered() if self._rails else {}
         except (OSError, subprocess.SubprocessError):
@@ -93,19 +107,49 @@ class StalledRails:
         }
         for one, waiting in self._waiting.items():
             waited = now_seconds - waiting.since
-            if waited >= self._loss_seconds and waiting.looks >= _LEAST_LOOKS:
-                rail = self._rails[one.own]
-                raise JobError(
-                    f"rail {rail.rail} has carried nothing from {rail.interface} to {one.peer} "
-                    f"for {waited:.0f} s",
-                    "check the cables and NICs of both servers on that rail, and what is between",
-                )
+            is_tried = (
+                waiting.looks_at_try >= _LEAST_LOOKS_AT_A_TRY
+                or waited >= self._loss_seconds + _LONGEST_PAUSE_SECONDS
+            )
+            if is_tried and waiting.looks >= _LEAST_LOOKS:
+                raise self._lost(one, waited)
+
+    def _lost(self, one: Unanswered, waited_seconds: float) -> JobError:
+        rail = self._rails[one.own]
+        number = rail.peers.index(one.peer)
+        ways = {  # to that server, one on each rail
+            (own, other.peers[number])
+            for own, other in self._rails.items()
+            if number < len(other.peers)
+        }
+        stalled = {
+            (waiting.own, waiting.peer)
+            for waiting, so_far in self._waiting.items()
+            if so_far.looks >= _LEAST_LOOKS
+        }
+        if len(ways) > 1 and ways <= stalled:
+            others = ", ".join(sorted(peer for _, peer in ways if peer != one.peer))
+            return JobError(
+                f"nothing has arrived at {one.peer} on any rail for {waited_seconds:.0f} s (its "
+                f"other addresses: {others}): the server may be down",
+                "look whether that server runs, and whether this one reaches any other",
+            )
+        return JobError(
+            f"rail {rail.rail} has carried nothing from {rail.interface} to {one.peer} for "
+            f"{waited_seconds:.0f} s",
+            "check the cables and NICs of both servers on that rail, and what is between",
+        )
 
     def _waited(self, one: Unanswered, times: int, now_seconds: float) -> _Waiting:
         before = self._waiting.get(one)
         if before is None or times < before.times:  # It had an answer in between.
             return _Waiting(now_seconds, 1, times)
-        return _Waiting(before.since, before.looks + 1, times)
+        now = replace(before, looks=before.looks + 1, times=times)
+        if before.times_at_loss is None:
+            is_over = now_seconds - before.since >= self._loss_seconds
+            return replace(now, times_at_loss=times) if is_over else now
+        is_tried = times > before.times_at_loss
+        return replace(now, looks_at_try=before.looks_at_try + 1) if is_tried else now
 
     def _unanswered(self) -> dict[Unanswered, int]:
         sources = " or ".join(f"src {address}" for address in self._rails)

@@ -32,6 +32,7 @@ class Events:
         sys.stdout, sys.stderr = _forgiving(1), _forgiving(2)
         self._lock = threading.Lock()
         self._heard = True
+        self._failing = threading.Lock()
         # Called before this process ends itself.
         self.at_end: Callable[[], None] = lambda: None
 
@@ -50,7 +51,9 @@ class Events:
     def fail(self, failed: Failed, status: int = 1) -> NoReturn:
         """Ends the process from any thread, whatever the other threads wait for: also for a reader
         that is there and does not read. Therefore the event is waited for no longer than a second;
-        a reader that has room gets it, however late this process gets a processor."""
+        a reader that has room gets it, however late this process gets a processor. Of several
+        callers the first ends the process, and the others wait for that."""
+        self._failing.acquire()
         try:
             self._say_in_time(failed.model_dump_json().encode() + b"\n")
             self.at_end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -68,9 +69,9 @@ def test_who_is_not_on_the_rail_ends_no_script(monkeypatch: pytest.MonkeyPatch) 
     rails = StalledRails([RAIL], 1.0)
     for second in range(100):
         rails.require_none(float(second))
-    done.stdout = SS
     with pytest.raises(JobError, match=r"to 10\.77\.0\.2 for 3 s"):
         for second in range(100, 110):
+            done.stdout = SS if second < 102 else SS.replace("1.2sec,3", "2.4sec,4")
             rails.require_none(float(second))
 
 
@@ -105,11 +106,114 @@ def test_only_what_stays_unanswered_is_a_loss(monkeypatch: pytest.MonkeyPatch) -
     for second in range(102, 202, 2):  # It is answered between two looks, and asked again.
         now[one] = 3 - second % 6 // 2
         rails.require_none(float(second))
-    for second in range(202, 220, 2):
-        now[one] = 3
+    for second in range(202, 226, 2):
+        now[one] = 3 if second < 224 else 4
         rails.require_none(float(second))
-    with pytest.raises(JobError, match=r"rail a .* from nica to 10\.77\.0\.2 for 20 s"):
-        rails.require_none(220.0)
+    with pytest.raises(JobError, match=r"rail a .* from nica to 10\.77\.0\.2 for 26 s"):
+        rails.require_none(226.0)
+
+
+class Rail:
+    """A rail whose kernel sends again what is unanswered, and waits twice as long each time."""
+
+    def __init__(self, first_seconds: float, longest_seconds: float = 120.0) -> None:
+        self.resends_seconds, pause = [first_seconds], first_seconds
+        while self.resends_seconds[-1] < 1000:
+            pause = min(2 * pause, longest_seconds)
+            self.resends_seconds.append(self.resends_seconds[-1] + pause)
+
+    def lines(self, now_seconds: float, back_seconds: float) -> str:
+        """What ss prints so long after the last answer; back_seconds: when the rail works again."""
+        if any(back_seconds <= sent <= now_seconds for sent in self.resends_seconds):
+            return "ESTAB 0 0 10.77.0.1:41340 10.77.0.2:29511 ino:101 sk:10 <->\n"
+        times = sum(sent <= now_seconds for sent in self.resends_seconds)
+        return f"ESTAB 0 9 10.77.0.1:41340 10.77.0.2:29511 timer:(on,1sec,{times}) ino:101 <->\n"
+
+
+def given_up_after(
+    patch: pytest.MonkeyPatch, rail: Rail, *, back: float, first_look: float
+) -> float | None:
+    """Returns how many seconds after its last answer the rail is given up, if it is."""
+    patch.setattr(module, "_inodes", lambda _: {101})
+    done = subprocess.CompletedProcess([], 0, "", "")
+    patch.setattr("placewire.job.script.stalled_rails.subprocess.run", lambda *_, **__: done)
+    rails, now = StalledRails([RAIL], 20.0), first_look
+    while now < 1000:
+        done.stdout = rail.lines(now, back)
+        try:
+            rails.require_none(now)
+        except JobError:
+            return now
+        now += 2.1
+    return None
+
+
+LOOKS = [0.0, 0.3, 0.9, 1.5, 2.0]
+
+
+@pytest.mark.parametrize("first_seconds", [0.2, 0.3, 1.0, 3.0])
+@pytest.mark.parametrize("back", [1.0, 6.5, 13.0, 19.9])
+def test_a_rail_that_is_back_within_the_bound_ends_no_script(
+    monkeypatch: pytest.MonkeyPatch, first_seconds: float, back: float
+) -> None:
+    """Though the kernel tries it again only after the bound: 13 s after 25.4."""
+    for first_look in LOOKS:
+        rail = Rail(first_seconds)
+        assert given_up_after(monkeypatch, rail, back=back, first_look=first_look) is None
+
+
+@pytest.mark.parametrize(
+    ("first_seconds", "least", "most"),
+    # Once in vain after 25.4, 31, and 45 s.
+    [(0.2, 25.4, 30.0), (1.0, 31.0, 35.5), (3.0, 45.0, 49.5)],
+)
+def test_a_rail_that_is_gone_is_given_up_within_a_minute(
+    monkeypatch: pytest.MonkeyPatch, first_seconds: float, least: float, most: float
+) -> None:
+    for first_look in LOOKS:
+        rail = Rail(first_seconds)
+        after = given_up_after(monkeypatch, rail, back=math.inf, first_look=first_look)
+        assert after is not None and least <= after <= most
+
+
+def test_a_rail_that_is_never_tried_again_is_given_up_within_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rail = Rail(0.2, longest_seconds=12.0)
+    rail.resends_seconds = [one for one in rail.resends_seconds if one < 13]
+    after = given_up_after(monkeypatch, rail, back=math.inf, first_look=0.0)
+    assert after is not None and 140 <= after <= 145
+
+
+def test_a_server_that_no_rail_reaches_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where it is down: no cable is to blame. One rail alone says nothing of the server."""
+    interfaces = [
+        RailInterface(
+            rail=rail, interface=f"nic{rail}", address=f"10.77.{number}.1",
+            peers=(f"10.77.{number}.2", f"10.77.{number}.3"),
+        )
+        for number, rail in enumerate(RAILS)
+    ]  # fmt: skip
+
+    def said_of(*stalled: tuple[str, str]) -> str:
+        rails, tried = StalledRails(interfaces, 20.0), 0
+        found = {Unanswered(own, peer, k): 6 for k, (own, peer) in enumerate(stalled)}
+        monkeypatch.setattr(rails, "_unanswered", lambda: {o: n + tried for o, n in found.items()})
+        with pytest.raises(JobError) as lost:
+            for second in range(0, 100, 2):
+                tried = int(second > 24)
+                rails.require_none(float(second))
+        return f"{lost.value.what}; {lost.value.remedy}"
+
+    both = said_of(("10.77.0.1", "10.77.0.3"), ("10.77.1.1", "10.77.1.3"))
+    assert both.startswith("nothing has arrived at 10.77.0.3 on any rail for 28 s (its other ")
+    assert "addresses: 10.77.1.3): the server may be down" in both and "cables" not in both
+    for stalled in (
+        [("10.77.1.1", "10.77.1.3")],
+        [("10.77.1.1", "10.77.1.3"), ("10.77.1.1", "10.77.1.2")],
+        [("10.77.1.1", "10.77.1.3"), ("10.77.0.1", "10.77.0.2")],
+    ):
+        assert said_of(*stalled).startswith("rail b has carried nothing from nicb to 10.77.1.3 ")
 
 
 def test_a_supervisor_that_slept_looks_again_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -254,6 +254,38 @@ async def test_a_lost_lease_ends_the_work_at_once(tmp_path: Path, how: str) -> N
             await asyncio.wait_for(change.while_held(work()), 60)
     assert ended == ["cancelled"]
     assert agents.count(Restore) == 2
+
+
+async def test_after_a_lost_lease_the_others_are_renewed_until_the_work_has_ended(
+    tmp_path: Path,
+) -> None:
+    """A script may still save over the network of the other servers."""
+
+    def told(server: str, request: Any) -> Any:
+        if isinstance(request, Renew) and server == "s2":
+            raise AgentRefused(server, Refusal(what="no lease", where="lease", remedy=""))
+        return answer(server, request)
+
+    def renewals() -> int:
+        return sum(isinstance(r, Renew) and server == "s1" for server, r in agents.asked)
+
+    agents, renewed = ToldAgents(told), False
+
+    async def work() -> None:
+        nonlocal renewed
+        try:
+            await asyncio.sleep(600)
+        finally:
+            before, deadline = renewals(), time.monotonic() + 60
+            while not renewed and time.monotonic() < deadline:
+                await asyncio.sleep(0.01)
+                renewed = renewals() >= before + 3
+
+    with Journal.open(tmp_path) as journal, pytest.raises(AgentRefused, match="no lease"):
+        async with NetworkChange(cast(Any, agents), journal, states()) as change:
+            await change.stage()
+            await change.while_held(work())
+    assert renewed
 
 
 async def test_an_interrupt_while_staging_restores(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
-from placewire.job.contract.specification import RankSpec
+from placewire.job.contract.specification import RailInterface, RankSpec, ScriptSpec
+from tests.free_port import free_port
 
 # What every stand-in begins with: its specification, and words to say.
 PRELUDE = """
@@ -38,6 +40,35 @@ def specs(count: int = 2) -> list[RankSpec]:
         for rank in range(count)
     ]
 
+
+def script_specs(count: int = 1, script: str = "train.py", **more: Any) -> list[ScriptSpec]:
+    port = free_port()
+    return [
+        ScriptSpec(
+            rank=rank, world_size=count, device=f"s{rank + 1}/0", master_address="127.0.0.1",
+            master_tcp_port=port, rail_pattern=(0,), script=script,
+            rail_interfaces=(RailInterface(rail="a", interface="lo", address=""),), **more,
+        )
+        for rank in range(count)
+    ]  # fmt: skip
+
+
+# Longer than a placed rank is given to end.
+SAVES_SECONDS = 5.0
+# Says how often it was asked to end, and takes its time; and so do what is before it and beside it.
+SAVES = f"""
+import os, signal, subprocess, sys, time
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+ignoring = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+left = subprocess.Popen([sys.executable, "-c", ignoring], stdout=subprocess.DEVNULL)
+print("trains", left.pid, flush=True)
+while not asked: time.sleep(0.05)
+until = time.monotonic() + {SAVES_SECONDS}
+while time.monotonic() < until: time.sleep(0.05)
+left.kill(); left.wait()
+print("saved, asked", len(asked), "times", flush=True)
+"""
 
 # Says a step and prints, over and over; and leaves a mark of each that outlives everybody.
 GOES_ON = """

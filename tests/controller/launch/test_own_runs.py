@@ -271,12 +271,12 @@ def test_a_program_s_number_that_is_another_s_by_now_is_not_signalled(
     (own,) = (one for one in found(server.run(finding())[1]) if one.run == run)
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as others:
         began = Started(cast(Any, None), cast(Any, None), others.pid, run, folder)
-        server.signal(began, "TERM")
-        server.signal(began, "KILL")
+        server.terminate(began)
+        server.kill(began)
         time.sleep(0.2)
         assert others.poll() is None
         others.kill()
-    server.signal(replace(began, leader=own.session), "KILL")
+    server.kill(replace(began, leader=own.session))
     server.started[-1].wait(timeout=60)  # It is its own number, and ends.
 
 
@@ -293,7 +293,7 @@ async def test_a_program_that_ends_as_ssh_does_is_no_lost_connection(
     lines = [line async for line in program.output()]
     assert await program.wait() == 255
     assert lines == ([b"the SSH connection to s1 was lost\n"] if lost else [])
-    assert server.signal.called == lost
+    assert server.kill.called == lost
 
 
 @pytest.mark.parametrize(

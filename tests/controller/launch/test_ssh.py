@@ -16,11 +16,18 @@ import pytest
 
 from placewire.controller.errors import JobFailed, LaunchFailed
 from placewire.controller.launch.job_status import job_status
+from placewire.controller.launch.launcher import RANK_PROGRAM
+from placewire.controller.launch.ranks import run_ranks
 from placewire.controller.launch.ssh_connecting import Login
 from placewire.controller.launch.ssh_connection import SshServer
 from placewire.controller.records.journal import Journal
 from placewire.controller.story.left_ranks import left_ranks
-from tests.controller.launch.rank_programs import GOES_ON, kill_once_two_ranks_are_heard
+from tests.controller.launch.rank_programs import (
+    GOES_ON,
+    SAVES,
+    kill_once_two_ranks_are_heard,
+    script_specs,
+)
 from tests.controller.launch.ssh_stage import PRIVATE, Stage, folders, launcher_of
 from tests.controller.launch.sshd import Keys
 from tests.controller.plans import plan
@@ -276,6 +283,42 @@ async def test_a_lost_connection_is_said_and_its_rank_ended(login: Login, tmp_pa
     with pytest.raises(JobFailed, match="the SSH connection to s1 was lost"):
         await work
     assert await gone(stage)
+
+
+@pytest.mark.parametrize("how", ["interrupted", "left", "lost"])
+async def test_a_script_saves_however_it_is_ended(login: Login, tmp_path: Path, how: str) -> None:
+    """Its launcher ends it; or another one, which finds it; or the launcher that lost it."""
+    script, saved, before = tmp_path / "train.py", tmp_path / "saved", folders(login)
+    script.write_text(f"{SAVES}\nopen({str(saved)!r}, 'w').write(str(len(asked)))\n")
+    # Another kind of runs than that of ranks, which others may have on this machine.
+    program, environment = ("-B", *RANK_PROGRAM), {"PYTHONPATH": os.pathsep.join(sys.path)}
+    launcher = launcher_of(login, *program, environment=environment)
+    printed, trains = list[str](), asyncio.Event()
+
+    def on_line(rank: int, text: str, is_error: bool) -> None:
+        printed.append(text)
+        if "trains" in text:
+            trains.set()
+
+    specs = script_specs(script=str(script))
+    work = asyncio.create_task(run_ranks(launcher, specs, lambda event: None, on_line=on_line))
+    done, _ = await asyncio.wait(
+        [work, asyncio.create_task(trains.wait())], return_when=asyncio.FIRST_COMPLETED
+    )
+    assert work not in done, await work
+    if how == "interrupted":
+        work.cancel()
+    elif how == "left":
+        other = launcher_of(login, *program)
+        (left, _) = other.left()  # Both servers of this test are this machine.
+        await asyncio.to_thread(other.end_left, [left])
+    else:
+        ((_, leader),) = launcher._leaders
+        os.kill(parent_of(parent_of(leader)), signal.SIGKILL)  # the sshd of this connection
+    with pytest.raises(asyncio.CancelledError if how == "interrupted" else JobFailed):
+        await work
+    assert saved.read_text() == "1" and folders(login) == before
+    assert how == "lost" or printed[-1] == "[0] saved, asked 1 times"
 
 
 def parent_of(pid: int) -> int:
