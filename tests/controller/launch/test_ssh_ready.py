@@ -76,7 +76,7 @@ def test_a_host_that_is_not_known_is_refused(login: Login, keys: Keys, tmp_path:
     with pytest.raises(LaunchFailed, match=r"(?s)host key is not known\n.*ssh-keyscan -p \d+ 127"):
         launcher_of(stranger).require_ready()
     other = make_keys(tmp_path / "other")
-    other.know(ADDRESS, login.port)
+    other.know(ADDRESS, login.port or 22)
     changed = Login(port=login.port, key=keys.user, known_hosts=other.known_hosts)
     with pytest.raises(LaunchFailed, match=r"(?s)somebody may intercept.*ssh-keygen -R \[127"):
         launcher_of(changed).require_ready()
