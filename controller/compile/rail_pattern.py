@@ -15,14 +15,14 @@ from collections.abc import Sequence
 # Each context has a connection to every other process, and two threads.
 MOST_CONTEXTS = 16
 # So many connections each process group has at most; a process may well have several groups.
-MOST_CONNECTIONS = 512
+MOST_CONNECTIONS = 1024
 # Shares that differ by less are those of rails with the same rate, but for rounding.
 _EQUAL = 0.02
 
 
 def rail_pattern(shares: Sequence[float], processes: int = 2) -> tuple[int, ...]:
     """For each context, the number of its rail. shares: by rail, above 0; they sum to 1.
-    processes: of the whole job; many of them have fewer contexts, but at least one for each rail.
+    processes: of the whole job; many of them have fewer contexts.
 
     For R equal shares, context k is on rail (digit sum of k to the base R) modulo R; for two rails
     this is the Thue-Morse sequence. For unequal shares, the places of a rail are evenly spaced over

@@ -102,7 +102,9 @@ class LabLauncher:
         server = server_of(spec.device)
         words, environment = self._program, self._programs_environment()
         if isinstance(spec, ScriptSpec):
-            spec = spec.model_copy(update={"environment": environment})
+            # Its servers share the cores of one machine.
+            update = {"environment": environment, "threads": spec.threads or 1}
+            spec = spec.model_copy(update=update)
             words, environment = (*_OURS_ALONE, *words), {"PYTHONPATH": str(_IMPORT_ROOT)}
         # What the program is comes after the file of the specification, whose name it must have.
         with file_in_memory("program.json", b"") as program:

@@ -35,7 +35,8 @@ _MODULE_HINT = "; for a module, as torchrun's -m, end job.python with -m: [pytho
 
 def mistakes_of(plan: Plan, base: Path, *, runs_job: bool = True) -> Iterator[Mistake]:
     """base: a second folder, after the working directory, to look for the job's relative files.
-    runs_job: whether its files must be there; what a plan made is undone without them, too."""
+    runs_job: whether its files must be there, and ranks could start; what a plan made is undone
+    without that, too."""
     yield from cluster_mistakes(plan.cluster, plan.network.rails)
     for server, nics in nics_by_server(plan.cluster):
         yield from _bridge_mistakes(server.name, [(f"{path}.name", nic) for path, nic in nics])
@@ -44,6 +45,7 @@ def mistakes_of(plan: Plan, base: Path, *, runs_job: bool = True) -> Iterator[Mi
         yield from _workdir_mistakes(plan.job)
     if runs_job:
         yield from _file_mistakes(plan, base)
+        yield from _run_mistakes(plan)
     yield from _network_mistakes(plan)
     if plan.job.kind == "placed":
         yield from _device_mistakes(plan)
@@ -64,25 +66,43 @@ def _traffic_mistakes(plan: Plan, job: TorchrunJob) -> Iterator[Mistake]:
                 yield f"job.traffic.{source}", f"{source} shares no rail with {destination}"
     if job.traffic and not any(any(row.values()) for row in job.traffic.values()):
         yield "job.traffic", "nobody sends anything; leave traffic out, or give 'even'"
-    yield from _interface_mistakes(plan, job)
     if not set.intersection(*rails.values()):
         yield "cluster.servers", "a script needs one rail that is on every server; there is none"
     if plan.network.calibrate:
         yield "network.calibrate", "measures messages of a placed job; leave it out for a script"
 
 
+def _run_mistakes(plan: Plan) -> Iterator[Mistake]:
+    if plan.job.kind == "torchrun":
+        yield from _interface_mistakes(plan, plan.job)
+    if plan.job.kind != "placed" or plan.job.profile is not None:
+        return
+    for server in plan.cluster.servers:
+        kinds = sorted({device.type for device in server.devices if not is_cpu(device.type)})
+        if len(kinds) > 1:
+            yield (
+                "cluster.servers",
+                f"{server.name} has {' and '.join(map(shown, kinds))}: a profile measures the "
+                "first GPU of a server, so all of them must be of one type; list those of one",
+            )
+
+
 def _interface_mistakes(plan: Plan, job: TorchrunJob) -> Iterator[Mistake]:
     """A NIC's address is on its bridge while the plan is in force."""
-    nics = {nic.name for server in plan.cluster.servers for nic in server.nics}
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-        # After a ^ come those that are not to be used.
-        chosen = job.env.get(name, "").removeprefix("=").split(",")
-        if found := sorted(nics.intersection(chosen)):
-            yield (
-                f"job.env.{name}",
-                f"{', '.join(found)} has no address while the plan is in force, but "
-                f"{bridge_name(found[0])} has it; leave it out, so that every rail is used",
-            )
+        chosen = job.env.get(name, "")
+        if chosen.startswith("^"):  # It names those that are not to be used.
+            continue
+        names = chosen.removeprefix("=").split(",")
+        for server in plan.cluster.servers:
+            taken = [n.name for n in server.nics if n.rail in plan.rails and n.name in names]
+            if taken:
+                yield (
+                    f"job.env.{name}",
+                    f"on {server.name}, {taken[0]} has no address while the plan is in force, but "
+                    f"{bridge_name(taken[0])} has it; leave it out, so that every rail is used",
+                )
+                break
 
 
 def _bridge_mistakes(server: str, nics: list[tuple[str, PlanNic]]) -> Iterator[Mistake]:
@@ -102,14 +122,6 @@ def _bridge_mistakes(server: str, nics: list[tuple[str, PlanNic]]) -> Iterator[M
 
 def _device_mistakes(plan: Plan) -> Iterator[Mistake]:
     """torch captures other operators on GPUs, so that one graph is for CPUs or for GPUs."""
-    for server in plan.cluster.servers:
-        kinds = sorted({device.type for device in server.devices if not is_cpu(device.type)})
-        if len(kinds) > 1:
-            yield (
-                "cluster.servers",
-                f"{server.name} has {' and '.join(map(shown, kinds))}: a profile measures the "
-                "first GPU of a server, so all of them must be of one type; list those of one",
-            )
     devices = [(s.name, d.type) for s in plan.cluster.servers for d in s.devices]
     cpu = next((one for one in devices if is_cpu(one[1])), None)
     gpu = next((one for one in devices if not is_cpu(one[1])), None)

@@ -45,12 +45,18 @@ def gpu_findings(server: PlanServer, hello: Hello, processes: int = 0) -> Iterat
             what=f"are {len(whole)} whole ones, the plan has {len(wanted)}",
             why="a rank would find no device", remedy="correct the plan's cluster",
         )  # fmt: skip
-    if wanted and processes and len(whole) != processes and not found.gpu_problem:
+    if wanted and processes > len(whole) and not found.gpu_problem:
         yield Finding(
-            severity="warning" if processes > len(whole) else "note", where="job.processes",
+            severity="warning", where="job.processes",
             what=f"is {processes}, and the server has {len(whole)} whole GPUs",
-            why="a process may find no device" if processes > len(whole) else "the others idle",
+            why="a process may find no device",
             remedy=f"give job.processes {len(whole)}, if each process is to have a GPU",
+        )  # fmt: skip
+    elif processes and processes < len(wanted):
+        yield Finding(
+            severity="note", where="job.processes",
+            what=f"is {processes}, and the plan has {len(wanted)} GPUs on the server",
+            why="as many idle as no process uses", remedy="",
         )  # fmt: skip
     if wanted:
         yield from _nearest(server, hello, gpus)

@@ -42,6 +42,7 @@ from placewire.job.transport.backend import backend_notes, transport_of
 from placewire.job.transport.connecting import connect
 from placewire.job.transport.gloo import GlooTransport
 from placewire.job.transport.nccl import NcclTransport
+from placewire.job.transport.nccl_environment import BEFORE_CUDA
 from placewire.job.transport.rendezvous import await_key, open_store
 from placewire.optimizer.device_names import index_of, server_of
 from placewire.optimizer.placement import Placement, load_placement
@@ -60,6 +61,8 @@ def run_calibration(spec: RankSpec, emit: Callable[[RankEvent], None], on_lost: 
     PlacementError) or OSError."""
     torch.set_num_threads(spec.threads)
     torch.set_num_interop_threads(1)
+    if spec.backend == "nccl":
+        os.environ.update(BEFORE_CUDA)
     placement = load_placement(Path(spec.placement_file))
     devices = calibrating_devices(placement)
     if len(devices) != spec.world_size or devices[spec.rank] != spec.device:

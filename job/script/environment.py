@@ -98,15 +98,17 @@ def _own_imports(given: dict[str, str], spec: ScriptSpec) -> dict[str, str]:
 def _activated(given: dict[str, str], spec: ScriptSpec) -> dict[str, str]:
     """Puts the programs of the script's virtual environment first, as activating it does: a script
     that compiles extensions looks for `ninja` there."""
-    if len(spec.python) != 1:
+    words = interpreter_of(spec.python)
+    if len(words) != 1 or not words[0].startswith("/"):
         return given
-    programs = Path(spec.python[0]).parent
+    programs = Path(words[0]).parent
     if not (programs.parent / "pyvenv.cfg").is_file():
         return given
-    path = given.get("PATH", os.defpath).split(os.pathsep)
-    if str(programs) not in path:
-        path.insert(0, str(programs))
-    return {"VIRTUAL_ENV": str(programs.parent), **given, "PATH": os.pathsep.join(path)}
+    others = [
+        one for one in given.get("PATH", os.defpath).split(os.pathsep) if one != str(programs)
+    ]
+    path = os.pathsep.join([str(programs), *others])
+    return {**given, "VIRTUAL_ENV": str(programs.parent), "PATH": path}
 
 
 def passed_on(spec: ScriptSpec) -> tuple[int, ...]:

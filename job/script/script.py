@@ -93,8 +93,7 @@ def _notes(spec: ScriptSpec) -> tuple[str, ...]:
                 f"in {ON_PATH}; a root of its own needs /proc, or that folder"
             )
     notes += [
-        f"{name} is {given[name]} by job.env or the server's own settings, instead of the "
-        "plan's rails"
+        f"{name} is set by job.env or by the server itself, and may leave out rails of the plan"
         for name in _INTERFACES
         if name in given
     ]

@@ -118,12 +118,12 @@ def test_nccl_has_a_thread_for_what_a_nic_carries() -> None:
 def test_a_virtual_environment_is_as_if_activated(tmp_path: Path) -> None:
     (tmp_path / "pyvenv.cfg").touch()
     python = str(tmp_path / "bin/python")
-    found = script_environment(spec(Path("x.py"), python=(python,)), 0, {"PATH": "/bin"})
-    assert found["PATH"] == f"{tmp_path}/bin:/bin" and found["VIRTUAL_ENV"] == str(tmp_path)
-    there = {"PATH": f"/bin:{tmp_path}/bin"}
-    assert (
-        script_environment(spec(Path("x.py"), python=(python,)), 0, there)["PATH"] == there["PATH"]
-    )
+    there = {"PATH": f"/bin:{tmp_path}/bin", "VIRTUAL_ENV": "/another"}
+    for given in ({"PATH": "/bin"}, there):
+        for python_words in ((python,), (python, "-m")):
+            found = script_environment(spec(Path("x.py"), python=python_words), 0, given)
+            assert found["PATH"] == f"{tmp_path}/bin:/bin"
+            assert found["VIRTUAL_ENV"] == str(tmp_path)
     for words in ((), ("/usr/bin/python3",), ("chroot", "/srv", python)):
         found = script_environment(spec(Path("x.py"), python=words), 0, {"PATH": "/bin"})
         assert found["PATH"] == "/bin" and "VIRTUAL_ENV" not in found
@@ -151,7 +151,7 @@ def test_interfaces_of_the_server_s_own_are_told(monkeypatch: pytest.MonkeyPatch
     of = spec(Path("x.py"))
     assert not any("instead of" in note for note in script._notes(of))
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ens1f0")
-    assert script._notes(of)[-1].startswith("NCCL_SOCKET_IFNAME is ens1f0 by job.env or ")
+    assert script._notes(of)[-1].startswith("NCCL_SOCKET_IFNAME is set by job.env or ")
     assert "take rails" in script._notes(of)[0]
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ens1f0")
     assert not any("take rails" in note for note in script._notes(of))

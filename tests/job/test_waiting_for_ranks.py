@@ -2,54 +2,58 @@
 
 from __future__ import annotations
 
-import threading
-import time
+from datetime import timedelta
 
 import pytest
+import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 from placewire.job.contract.specification import RankSpec
 from placewire.job.errors import JobError
-from placewire.job.transport.rendezvous import await_key, open_store, tell_loading
+from placewire.job.transport import rendezvous
+from placewire.job.transport.rendezvous import await_key, tell_loading
 from tests.free_port import free_port
 
+LIMIT_SECONDS, SET_AFTER_SECONDS = 10.0, 60.0
 
-@pytest.fixture
-def spec() -> RankSpec:
-    return RankSpec(
-        kind="placed", rank=0, world_size=1, device="s1/0", master_address="127.0.0.1",
-        master_tcp_port=free_port(), rail_interfaces=(), placement_file="none", steps=1,
-        timeout_seconds=2.0,
+
+class Waiting:
+    """A real store, in which a wait takes a second of a clock that stands otherwise. Meanwhile
+    rank 1 loads as many bytes more as are given, and at last sets the key."""
+
+    def __init__(self, more: int) -> None:
+        self.seconds = 0.0
+        self._more = more
+        self._store = TCPStore("127.0.0.1", free_port(), is_master=True, wait_for_workers=False)
+
+    def wait(self, keys: list[str], timeout: timedelta) -> None:
+        self.seconds += timeout.total_seconds()
+        tell_loading(self._store, 1, round(self.seconds) * self._more)
+        if self.seconds < SET_AFTER_SECONDS:
+            raise dist.DistStoreError("not set")
+        self._store.set("a", "b")
+
+    def check(self, keys: list[str]) -> bool:
+        return bool(self._store.check(keys))
+
+    def get(self, key: str) -> bytes:
+        return bytes(self._store.get(key))
+
+
+@pytest.mark.parametrize("more", [1, 0])
+def test_the_limit_begins_anew_while_more_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    store = Waiting(more)
+    monkeypatch.setattr(rendezvous.time, "monotonic", lambda: store.seconds)
+    spec = RankSpec(
+        kind="placed", rank=0, world_size=2, device="s1/0", master_address="127.0.0.1",
+        master_tcp_port=1, rail_interfaces=(), placement_file="none", steps=1,
+        timeout_seconds=LIMIT_SECONDS,
     )  # fmt: skip
-
-
-def loading(store: TCPStore, ends: threading.Event, more: bool) -> None:
-    loaded = 0
-    while not ends.wait(0.2):
-        loaded += more
-        tell_loading(store, 1, loaded)
-
-
-@pytest.mark.parametrize("more", [True, False])
-def test_the_limit_begins_anew_while_more_is_loaded(spec: RankSpec, more: bool) -> None:
-    store, ends = open_store(spec), threading.Event()
-    theirs = open_store(spec.model_copy(update={"rank": 1}))
-    beside = threading.Thread(target=loading, args=(theirs, ends, more))
-    beside.start()
-    began = time.monotonic()
-    later = threading.Timer(
-        5.0, lambda: open_store(spec.model_copy(update={"rank": 2})).set("a", "b")
-    )
-    later.start()
-    try:
-        if more:
-            assert await_key(store, spec, "a", "rank 1 was not ready") == "b"
-        else:
-            with pytest.raises(JobError, match="rank 1 was not ready after 2 s"):
-                await_key(store, spec, "a", "rank 1 was not ready")
-            assert time.monotonic() - began < 5.0
-    finally:
-        ends.set()
-        later.cancel()
-        later.join()
-        beside.join()
+    if more:
+        assert await_key(store, spec, "a", "rank 1 was not ready") == "b"
+        return
+    with pytest.raises(JobError, match="rank 1 was not ready after 10 s"):
+        await_key(store, spec, "a", "rank 1 was not ready")
+    assert store.seconds < 2 * LIMIT_SECONDS

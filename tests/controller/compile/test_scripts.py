@@ -56,7 +56,7 @@ def test_many_processes_have_few_connections_each(
 
 def test_the_contexts_are_those_of_the_whole_job() -> None:
     (first, _, _) = script_specs(of := with_script(processes=40), job_of(of))
-    assert len(first.rail_pattern) == 4
+    assert len(first.rail_pattern) == 8
 
 
 @pytest.mark.parametrize(

@@ -926,6 +926,29 @@ def test_a_mistake_in_a_variable_does_not_tell_its_value(env: Any) -> None:
     assert "opensesame" not in str(refused.value) and "777111" not in str(refused.value)
 
 
+@pytest.mark.parametrize("value", ["^docker0,nic0", "=pw-nic0,pw-nic1", "bond0", ""])
+def test_a_script_may_name_what_has_addresses(value: str) -> None:
+    document = plan_document()
+    document["job"] = {
+        "kind": "torchrun", "script": "examples/ddp.py", "env": {"NCCL_SOCKET_IFNAME": value},
+    }  # fmt: skip
+    plan(document)
+
+
+def test_what_is_in_force_can_be_undone_under_a_plan_whose_job_could_not_start(
+    tmp_path: Path,
+) -> None:
+    document = plan_document()
+    document["cluster"]["servers"][0]["devices"] = [
+        {"type": kind, "memory": "9GiB"} for kind in ("a100", "l4")
+    ]
+    for server in document["cluster"]["servers"][1:]:
+        server["devices"] = [{"type": "l4", "memory": "9GiB"}]
+    assert parse_plan(document, "test.yaml", base=tmp_path, runs_job=False).name == "small"
+    with pytest.raises(PlanError, match="must be of one type"):
+        parse_plan(document, "test.yaml", base=tmp_path)
+
+
 def test_the_model_is_not_imported(tmp_path: Path) -> None:
     (tmp_path / "explosive.py").write_text("raise SystemExit\n\ndef training_step(): ...\n")
     document = plan_document()

@@ -119,12 +119,18 @@ def test_a_driver_that_does_not_answer_is_told_with_its_reason() -> None:
     assert found(CPU, problem=told[2].partition(": ")[2], planned=("cpu",)) == [("note", *told[1:])]
 
 
-@pytest.mark.parametrize(("processes", "severity"), [(1, "note"), (2, None), (3, "warning")])
+@pytest.mark.parametrize(
+    ("processes", "severity", "told"),
+    [
+        (1, "note", "is 1, and the plan has 2 GPUs on the server"),
+        (2, None, ""),
+        (3, "warning", "is 3, and the server has 2 whole GPUs"),
+    ],
+)
 def test_a_script_s_processes_are_compared_with_the_gpus(
-    processes: int, severity: str | None
+    processes: int, severity: str | None, told: str
 ) -> None:
     job = {"kind": "torchrun", "script": "examples/ddp.py", "processes": processes}
-    told = f"is {processes}, and the server has 2 whole GPUs"
     assert found(gpu(None), gpu(None), job=job) == (
         [(severity, "job.processes", told)] if severity else []
     )
