@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, suppress
+from functools import cache
 from pathlib import Path
 
 import paramiko
@@ -12,6 +13,8 @@ from paramiko.auth_strategy import AuthResult, AuthSource, AuthStrategy
 
 _BEGIN, _END = b"-----BEGIN OPENSSH PRIVATE KEY-----", b"-----END OPENSSH PRIVATE KEY-----"
 _MAGIC = b"openssh-key-v1\0"
+
+Held = Callable[[], Sequence[paramiko.AgentKey]]
 
 
 class Offered(AuthStrategy):
@@ -36,14 +39,18 @@ class Offered(AuthStrategy):
     def authenticate(self, transport: paramiko.Transport) -> AuthResult:
         """Raises AuthenticationException where keys were refused, and SSHException where there is
         none to try or the connection ended."""
-        if not self._uses_agent:
-            self._try(transport, ())
-        else:
-            with closing(paramiko.Agent()) as agent:
-                self._try(transport, agent.get_keys())
+        with ExitStack() as stack:
+
+            @cache
+            def held() -> Sequence[paramiko.AgentKey]:
+                if not self._uses_agent:
+                    return ()
+                return stack.enter_context(closing(paramiko.Agent())).get_keys()
+
+            self._try(transport, held)
         return AuthResult(strategy=self)
 
-    def _try(self, transport: paramiko.Transport, held: Sequence[paramiko.AgentKey]) -> None:
+    def _try(self, transport: paramiko.Transport, held: Held) -> None:
         refusal, tried = "", 0
         for key in self.keys(held):
             tried += 1
@@ -65,23 +72,23 @@ class Offered(AuthStrategy):
             raise paramiko.SSHException(f"there is no key to offer{untried and f': {untried}'}")
         raise paramiko.AuthenticationException(f"{refusal}{untried and f' Not tried: {untried}'}")
 
-    def keys(self, held: Sequence[paramiko.AgentKey]) -> Iterator[paramiko.PKey]:
-        """held: by ssh-agent, which also has a key whose file needs a passphrase or is not here."""
+    def keys(self, held: Held) -> Iterator[paramiko.PKey]:
+        """held: what ssh-agent has, which may be a key whose file needs a passphrase or is not
+        here. It is asked only where that matters: one that is forwarded may be silent for good."""
         named: set[bytes] = set()
         for file in self._files:
             public = public_parts(file)
-            of_agent = [key for key in held if key.blob in public - named]
-            named |= public
+            new, named = public - named, named | public
             key = _loaded(file)
             if isinstance(key, paramiko.PKey):
                 named.add(key.asbytes())
                 yield key
-            elif of_agent:
+            elif of_agent := [one for one in held() if one.blob in new]:
                 yield from of_agent
             else:
                 self._unusable.append(f"{file}, which {key}")
         if not self._only_files:
-            yield from (key for key in held if key.blob not in named)
+            yield from (key for key in held() if key.blob not in named)
 
 
 def _loaded(file: Path) -> paramiko.PKey | str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from placewire.controller.errors import LaunchFailed
-from placewire.controller.launch import ssh_config
+from placewire.controller.launch import ssh_config, ssh_connecting, ssh_proxy
 from placewire.controller.launch.ssh_config import Destination, destination_of
 from placewire.controller.launch.ssh_connecting import Login
 from placewire.controller.launch.ssh_connection import SshServer
@@ -212,6 +212,20 @@ def test_a_server_behind_a_jump_host_is_reached(login: Login, configured: Config
         says_hello()
     assert "what ~/.ssh/config names: Host key verification failed." in failed.value.what
     assert "-W" in failed.value.remedy
+
+
+def test_a_proxy_that_is_slow_is_named_whatever_it_says(
+    configured: Configured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ssh_connecting, "_PROXY_SECONDS", 0.2)
+    monkeypatch.setattr(ssh_proxy, "_TURN_SECONDS", 0.1)
+    slow = tmp_path / "slow"
+    slow.write_text("echo Warning >&2\nsleep 3\n")
+    configured(f"ProxyCommand sh {slow}\n")
+    with pytest.raises(LaunchFailed) as failed:
+        says_hello()
+    assert "no answer within 0.2 s through what ~/.ssh/config names" in failed.value.what
+    assert f"`sh {slow}`" in failed.value.remedy and "bashrc" not in failed.value.remedy
 
 
 @pytest.mark.network

@@ -35,7 +35,7 @@ def offered(
     agent = object.__new__(paramiko.Agent)  # It would dial.
     keys = [paramiko.AgentKey(agent, blob) for blob in held]
     ours = Offered("bob", files, uses_agent=True, only_files=only_files)
-    return [(isinstance(key, paramiko.AgentKey), key.asbytes()) for key in ours.keys(keys)]
+    return [(isinstance(key, paramiko.AgentKey), key.asbytes()) for key in ours.keys(lambda: keys)]
 
 
 @pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
@@ -59,6 +59,15 @@ def test_ssh_agent_has_the_keys_that_files_do_not_give(tmp_path: Path) -> None:
     assert offered(files, held, only_files=False)[:3] == named
     assert {key for _, key in offered(files, held, only_files=False)[3:]} == {publics[other]}
     assert offered(files, []) == [(False, publics[plain])]
+
+
+def test_ssh_agent_is_not_asked_where_a_file_gives_the_key(tmp_path: Path) -> None:
+    def asked() -> Sequence[paramiko.AgentKey]:
+        raise AssertionError("asked")
+
+    make(tmp_path / "key")
+    ours = Offered("bob", [tmp_path / "key"], uses_agent=True, only_files=True)
+    assert len(list(ours.keys(asked))) == 1
 
 
 def says_hello(login: Login) -> bool:
