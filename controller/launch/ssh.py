@@ -57,6 +57,9 @@ _Answer = TypeVar("_Answer")
 INSTALLED_PYTHON = "/opt/placewire/.venv/bin/python"
 # Servers that are down or silent must not keep the others waiting.
 _MOST_AT_ONCE = 128
+# The server's kernel gives a connection up by then, however long the lease. It tells that a server
+# lost power where no other server's ranks miss it.
+_MOST_LOST_SECONDS = 900.0
 # For all servers together, and longer than one that is silent is waited for: to end ranks, it is
 # asked twice, and whether it is ready, four times beside the program.
 _LOOK_SECONDS = 1.5 * ANSWER_SECONDS
@@ -75,7 +78,9 @@ print(json.dumps({{
     "model": not model or u.find_spec(model) is not None,
     "script": not script or bool(question) or os.path.isfile(script),
     "by_words": look(**question) if question else None,
+    "pydantic": m.version("pydantic"),
     "told": sorted({{*RankSpec.model_fields, *ScriptSpec.model_fields}}),
+    "schemas": [spec.model_json_schema() for spec in (RankSpec, ScriptSpec)],
 }}))
 """
 _LIST = 'ps -ww -u "$(id -u)" -o pid=,sess=,etimes=,args='
@@ -110,7 +115,7 @@ class SshLauncher:
         self._model, self._script = model or "", script or ""
         self._script_python = tuple(script_python)
         # A rank may run on so long without a word from here. The kernel sends it again until then.
-        self._rank_lost_seconds = max(LOST_SECONDS, lease_seconds)
+        self._rank_lost_seconds = min(max(LOST_SECONDS, lease_seconds), _MOST_LOST_SECONDS)
         self._leaders: set[tuple[str, int]] = set()
         self._own: set[tuple[str, Run]] = set()
         self._kind = _kind_of(self._program)
@@ -313,16 +318,41 @@ class SshLauncher:
                 f"script {self._script!r} is not found there",
                 "bring it to that server; job.script is looked for in job.workdir",
             )
-        if found.get("told") != sorted({*RankSpec.model_fields, *ScriptSpec.model_fields}):
+        if not _is_told_the_same(found):
             return problem(
                 "another commit of Placewire is installed there, whose ranks are told other things",
-                "run `controller provision`, which brings each server the controller's code",
+                "run `controller provision` with the --login and --inventory of the installation: "
+                "it brings each server the controller's code",
             )
         if self._script_python and (
             wrong := problem_in(found.get("by_words"), self._script, self._script_python)
         ):
             return problem(*wrong)
         return None
+
+
+def _is_told_the_same(found: Mapping[str, object]) -> bool:
+    """Whether what the server's Placewire found says of its specifications is as here."""
+    if found.get("told") != sorted({*RankSpec.model_fields, *ScriptSpec.model_fields}):
+        return False
+    if found.get("pydantic") != importlib.metadata.version("pydantic"):
+        return True  # Another pydantic may write another schema of the same.
+    here = json.dumps([spec.model_json_schema() for spec in (RankSpec, ScriptSpec)])
+    return _without_prose(found.get("schemas")) == _without_prose(json.loads(here))
+
+
+def _without_prose(schema: object) -> object:
+    """Returns a JSON schema without what it only tells people: another wording is no other rank. A
+    field of such a name is no string."""
+    if isinstance(schema, list):
+        return [_without_prose(one) for one in schema]
+    if isinstance(schema, dict):
+        return {
+            name: _without_prose(one)
+            for name, one in schema.items()
+            if not (name in ("description", "title") and isinstance(one, str))
+        }
+    return schema
 
 
 def _is_of(words: Sequence[str], program: Sequence[str]) -> bool:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import paramiko
 
 from placewire.controller.errors import LaunchFailed
 from placewire.controller.launch.local import file_in_memory
 from placewire.controller.launch.ssh_config import Destination, destination_of
+from placewire.controller.launch.ssh_keys import Offered
 from placewire.controller.launch.ssh_patience import Patience
-from placewire.controller.launch.ssh_proxy import Proxy
+from placewire.controller.launch.ssh_proxy import Proxy, proxy_in_turn
 
 # For each part of it: a connection, a greeting, keys, each key that may let us in.
 _CONNECT_SECONDS = 10.0
+# For a greeting through a proxy, which connects to jump hosts before.
+_PROXY_SECONDS = 30.0
 _KEEPALIVE_SECONDS = 5
 # How long what we send may have no answer before the connection is lost: a question to a server
 # ends then. TCP alone would notice only after a quarter of an hour that a server is gone.
@@ -27,6 +31,11 @@ LOST_SECONDS = 20.0
 _SILENCE = ("timeout", "timed out", "protocol banner")
 # It also says so where the server hung up.
 _NO_SESSION = "no existing session"
+
+_NAME_A_KEY = (
+    "name the user and a key that it accepts (launch.user and launch.key, or User and IdentityFile "
+    "in ~/.ssh/config), or load the key into ssh-agent"
+)
 
 # Placewire reports paramiko's errors itself, with a remedy.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL + 1)
@@ -58,7 +67,7 @@ def connected(
     client = paramiko.SSHClient()
     client.set_missing_host_key_policy(paramiko.RejectPolicy())
     try:
-        _connect(client, f"{name} ({to.host}, port {to.port})", to, login, patience, lost_seconds)
+        _connect(client, f"{name} ({to.host}, port {to.port})", to, patience, lost_seconds)
         transport = client.get_transport()
         assert transport is not None
         transport.set_keepalive(_KEEPALIVE_SECONDS)
@@ -72,32 +81,35 @@ def _connect(
     client: paramiko.SSHClient,
     where: str,
     to: Destination,
-    login: Login,
     patience: Patience,
     lost_seconds: float,
 ) -> None:
     """Raises LaunchFailed."""
     begun, proxy = time.monotonic(), None
+    seconds = _PROXY_SECONDS if to.proxy else _CONNECT_SECONDS
 
     def failed(what: str, remedy: str) -> LaunchFailed:
         return LaunchFailed(what, where=where, remedy=remedy)
 
-    keys: Any = [str(key) for key in to.keys]  # Its stubs know of one alone.
+    def silent(for_seconds: float) -> LaunchFailed:
+        return no_answer(where, for_seconds, "" if _is_heard(client) else to.proxy)
+
     try:
         _load_host_keys(client, where, to)
-        proxy = Proxy(to.proxy) if to.proxy else None
+        proxy = proxy_in_turn(to.proxy, patience) if to.proxy else None
         stream = _over_tcp(to, lost_seconds) if proxy is None else proxy.connection
         patience.covers(stream)
+        begun = time.monotonic()
         client.connect(
             *to.known_as,
             to.user,
-            key_filename=keys,
-            allow_agent=to.uses_agent,
-            look_for_keys=False,
-            timeout=_CONNECT_SECONDS,
-            banner_timeout=_CONNECT_SECONDS,
+            timeout=seconds,
+            banner_timeout=seconds,
             auth_timeout=_CONNECT_SECONDS,
             sock=stream,
+            auth_strategy=Offered(
+                to.user, to.keys, uses_agent=to.uses_agent, only_files=to.only_keys
+            ),
         )
     except paramiko.BadHostKeyException as error:
         raise failed(
@@ -107,28 +119,27 @@ def _connect(
         ) from error
     except paramiko.AuthenticationException as error:
         if patience.is_over:
-            raise no_answer(where, patience.seconds) from error
-        if tells_of_silence(error, time.monotonic() - begun):
-            raise no_answer(where, _CONNECT_SECONDS) from error
-        raise failed(
-            f"SSH refuses {to.user}: {error}",
-            "name the user and a key that it accepts (launch.user, launch.key), or load the "
-            "key into ssh-agent",
-        ) from error
+            raise silent(patience.seconds) from error
+        if tells_of_silence(error, time.monotonic() - begun, _CONNECT_SECONDS):
+            raise silent(_CONNECT_SECONDS) from error
+        raise failed(f"SSH refuses {to.user}: {error}", _NAME_A_KEY) from error
     except (paramiko.SSHException, EOFError) as error:
         if patience.is_over:
-            raise no_answer(where, patience.seconds) from error
-        if proxy is not None and (complaint := _unconnected(client, proxy)):
+            raise silent(patience.seconds) from error
+        passed_seconds = time.monotonic() - begun
+        # A proxy that ran so long is slow, whatever it said; one that failed ended sooner.
+        ended_soon = passed_seconds < seconds
+        if proxy is not None and ended_soon and (complaint := _unconnected(client, proxy)):
             raise failed(
                 f"SSH cannot be reached through what ~/.ssh/config names: {complaint}",
                 f"look whether `{to.proxy}` connects; it must ask nothing",
             ) from error
-        if tells_of_silence(error, time.monotonic() - begun):
-            raise no_answer(where, _CONNECT_SECONDS) from error
-        raise failed(*_not_let_in(str(error), to, login)) from error
+        if tells_of_silence(error, passed_seconds, seconds):
+            raise silent(seconds) from error
+        raise failed(*_not_let_in(str(error), to)) from error
     except OSError as error:
         if patience.is_over:
-            raise no_answer(where, patience.seconds) from error
+            raise silent(patience.seconds) from error
         raise failed(
             f"SSH cannot be reached: {error}",
             "look at its management address, its sshd and the network in between",
@@ -178,34 +189,43 @@ def _known_as(to: Destination) -> str:
     return host if port == 22 else f"[{host}]:{port}"
 
 
+def _is_heard(client: paramiko.SSHClient) -> bool:
+    """Whether any sshd greeted us."""
+    transport = client.get_transport()
+    return transport is not None and bool(transport.remote_version)
+
+
 def _unconnected(client: paramiko.SSHClient, proxy: Proxy) -> str:
     """What the proxy says where no sshd was heard through it."""
-    transport = client.get_transport()
-    is_heard = transport is not None and transport.remote_version
-    return "" if is_heard else proxy.complaint()
+    return "" if _is_heard(client) else proxy.complaint()
 
 
-def _not_let_in(said: str, to: Destination, login: Login) -> tuple[str, str]:
+def _not_let_in(said: str, to: Destination) -> tuple[str, str]:
     """Returns what hinders it and what to do. said: by paramiko."""
     if "not found in known_hosts" in said:
-        file = login.known_hosts or "~/.ssh/known_hosts"
-        if to.proxy or to.known_as != (to.host, to.port):
-            return (
-                "its SSH host key is not known",
-                f"{file} must have it for {_known_as(to)}: compare what `ssh-keygen -lf "
-                "/etc/ssh/ssh_host_ed25519_key.pub` prints on that server with what `ssh` by hand "
-                "asks, then accept it there",
-            )
-        return (
-            "its SSH host key is not known",
-            f"compare its fingerprint (`ssh-keyscan -p {to.port} {to.host} | "
-            f"ssh-keygen -lf -`), then add what ssh-keyscan prints to {file}",
-        )
+        return "its SSH host key is not known", _make_known(to)
     if _NO_SESSION in said.lower():
         said = "its sshd ended the connection, as after too many keys"
+    return f"SSH does not let us in: {said}", f"{_NAME_A_KEY}; its sshd's log says more"
+
+
+def _make_known(to: Destination) -> str:
+    file = to.own_known_hosts
+    if file is None or file == Path(os.devnull):
+        return (
+            f"`UserKnownHostsFile {file or 'none'}` in ssh's configuration (~/.ssh/config) hides "
+            "host keys that were accepted: name a file there that has them, or one in "
+            "launch.known_hosts"
+        )
+    if to.proxy or to.known_as != (to.host, to.port):
+        return (
+            f"{file} must have it for {_known_as(to)}: compare what `ssh-keygen -lf "
+            "/etc/ssh/ssh_host_ed25519_key.pub` prints on that server with what `ssh` by hand "
+            "asks, then accept it there"
+        )
     return (
-        f"SSH does not let us in: {said}",
-        "name a user and a key that it accepts (launch.user, launch.key); its sshd's log says more",
+        f"compare its fingerprint (`ssh-keyscan -p {to.port} {to.host} | ssh-keygen -lf -`), then "
+        f"add what ssh-keyscan prints to {file}"
     )
 
 
@@ -222,7 +242,15 @@ def is_open(client: paramiko.SSHClient) -> bool:
     return transport is not None and transport.is_active()
 
 
-def no_answer(where: str, seconds: float) -> LaunchFailed:
+def no_answer(where: str, seconds: float, proxy: str = "") -> LaunchFailed:
+    """proxy: the command through which no sshd was heard."""
+    if proxy:
+        return LaunchFailed(
+            f"SSH gave no answer within {seconds:g} s through what ~/.ssh/config names",
+            where=where,
+            remedy=f"look whether `{proxy}` prints a line that begins with SSH-: a jump host, or "
+            "the server behind it, may be down, slow or frozen; it must ask nothing",
+        )
     return LaunchFailed(
         f"SSH gave no answer within {seconds:g} s",
         where=where,
@@ -232,9 +260,10 @@ def no_answer(where: str, seconds: float) -> LaunchFailed:
     )
 
 
-def tells_of_silence(error: Exception, passed_seconds: float) -> bool:
-    """Whether the server was silent. passed_seconds: since the connection was begun."""
+def tells_of_silence(error: Exception, passed_seconds: float, limit_seconds: float) -> bool:
+    """Whether the server was silent. passed_seconds: since the connection was begun.
+    limit_seconds: for how long an answer is waited for."""
     said = str(error).lower()
     if _NO_SESSION in said:
-        return passed_seconds >= _CONNECT_SECONDS
+        return passed_seconds >= limit_seconds
     return any(words in said for words in _SILENCE)

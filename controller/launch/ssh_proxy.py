@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import subprocess
 import threading
 from collections import deque
 
+from placewire.controller.launch.ssh_patience import Patience
+
+# A jump host's sshd drops connections at random where ten wait to be let in (MaxStartups).
+_MOST_AT_ONCE = 8
+_TURNS = threading.BoundedSemaphore(_MOST_AT_ONCE)
+# By then the jump host has let us in, and what is silent is a server behind it, for which no other
+# has to wait.
+_TURN_SECONDS = 5.0
+# How often who waits looks whether that is still of use.
+_LOOK_SECONDS = 0.5
 # A proxy that has closed its output ends soon, and has said why before.
 _END_SECONDS = 1.0
 _LONGEST_LINE_BYTES = 4096
 # ssh says what failed, and then what ends with it.
 _LINES = 3
+
+
+def proxy_in_turn(command: str, patience: Patience) -> Proxy:
+    """Returns it when a server is heard through it, or is not heard for some time; few begin at
+    once in this process. Raises OSError."""
+    while not _TURNS.acquire(timeout=_LOOK_SECONDS):
+        if patience.is_over:
+            raise OSError("others are being connected through the same proxy")
+    try:
+        proxy = Proxy(command)
+        patience.covers(proxy.connection)
+        proxy.await_greeting(_TURN_SECONDS)
+        return proxy
+    finally:
+        _TURNS.release()
 
 
 class Proxy:
@@ -33,6 +59,12 @@ class Proxy:
             )
         self._listening = threading.Thread(target=self._listen, args=[process], daemon=True)
         self._listening.start()
+
+    def await_greeting(self, seconds: float) -> None:
+        """Returns when the server was heard, the program has ended, or these seconds are over."""
+        greeting = select.poll()
+        greeting.register(self.connection, select.POLLIN)
+        greeting.poll(seconds * 1000)
 
     def complaint(self) -> str:
         """The last lines of its standard error."""

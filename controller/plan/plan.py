@@ -55,8 +55,9 @@ class SshLaunch(Frozen):
     )
     key: SshPath | None = Field(
         None,
-        description="a private key file on the controller's machine, used alone; none: those that "
-        "ssh takes (`IdentityFile`), and those in ssh-agent unless it says `IdentitiesOnly`",
+        description="a private key file on the controller's machine, used alone, from ssh-agent "
+        "where it needs a passphrase; none: those that ssh takes (`IdentityFile`), and those in "
+        "ssh-agent, with `IdentitiesOnly` only the same ones",
     )
     known_hosts: SshPath | None = Field(
         None,

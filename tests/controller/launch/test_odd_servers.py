@@ -22,6 +22,7 @@ from placewire.controller.launch.ssh_connecting import Login, connected
 from placewire.controller.launch.ssh_connection import InFolder, SshServer, Surroundings
 from placewire.controller.launch.ssh_patience import Patience
 from placewire.controller.story.left_ranks import end_left_ranks_or_say
+from placewire.job.contract.specification import RankSpec, ScriptSpec
 from tests.controller.story.test_left_ranks import said, tools
 
 FOLDER = "/tmp/placewire-0123456789"
@@ -70,7 +71,7 @@ def test_a_number_that_ps_never_prints_is_none() -> None:
 def test_what_is_not_foreseen_of_one_server_is_its_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def defect(self: SshServer, *given: Any) -> None:
+    def defect(self: SshServer, *given: Any, **named: Any) -> None:
         raise IndexError("list index")
 
     monkeypatch.setattr(Printing, "run", defect)
@@ -98,6 +99,22 @@ def test_another_commit_whose_ranks_are_told_other_things_is_refused() -> None:
     answer = {**known, "model": True, "script": True, "told": ["rank", "steps"]}
     with pytest.raises(UsageError, match="another commit of Placewire is installed there"):
         launcher(Printing(json.dumps(answer))).require_ready()
+
+
+def test_a_field_that_takes_other_values_there_is_another_commit_and_another_wording_none() -> None:
+    specs = (RankSpec, ScriptSpec)
+    schemas = [json.loads(json.dumps(spec.model_json_schema())) for spec in specs]
+    known: dict[str, Any] = {
+        n: importlib.metadata.version(n) for n in ("placewire", "torch", "pydantic")
+    }
+    told = sorted({name for spec in specs for name in spec.model_fields})
+    answer = {**known, "model": True, "script": True, "told": told, "schemas": schemas}
+    schemas[0]["description"] = schemas[0]["properties"]["rank"]["title"] = "in other words"
+    launcher(Printing(json.dumps(answer))).require_ready()
+    schemas[0]["properties"]["rank"]["type"] = "string"
+    with pytest.raises(UsageError, match="another commit of Placewire is installed there"):
+        launcher(Printing(json.dumps(answer))).require_ready()
+    launcher(Printing(json.dumps({**answer, "pydantic": "2.10"}))).require_ready()
 
 
 @pytest.fixture

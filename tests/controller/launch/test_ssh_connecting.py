@@ -21,4 +21,4 @@ from placewire.controller.launch.ssh_connecting import tells_of_silence
 def test_a_server_that_hung_up_was_not_silent(
     words: str, passed_seconds: float, is_silence: bool
 ) -> None:
-    assert tells_of_silence(paramiko.SSHException(words), passed_seconds) is is_silence
+    assert tells_of_silence(paramiko.SSHException(words), passed_seconds, 10.0) is is_silence
