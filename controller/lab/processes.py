@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -30,10 +31,10 @@ def describe(pid: int, argv: Sequence[str]) -> ProcessRecord:
 def start_ticks(pid: int) -> int | None:
     """Returns the start, in ticks since boot; None where the process has ended, reaped or not."""
     try:
-        stat = _stat(pid)
+        fields = _stat(pid)
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return None if stat[0] in "ZX" else int(stat[19])
+    return None if fields[0] in "ZX" else int(fields[19])
 
 
 def is_alive(process: ProcessRecord) -> bool:
@@ -70,10 +71,17 @@ def runs_a_script(pid: int) -> bool:
     if told.parent != Path("/dev/fd"):
         return False
     try:
-        with (_PROC / str(pid) / "fd" / told.name).open("rb") as file:
-            return SCRIPT_WORDS.encode() in file.read(_MOST_BYTES_TOLD)
+        # What has the lab's mark may name a pipe or a terminal there. Nothing is read from these:
+        # what was read would be missing there, and a read may wait for more.
+        with open(_PROC / str(pid) / "fd" / told.name, "rb", opener=_without_waiting) as file:
+            is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            return is_regular and SCRIPT_WORDS.encode() in file.read(_MOST_BYTES_TOLD)
     except OSError:
         return False
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 def running_seconds(pid: int) -> float:
