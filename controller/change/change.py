@@ -42,6 +42,8 @@ LEASE_SECONDS = 30.0
 _RENEW_SECONDS = 6.0
 # The least number of renewals within a lease: one may fail, and another may time out.
 _RENEWALS = 5
+# After a failed renewal, where a lease has no time for many more.
+_HURRIED_PAUSE_SECONDS = 1.0
 # Less than the lease, so that no server restores itself before the last one has staged.
 _STAGE_TIMEOUT_SECONDS = 24.0
 # For this long restoring is requested again and again, in case an agent is silent for a moment.
@@ -198,7 +200,7 @@ class NetworkChange:
         machine's clock, or when a server refuses to renew it. The others are renewed all the same,
         up to the end: the work may take a while to end on their network."""
         while True:
-            pause = min(_RENEW_SECONDS, self._lease_seconds / _RENEWALS)
+            pause = rest = min(_RENEW_SECONDS, self._lease_seconds / _RENEWALS)
             asked, lease_seconds = boot_seconds(), self._lease_seconds
             requests = {
                 server: Renew(generation=generation, lease_seconds=lease_seconds)
@@ -214,8 +216,11 @@ class NetworkChange:
                 is_lost = isinstance(problem, AgentRefused) or any(s not in renewed for s in late)
                 if is_lost and not self._lost.done():
                     self._lost.set_result(problem)
+                soon = boot_seconds() + 2 * pause
+                if any(until < soon for s, until in self._held_until.items() if s not in renewed):
+                    rest = min(pause, _HURRIED_PAUSE_SECONDS)
             self._held_until |= dict.fromkeys(renewed, asked + lease_seconds)
-            await asyncio.sleep(pause)
+            await asyncio.sleep(rest)
 
     async def _restore_all(self, cause: BaseException | None) -> None:
         """Raises RestoreFailed, which names what is left, where not every server confirms."""

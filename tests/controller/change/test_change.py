@@ -205,6 +205,30 @@ async def test_a_missed_renewal_is_no_lost_lease(
     assert missed
 
 
+async def test_a_missed_renewal_is_soon_repeated_where_a_lease_has_little_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after staging, or after a stall of this machine."""
+    monkeypatch.setattr(change_module, "LEASE_SECONDS", 10_000.0)
+    monkeypatch.setattr(change_module, "_RENEW_SECONDS", 2000.0)
+    monkeypatch.setattr(change_module, "_HURRIED_PAUSE_SECONDS", 0.02)
+    clock, passed = time.clock_gettime, [0.0]
+    monkeypatch.setattr(time, "clock_gettime", lambda which: clock(which) + passed[0])
+
+    def told(server: str, request: Any) -> Any:
+        if isinstance(request, Renew) and server == "s2" and not passed[0]:
+            passed[0] = 7000.0
+            raise AgentUnreachable([server])
+        return answer(server, request)
+
+    agents: Any = ToldAgents(told)
+    with Journal.open(tmp_path) as journal:
+        async with NetworkChange(agents, journal, states()) as change:
+            await change.stage()
+            await asyncio.wait_for(until(lambda: agents.count(Renew) > len(states())), 300)
+            assert await change.while_held(until(lambda: change.held_seconds > 2500)) is None
+
+
 async def test_a_lease_runs_out_while_the_controller_s_machine_sleeps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
