@@ -107,7 +107,7 @@ def _notes(spec: ScriptSpec) -> tuple[str, ...]:
 
 def run_script(spec: ScriptSpec, events: Events) -> int:
     """Returns when every process has ended: 0 where all ended with 0, else 1, and then a Failed
-    event was emitted. Raises JobError where a process could not be started."""
+    event was emitted. Raises JobError where the interface of a rail does not exist."""
     rails = _Rails(spec)
     _allow_descriptors()
     adopt_orphans()
@@ -117,9 +117,7 @@ def run_script(spec: ScriptSpec, events: Events) -> int:
     events.at_end = lambda: processes.end(_READ_LAST_SECONDS)
     failure: Failed | None = None
     try:
-        for local in range(spec.processes):
-            processes.start(spec, local, events)
-        failure = _watch(
+        failure = _start_all(spec, processes, events) or _watch(
             spec,
             processes.started,
             lambda: events.emit(rails.carried(spec.rank, time.monotonic() - began)),
@@ -236,6 +234,18 @@ class _Rails:
     def _counters(self) -> dict[str, int]:
         counted = read_counters(tuple(self._names.values()))
         return {counter.interface: counter.transmit_bytes for counter in counted}
+
+
+def _start_all(spec: ScriptSpec, processes: _Processes, events: Events) -> Failed | None:
+    """Returns why one of them could not be started: others may run then, and take time to end."""
+    try:
+        for local in range(spec.processes):
+            processes.start(spec, local, events)
+    except JobError as error:
+        return Failed(rank=spec.rank, what=error.what, remedy=error.remedy)
+    except RuntimeError as error:  # There is no further thread for what they print.
+        return Failed(rank=spec.rank, what=f"{spec.script} could not be started: {error}")
+    return None
 
 
 def _start(spec: ScriptSpec, local: int) -> subprocess.Popen[bytes]:

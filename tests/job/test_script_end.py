@@ -58,6 +58,22 @@ os._exit(code)
 """
 
 
+# Its second process cannot be started, once the first one is under way.
+REFUSED = """
+import time
+from pathlib import Path
+from placewire.job.errors import JobError
+start = script._start
+def refuse(spec, local):
+    if local == 0:
+        return start(spec, local)
+    while not (Path(spec.script).parent / "trains").exists():
+        time.sleep(0.05)
+    raise JobError("train.py could not be started: no memory")
+script._start = refuse
+"""
+
+
 def spec(folder: Path, source: str, **more: Any) -> ScriptSpec:
     (folder / "script.py").write_text(source)
     return ScriptSpec(
@@ -94,12 +110,14 @@ class Running:
 
 @contextmanager
 def running(
-    of: ScriptSpec, folder: Path, end_seconds: float = SCRIPT_END_SECONDS
+    of: ScriptSpec, folder: Path, end_seconds: float = SCRIPT_END_SECONDS, first: str = ""
 ) -> Iterator[Running]:
+    """first: what the program does before it starts any process."""
     file = folder / "spec.json"
     file.write_text(of.model_dump_json())
+    program = PROGRAM.replace("code =", f"{first}\ncode =")
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(end_seconds), str(file)],
+        [sys.executable, "-c", program, str(end_seconds), str(file)],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     patience = threading.Timer(PATIENCE_SECONDS, os.killpg, [process.pid, signal.SIGKILL])
@@ -162,6 +180,20 @@ open({str(trains)!r}, "w").close()
     assert code in (1, 128 + signal.SIGTERM) and "[0] saved, asked 1 times" in script.lines
     first = next(event for event in events if isinstance(event, Failed))
     assert first.what.endswith("script.py with RANK 1 ended with 3")
+
+
+def test_where_one_process_cannot_be_started_it_is_told_before_the_others_save(
+    tmp_path: Path,
+) -> None:
+    trains = f"open({str(tmp_path / 'trains')!r}, 'w').close()"
+    source = SAVES.replace("while not asked:", f"{trains}\nwhile not asked:")
+    with running(spec(tmp_path, source, processes=2), tmp_path, first=REFUSED) as script:
+        script.await_line('"failed"')
+        assert "[0] saved, asked 1 times" not in script.lines
+        code, events = script.finish()
+    assert code == 1 and "[0] saved, asked 1 times" in script.lines
+    failures = [event.what for event in events if isinstance(event, Failed)]
+    assert failures == ["train.py could not be started: no memory"]
 
 
 def test_a_command_before_the_script_that_ends_at_once_takes_nothing_from_it(
