@@ -99,7 +99,8 @@ def kill(process: asyncio.subprocess.Process) -> None:
 
 
 def _kill_group(group: int) -> None:
-    with suppress(ProcessLookupError):
+    # A group whose processes are all another user's, as after sudo, must not keep the others alive.
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
 
 

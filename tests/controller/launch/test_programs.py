@@ -6,7 +6,8 @@ import asyncio
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -45,6 +46,21 @@ async def test_a_program_need_not_read_and_may_be_killed() -> None:
 async def test_a_program_that_is_not_there_is_said() -> None:
     with pytest.raises(FileNotFoundError):
         await run_to_end(["/no/such/program"], environment={}, on_line=print)
+
+
+async def test_a_group_of_another_user_does_not_keep_the_others_alive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def refuse(group: int, number: int) -> None:
+        asked.append(group)
+        raise PermissionError
+
+    monkeypatch.setattr(os, "killpg", refuse)
+    monkeypatch.setattr(programs, "_groups_of", lambda session: {8, 9})
+    programs.kill(cast(Any, SimpleNamespace(pid=7, returncode=None)))
+    assert asked == [7, 8, 9]
 
 
 def with_a_child(file: Path) -> str:
