@@ -13,6 +13,7 @@ import pytest
 
 from placewire.job.contract.specification import Started
 from tests.job.test_script import finish, spec, start
+from tests.job.test_script_end import running
 from tests.paths import ROOT
 from tests.torch_alone import torch_alone
 
@@ -101,10 +102,11 @@ def test_in_a_root_without_proc_nothing_is_cut_and_the_job_says_so(tmp_path: Pat
 def test_whoever_ends_the_program_ends_a_root_s_processes(tmp_path: Path) -> None:
     script, python = tmp_path / "script.py", in_a_root(tmp_path / "root", str(ROOT / "job"))
     script.write_text("import time\nprint('runs', flush=True)\ntime.sleep(600)\n")
-    process = start(spec(script, python=[*python, sys.executable]), tmp_path)
-    assert process.stdout is not None
-    assert any(b"runs" in line for line in process.stdout)
-    process.terminate()
-    finish(process)
+    of = spec(script, python=[*python, sys.executable])
+    # The first process of a pid namespace ignores SIGTERM, and is killed after that time.
+    with running(of, tmp_path, end_seconds=1.0) as program:
+        program.await_line("runs")
+        program.process.terminate()
+        program.finish()
     listed = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True).stdout
     assert str(script) not in listed
