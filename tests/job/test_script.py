@@ -149,7 +149,7 @@ def test_interfaces_of_the_server_s_own_are_told(monkeypatch: pytest.MonkeyPatch
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         monkeypatch.delenv(name, raising=False)
     of = spec(Path("x.py"))
-    assert not any("instead of" in note for note in script._notes(of))
+    assert not any("is set by job.env" in note for note in script._notes(of))
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ens1f0")
     assert script._notes(of)[-1].startswith("NCCL_SOCKET_IFNAME is set by job.env or ")
     assert "take rails" in script._notes(of)[0]
