@@ -48,7 +48,8 @@ class ScriptInLab:
             server["devices"][0]["type"] = "cpu"
         document["job"] = {
             "kind": "torchrun", "script": self.script, "arguments": list(self.arguments),
-            "cut_collectives": cut,
+            # By torchrun, too, each process has one.
+            "cut_collectives": cut, "threads": 1,
         }  # fmt: skip
         file = folder / f"{self.name}.yaml"
         file.write_text(yaml.safe_dump(document, sort_keys=False))
