@@ -572,5 +572,5 @@ def test_a_rail_that_is_unplugged_ends_a_script_and_is_named(
     assert done.code == 7 and "rail b has carried nothing from pw-nic1 to 10." in done.output, (
         done.told
     )
-    assert time.monotonic() - unplugged[0] < 60
+    assert time.monotonic() - unplugged[0] < 120
     assert cluster.ranks() == []
