@@ -1,8 +1,10 @@
 """Finds a rail that takes nothing of what a script's processes send on it.
 
 The kernel sends again what was not acknowledged, and waits twice as long each time: after 0.2, 0.6,
-1.4, 3, 6.2, 12.6, 25.4 seconds and so on. A rail that was down for 13 s is tried again after 25.4.
-So a rail is given up only once it was tried after loss_seconds, and there was no answer to that.
+1.4, 3, 6.2, 12.6, 25.4 seconds and so on, or half as long again where an answer takes 0.1 s, as is
+usual behind a full queue. A rail that was down for 13 s is tried again after 25.4, one for 19 s
+after 38.1. So a rail is given up only once it was tried after loss_seconds, and there was no answer
+to that.
 
 The kernel waits a quarter of an hour for a peer's acknowledgement, because it cannot tell a rail
 that is down from a slow one, and gloo waits half an hour. A process that only computes, or is
