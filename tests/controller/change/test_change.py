@@ -226,7 +226,7 @@ async def test_a_missed_renewal_is_soon_repeated_where_a_lease_has_little_time(
         async with NetworkChange(agents, journal, states()) as change:
             await change.stage()
             await asyncio.wait_for(until(lambda: agents.count(Renew) > len(states())), 300)
-            assert await change.while_held(until(lambda: change.held_seconds > 2500)) is None
+            await change.while_held(until(lambda: change.held_seconds > 9000))
 
 
 async def test_a_lease_runs_out_while_the_controller_s_machine_sleeps(
