@@ -13,6 +13,7 @@ from placewire.agent.contract.entries import Address, Bridge, bridge_name
 from placewire.agent.contract.state import DesiredState, Ledger, NicFacts
 from placewire.agent.doctor.facts import Facts
 from placewire.agent.reconcile.refusals_addresses import address_refusals
+from placewire.agent.reconcile.refusals_held import named_refusals
 from placewire.agent.reconcile.refusals_nics import bridge_refusals
 
 
@@ -35,6 +36,11 @@ def _refused(nic: NicFacts, facts: Facts) -> Iterator[Finding]:
     )  # fmt: skip
     found = (
         *bridge_refusals(wanted, facts.observed, datapath, facts.protected, facts.own.taken_over),
+        *(
+            ()
+            if nic.name in facts.own.taken_over
+            else named_refusals(nic, wanted.bridges[0], facts.observed)
+        ),
         *address_refusals(wanted, facts.observed, Ledger(), facts.own.way_to_controller),
     )
     # Containers have such ports by the dozen; nobody means to plan with them.

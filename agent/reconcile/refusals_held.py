@@ -225,7 +225,8 @@ def _no_advertisements(nic: NicFacts) -> str:
 
 
 def named_refusals(nic: NicFacts, bridge: Bridge, observed: ObservedState) -> Iterator[Refusal]:
-    """Refuses a NIC that others' rules of routing name, which they would then do in vain."""
+    """Refuses a NIC that others' rules of routing name, which would then do nothing. For a stage
+    alone: an undo, or a lease that ends, must not be kept from a NIC by such a rule."""
     for rule in islice(rules_naming(nic, bridge.name, observed), MOST_NAMED):
         yield refuse(
             f"NIC {nic.name}",
