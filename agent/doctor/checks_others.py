@@ -120,7 +120,9 @@ def _rules_by_interface(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 severity="warning", what=f"is named by the rule `{rule.text}`",
                 where=f"NIC {nic.name}", why=f"it does nothing while {bridge} has its address",
-                remedy=command_for_bridge(rule, nic, bridge),
+                remedy=command_for_bridge(rule, nic, bridge)
+                or f"add the same rule for {bridge}, if it is not there yet: `ip rule` and "
+                "`ip -6 rule` show all of it",
             )  # fmt: skip
 
 

@@ -18,14 +18,15 @@ _PRIORITY = re.compile(r" priority \d+")
 
 
 def rules_naming(nic: NicFacts, bridge: str, observed: ObservedState) -> list[ForeignEntry]:
-    """Those beside which there is none that says the same of the bridge, with whatever priority."""
+    """Those beside which there is none that says the same of the bridge, with whatever priority. A
+    rule whose conditions are not all known is the same as no other."""
     rules = [entry for entry in observed.foreign if entry.collection == INTERFACE_RULES]
-    there = {_PRIORITY.sub("", rule.remedy) for rule in rules}
+    there = {_PRIORITY.sub("", rule.remedy) for rule in rules if rule.remedy}
     names = {nic.name, *nic.other_names}
     return [
         rule
         for rule in rules
-        if names & _interfaces_of(rule.remedy)
+        if names & _interfaces_of(rule.text)
         and _PRIORITY.sub("", over_bridge(rule, nic, bridge)) not in there
     ]
 
@@ -36,7 +37,7 @@ def over_bridge(rule: ForeignEntry, nic: NicFacts, bridge: str) -> str:
 
 
 def command_for_bridge(rule: ForeignEntry, nic: NicFacts, bridge: str) -> str:
-    """The command that adds the same rule for the bridge."""
+    """The command that adds the same rule for the bridge; "" where not all of the rule is known."""
     return over_bridge(rule, nic, bridge).replace(" rule del ", " rule add ", 1)
 
 

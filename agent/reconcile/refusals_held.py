@@ -232,7 +232,12 @@ def named_refusals(nic: NicFacts, bridge: Bridge, observed: ObservedState) -> It
             f"NIC {nic.name}",
             f"is named by the rule `{rule.text}` that someone set, which does nothing while "
             f"{bridge.name} has the NIC's address",
-            f"add the same rule for {bridge.name} as well "
-            f"({command_for_bridge(rule, nic, bridge.name)}), use a NIC without, or remove it "
-            f"({rule.remedy})",
+            (
+                f"add the same rule for {bridge.name} as well "
+                f"({command_for_bridge(rule, nic, bridge.name)}), use a NIC without, or remove it "
+                f"({rule.remedy})"
+            )
+            if rule.remedy
+            else "use a NIC without, or remove it; `ip rule` or `ip -6 rule` shows all of it, of "
+            "which this agent does not know some conditions",
         )

@@ -10,18 +10,20 @@ from typing import Any
 import pytest
 from pyroute2.netlink.exceptions import NetlinkError
 
-from placewire.agent.contract.entries import PROTOCOL, Route, Rule
-from placewire.agent.contract.state import NicFacts, ObservedState
+from placewire.agent.contract.entries import PROTOCOL, Bridge, Route, Rule
+from placewire.agent.contract.state import ObservedState
 from placewire.agent.drivers import policy_routing, routes
 from placewire.agent.reconcile.foreign_kinds import INTERFACE_RULES, OTHER_RULES
 from placewire.agent.reconcile.interface_rules import command_for_bridge, rules_naming
+from placewire.agent.reconcile.refusals_held import named_refusals
+from tests.agent.observed_states import nic as observed_nic
 
 
 class Message(dict[str, Any]):
     """A netlink message as pyroute2 gives it: fields, and attributes by name."""
 
     def __init__(self, attributes: Mapping[str, Any], **fields: Any) -> None:
-        super().__init__(fields)
+        super().__init__(fields, attrs=list(attributes.items()))
         self._attributes = attributes
 
     def get_attr(self, name: str) -> Any:
@@ -142,6 +144,30 @@ def test_rules_that_name_an_interface_are_told_as_ip_takes_them(kernel: Kernel) 
     ]
 
 
+def test_a_mark_of_0_has_a_mask_alone(kernel: Kernel) -> None:
+    kernel.rules = (named("nic0", FRA_FWMASK=255),)
+    entry = policy_routing.read_rules()[1][0]
+    assert entry.remedy == "ip rule del priority 9 from all fwmark 0x0/0xff iif nic0 table 61"
+
+
+@pytest.mark.parametrize(
+    "more", [{"FRA_TUN_ID": 5}, {"FRA_FLOW": 7}, {"FRA_SUPPRESS_IFGROUP": 0}, {"FRA_L3MDEV": 1},
+             {"UNKNOWN": {"header": {"type": 25}}}],
+)  # fmt: skip
+def test_a_rule_with_a_condition_that_is_not_told_has_no_command(
+    kernel: Kernel, more: dict[str, Any]
+) -> None:
+    kernel.rules = (named("nic0", **more), named("pw-nic0", **more), named("pw-nic0"))
+    foreign = policy_routing.read_rules()[1]
+    assert foreign[0].text.endswith("iif nic0 table 61 ...") and foreign[0].remedy == ""
+    nic = observed_nic("nic0")
+    observed = ObservedState(foreign=tuple(foreign))
+    assert len(rules_naming(nic, "pw-nic0", observed)) == 2, "no rule is the same as it"
+    bridge = Bridge(name="pw-nic0", nic="nic0", datapath="netdev", mtu_bytes=9000)
+    (refusal, _) = named_refusals(nic, bridge, observed)
+    assert "iif" not in refusal.remedy and "remove it" in refusal.remedy
+
+
 def test_a_kernel_without_ipv6_has_no_such_rules(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,10 +182,7 @@ def test_a_kernel_without_ipv6_has_no_such_rules(
 
 
 def test_a_rule_beside_one_for_the_bridge_is_in_nobody_s_way(kernel: Kernel) -> None:
-    nic = NicFacts(
-        name="nic0", mac="", mtu_bytes=1500, up=True, speed_bits_per_second=None, driver=None,
-        rdma=False, addresses=(), bridge=None, other_names=("rail0",),
-    )  # fmt: skip
+    nic = observed_nic("nic0", other_names=("rail0",))
 
     def found(*rules: Message) -> list[str]:
         kernel.rules = rules
