@@ -10,6 +10,7 @@ from placewire.agent.contract.capabilities import TrafficControl
 from placewire.agent.contract.entries import Bridge
 from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal, refuse
 from placewire.agent.reconcile.canonical import canonical
+from placewire.agent.reconcile.interface_rules import bridges_over
 from placewire.agent.reconcile.protected import protected_names
 from placewire.agent.reconcile.refusals_addresses import address_refusals
 from placewire.agent.reconcile.refusals_held import named_refusals
@@ -135,10 +136,10 @@ def _named_refusals(
     work again, and would keep every change from a server whose agent did not look for them before.
     """
     taken = {nic.nic for nic in ledger.nics}
-    facts = {nic.name: nic for nic in observed.nics}
-    for bridge in wanted.bridges:
-        if bridge.nic in facts and bridge.nic not in taken:
-            yield from named_refusals(facts[bridge.nic], bridge, observed)
+    over = bridges_over({bridge.nic: bridge.name for bridge in wanted.bridges}, observed)
+    for nic in observed.nics:
+        if nic.name in over and nic.name not in taken:
+            yield from named_refusals(nic, over, observed)
 
 
 def _twice(wanted: DesiredState) -> Iterator[Refusal]:

@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 from pyroute2.netlink.exceptions import NetlinkError
 
-from placewire.agent.contract.entries import PROTOCOL, Bridge, Route, Rule
+from placewire.agent.contract.entries import PROTOCOL, Route, Rule
 from placewire.agent.contract.state import ObservedState
 from placewire.agent.drivers import policy_routing, routes
 from placewire.agent.reconcile.foreign_kinds import INTERFACE_RULES, OTHER_RULES
-from placewire.agent.reconcile.interface_rules import command_for_bridge, rules_naming
+from placewire.agent.reconcile.interface_rules import (
+    bridges_over,
+    command_for_bridges,
+    rules_naming,
+)
 from placewire.agent.reconcile.refusals_held import named_refusals
 from tests.agent.observed_states import nic as observed_nic
 
@@ -162,9 +166,9 @@ def test_a_rule_with_a_condition_that_is_not_told_has_no_command(
     assert foreign[0].text.endswith("iif nic0 table 61 ...") and foreign[0].remedy == ""
     nic = observed_nic("nic0")
     observed = ObservedState(foreign=tuple(foreign))
-    assert len(rules_naming(nic, "pw-nic0", observed)) == 2, "no rule is the same as it"
-    bridge = Bridge(name="pw-nic0", nic="nic0", datapath="netdev", mtu_bytes=9000)
-    (refusal, _) = named_refusals(nic, bridge, observed)
+    over = {"nic0": "pw-nic0"}
+    assert len(rules_naming(nic, over, observed)) == 2, "no rule is the same as it"
+    (refusal, _) = named_refusals(nic, over, observed)
     assert "iif" not in refusal.remedy and "remove it" in refusal.remedy
 
 
@@ -183,13 +187,13 @@ def test_a_kernel_without_ipv6_has_no_such_rules(
 
 def test_a_rule_beside_one_for_the_bridge_is_in_nobody_s_way(kernel: Kernel) -> None:
     nic = observed_nic("nic0", other_names=("rail0",))
+    other = observed_nic("nic2")
 
     def found(*rules: Message) -> list[str]:
         kernel.rules = rules
-        observed = ObservedState(foreign=tuple(policy_routing.read_rules()[1]))
-        return [
-            command_for_bridge(r, nic, "pw-nic0") for r in rules_naming(nic, "pw-nic0", observed)
-        ]
+        observed = ObservedState(nics=(nic, other), foreign=tuple(policy_routing.read_rules()[1]))
+        over = bridges_over({"nic0": "pw-nic0", "nic2": "pw-nic2"}, observed)
+        return [command_for_bridges(r, over) for r in rules_naming(nic, over, observed)]
 
     add = "priority 9 from all iif pw-nic0 table 61"
     assert found(named("nic0")) == [f"ip rule add {add}", f"ip -6 rule add {add}"]
@@ -197,3 +201,8 @@ def test_a_rule_beside_one_for_the_bridge_is_in_nobody_s_way(kernel: Kernel) -> 
     assert len(found(named("nic0"), named("pw-nic0", FRA_FWMARK=1))) == 2
     assert found(named("nic0"), named("pw-nic0", priority=8)) == []
     assert found(named("nic1"), named("pw-nic0")) == []
+
+    between = named("nic0", FRA_OIFNAME="nic2")
+    both = "priority 9 from all iif pw-nic0 oif pw-nic2 table 61"
+    assert found(between) == [f"ip rule add {both}", f"ip -6 rule add {both}"]
+    assert found(between, named("pw-nic0", FRA_OIFNAME="pw-nic2")) == []
