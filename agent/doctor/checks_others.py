@@ -118,7 +118,7 @@ def _rules_by_interface(facts: Facts) -> Iterator[Finding]:
                     "those rules do not apply: what they keep out is then reached from the rail, "
                     "and what they let in is not",
                     remedy=f'write them for iifname or oifname "{bridge}" as well, which need not '
-                    f"be there yet (nft list chain {chain})",
+                    f"be there yet (nft list chain {quoted(chain)})",
                 )  # fmt: skip
         if nic.name not in over:
             continue
@@ -126,7 +126,7 @@ def _rules_by_interface(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 severity="warning", what=f"is named by the rule `{rule.text}`",
                 where=f"NIC {nic.name}", why=f"it does nothing while {bridge} has its address",
-                remedy=command_for_bridges(rule, over)
+                remedy=quoted(command_for_bridges(rule, over))
                 or f"add the same rule for {bridge}, if it is not there yet: `ip rule` and "
                 "`ip -6 rule` show all of it",
             )  # fmt: skip

@@ -237,8 +237,9 @@ def named_refusals(
             f"is named by the rule `{rule.text}` that someone set, which does nothing while "
             f"{bridge} has the NIC's address",
             (
-                f"add the same rule for {bridge} as well ({command_for_bridges(rule, over)}), use "
-                f"a NIC without, or remove it ({rule.remedy})"
+                f"add the same rule for {bridge} as well "
+                f"({quoted(command_for_bridges(rule, over))}), use a NIC without, or remove it "
+                f"({quoted(rule.remedy)})"
             )
             if rule.remedy
             else "use a NIC without, or remove it; `ip rule` or `ip -6 rule` shows all of it, of "
