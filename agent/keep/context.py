@@ -78,7 +78,8 @@ class Context:
             except EffectError as error:
                 state, waiting = without_unwritten(state, ledger, needed, str(error))
                 refused, needed = (*refused, *waiting), extended(state, observed, ledger)
-                memory.hold(kept.model_copy(update={"ledger": needed}))
+                if needed != kept.ledger:  # Each look would write and log it anew.
+                    memory.hold(kept.model_copy(update={"ledger": needed}))
         return Taken(state, needed, refused)
 
     def failure(self, what: str, remedy: str = KEEPS_TRYING) -> Refusal:
