@@ -72,7 +72,7 @@ def apply_whole(
         _apply_apart(context, desired, ledger, event, error)
     left, observed = _read_back(context, desired, ledger, leave=())
     if left:
-        raise NotAsAppliedError(_text_of(left))
+        raise NotAsAppliedError(_text_of(left), steps)
     now_unix = context.memory.told_unix()
     stays_up = stays_up_sentences(desired, observed, ledger, now_unix)
     lost = lost_route_sentences(desired, observed, ledger)

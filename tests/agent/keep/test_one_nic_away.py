@@ -65,6 +65,15 @@ def test_a_nic_in_somebodys_bridge(agent: MemoryAgent, *, at_start: bool) -> Non
     assert agent.network.harmed == []
 
 
+def test_a_start_without_a_nic_tells_what_it_restored(agent: MemoryAgent) -> None:
+    agent.server.nic_vanishes("nic0")
+    agent.server.rules.remove((OF_NIC1, True))
+    agent.keeper = agent._start()
+    report = agent.keeper.resume()
+    assert report is not None and not report.succeeded
+    assert OF_NIC1.key in [change.key for change in report.changes]
+
+
 def test_after_a_start_without_a_nic_other_drift_is_healed_as_ever(agent: MemoryAgent) -> None:
     server = agent.server
     server.nic_vanishes("nic0")
