@@ -28,8 +28,8 @@ NOTHING_DONE = Outcome()
 
 
 class NotAsAppliedError(Exception):
-    """The read-back does not show what was applied; the message says what differs. steps: those that
-    were taken all the same."""
+    """The read-back does not show what was applied; the message says what differs. steps: those
+    that were taken all the same."""
 
     def __init__(self, what: str, steps: Sequence[Step] = ()) -> None:
         super().__init__(what)
