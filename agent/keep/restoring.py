@@ -110,6 +110,8 @@ def make_whole(context: Context, desired: DesiredState) -> Outcome:
     context.retry.begin()
     try:
         observed = observe_opened(context, desired, context.memory.kept.ledger)
+        there = {nic.name for nic in observed.nics}
+        context.awaited = frozenset(b.nic for b in desired.bridges if b.nic not in there)
         taken = context.take(desired, observed)
         steps = apply_whole(context, taken.state, taken.ledger, "resume", observed).steps
         _require_all(taken, steps)
