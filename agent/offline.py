@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from placewire.agent.answers import answered
+from placewire.agent.contract.command import AGENT
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.messages import Observation
 from placewire.agent.contract.state import ApplyReport, LeaseState
@@ -63,7 +64,7 @@ def restore_from_marks(config: AgentConfig) -> int:
         if not keeper.lease.is_idle:
             print(
                 f"{config.server}: the state on disk knows what is here: {_lease(keeper.lease)}; "
-                "`agent restore` undoes that",
+                f"`{AGENT} restore` undoes that",
                 file=sys.stderr,
             )
             return 1

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from pydantic import ValidationError
 
+from placewire.agent.contract.command import AGENT
 from placewire.agent.iproute2_names import Names
 from placewire.agent.own_files import open_own, read_own
 from placewire.agent.reconcile.lease import Kept
@@ -64,8 +65,8 @@ def read_kept(directory: Path) -> Kept:
     if damaged:
         raise DamagedError(
             f"{'; '.join(damaged)}: what was in force here cannot be known. Stop the agent and run "
-            "`agent restore --from-marks`: it puts these files aside, and gives each NIC back what "
-            "its bridge's mark says that it held"
+            f"`{AGENT} restore --from-marks`: it puts these files aside, and gives each NIC back "
+            "what its bridge's mark says that it held"
         )
     return Kept()
 

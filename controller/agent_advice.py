@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from placewire.agent.contract import command
 from placewire.controller.few_names import few_names
 from placewire.controller.own_lab import own_lab
 
 AGENT_UNIT = "placewire-agent"
-# Where the playbook puts the command, which is on no PATH.
-AGENT = "/opt/placewire/.venv/bin/agent"
+AGENT = command.AGENT
 
 
 def find_out_why(servers: Sequence[str]) -> str:

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 
 from placewire.agent.contract.diagnosis import Finding
 from placewire.agent.contract.entries import Address, Bridge, bridge_name
-from placewire.agent.contract.state import DesiredState, Ledger, NicFacts
+from placewire.agent.contract.state import DesiredState, Ledger, NicFacts, Refusal
 from placewire.agent.doctor.facts import Facts
+from placewire.agent.reconcile.interface_rules import bridges_over
 from placewire.agent.reconcile.refusals_addresses import address_refusals
+from placewire.agent.reconcile.refusals_held import named_refusals
 from placewire.agent.reconcile.refusals_nics import bridge_refusals
 
 
@@ -35,6 +37,7 @@ def _refused(nic: NicFacts, facts: Facts) -> Iterator[Finding]:
     )  # fmt: skip
     found = (
         *bridge_refusals(wanted, facts.observed, datapath, facts.protected, facts.own.taken_over),
+        *_named(nic, facts),
         *address_refusals(wanted, facts.observed, Ledger(), facts.own.way_to_controller),
     )
     # Containers have such ports by the dozen; nobody means to plan with them.
@@ -45,6 +48,14 @@ def _refused(nic: NicFacts, facts: Facts) -> Iterator[Finding]:
             what=refusal.what, where=refusal.where,
             why="a plan that uses this NIC is refused", remedy=refusal.remedy,
         )  # fmt: skip
+
+
+def _named(nic: NicFacts, facts: Facts) -> Iterator[Refusal]:
+    """As a plan is refused that has this NIC beside those that are taken over."""
+    if nic.name not in facts.own.taken_over:
+        names = (*facts.own.taken_over, nic.name)
+        over = bridges_over({name: bridge_name(name) for name in names}, facts.observed)
+        yield from named_refusals(nic, over, facts.observed)
 
 
 def _management(facts: Facts) -> Iterator[Finding]:

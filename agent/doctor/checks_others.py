@@ -12,7 +12,11 @@ from placewire.agent.contract.state import ForeignEntry
 from placewire.agent.doctor.facts import Facts
 from placewire.agent.reconcile.command_words import quoted
 from placewire.agent.reconcile.foreign_kinds import INTERFACE_RULES
-from placewire.agent.reconcile.interface_rules import command_for_bridge, rules_naming
+from placewire.agent.reconcile.interface_rules import (
+    bridges_over,
+    command_for_bridges,
+    rules_naming,
+)
 
 # From this value of arp_ignore on, requests for our addresses may stay unanswered (ip-sysctl).
 _SILENT_ARP = 3
@@ -101,6 +105,8 @@ def _filters(facts: Facts) -> Iterator[Finding]:
 def _rules_by_interface(facts: Facts) -> Iterator[Finding]:
     """What others tie to the name of a NIC applies to nothing while its address is on a bridge. A
     NIC that is not taken over yet is refused for its rules of routing (checks_nics.py)."""
+    taken = {name: bridge_name(name) for name in facts.own.taken_over}
+    over = bridges_over(taken, facts.observed)
     for nic in facts.candidates:
         bridge = bridge_name(nic.name)
         for chain, names in facts.others.naming:
@@ -112,15 +118,17 @@ def _rules_by_interface(facts: Facts) -> Iterator[Finding]:
                     "those rules do not apply: what they keep out is then reached from the rail, "
                     "and what they let in is not",
                     remedy=f'write them for iifname or oifname "{bridge}" as well, which need not '
-                    f"be there yet (nft list chain {chain})",
+                    f"be there yet (nft list chain {quoted(chain)})",
                 )  # fmt: skip
-        if nic.name not in facts.own.taken_over:
+        if nic.name not in over:
             continue
-        for rule in rules_naming(nic, bridge, facts.observed):
+        for rule in rules_naming(nic, over, facts.observed):
             yield Finding(
                 severity="warning", what=f"is named by the rule `{rule.text}`",
                 where=f"NIC {nic.name}", why=f"it does nothing while {bridge} has its address",
-                remedy=command_for_bridge(rule, nic, bridge),
+                remedy=quoted(command_for_bridges(rule, over))
+                or f"add the same rule for {bridge}, if it is not there yet: `ip rule` and "
+                "`ip -6 rule` show all of it",
             )  # fmt: skip
 
 

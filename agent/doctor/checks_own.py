@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from placewire.agent.contract.command import AGENT
 from placewire.agent.contract.diagnosis import Finding
 from placewire.agent.doctor.facts import Facts
 from placewire.agent.reconcile.unknown_marks import TAKE_BACK, unknown_marks
@@ -66,7 +67,7 @@ def _lease(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             severity="error", what=f"generation {lease.generation} is {lease.phase}, and no agent "
             "runs", where="agent", why="nothing restores the network when a lease runs out",
-            remedy="systemctl start placewire-agent, or agent restore",
+            remedy=f"systemctl start placewire-agent, or {AGENT} restore",
         )  # fmt: skip
 
 
@@ -76,7 +77,7 @@ def _left(facts: Facts) -> Iterator[Finding]:
     for problem in observed.problems:
         yield Finding(
             severity="warning", what=problem, where="ours",
-            why="a plan's promises may not hold", remedy="agent status shows what is due",
+            why="a plan's promises may not hold", remedy=f"{AGENT} status shows what is due",
         )  # fmt: skip
     for row in observed.unused_rows:
         yield Finding(
@@ -88,7 +89,8 @@ def _left(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             severity="error", what=sentence, where="ours",
             why="it lost that to a plan, and was away when the plan was undone",
-            remedy="bring it back under its name; or stop the agent, agent restore --give-up NIC",
+            remedy="bring it back under its name; or stop the agent, "
+            f"{AGENT} restore --give-up NIC",
         )  # fmt: skip
     lease = facts.own.lease
     if lease is not None and (unknown := unknown_marks(lease, observed)):

@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.effects import EffectError, NoAnswerError
 
 TIMEOUT_SECONDS = 20.0
 # All control characters but tab and newline, and the two line separators.
@@ -38,7 +38,7 @@ def run(command: Sequence[str], stdin: str | None = None) -> str:
         # Also raised where the tool is in no folder of PATH and one of them may not be searched.
         raise EffectError(f"{command[0]} is not there, or this user may not run it") from error
     except subprocess.TimeoutExpired as error:
-        raise EffectError(f"{' '.join(command)}: no answer in {TIMEOUT_SECONDS:.0f} s") from error
+        raise NoAnswerError(f"{' '.join(command)}: no answer in {TIMEOUT_SECONDS:.0f} s") from error
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip()
         raise EffectError(f"{' '.join(command)}: {said or f'exit {done.returncode}'}")

@@ -22,7 +22,7 @@ from ovs.db import idl
 
 from placewire.agent.drivers.ovsdb_json import parse_quickly
 from placewire.agent.drivers.ovsdb_references import References, columns_of, references_of
-from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.effects import EffectError, NoAnswerError
 
 parse_quickly()
 
@@ -101,7 +101,7 @@ class Database:
 
     def _step(self, deadline: float, what: str) -> None:
         if time.monotonic() > deadline:
-            raise EffectError(f"Open vSwitch database: {what}: no answer")
+            raise NoAnswerError(f"Open vSwitch database: {what}: no answer")
         if not self._idl.run():
             _wait(self._idl)
             self._idl.run()
@@ -120,7 +120,7 @@ def connected(remote: str) -> Iterator[Database]:
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while not connection.has_ever_connected():
             if time.monotonic() > deadline:
-                raise EffectError(f"{remote}: ovsdb-server sends no data")
+                raise NoAnswerError(f"{remote}: ovsdb-server sends no data")
             connection.run()
             _wait(connection)
         yield Database(connection, references)
@@ -212,7 +212,7 @@ def _ask(remote: str, method: str, parameters: Sequence[Any], failure: str) -> A
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while not error and (reply is None or reply.id != request.id):
             if time.monotonic() > deadline:
-                raise EffectError(f"{remote}: ovsdb-server {failure}")
+                raise NoAnswerError(f"{remote}: ovsdb-server {failure}")
             rpc.run()
             error, reply = rpc.recv()
             if error == errno.EAGAIN:

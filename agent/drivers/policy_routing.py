@@ -33,6 +33,13 @@ _SCOPE_LINK, _SCOPE_UNIVERSE = 253, 0
 _INVERTED, _TO_TABLE, _GOTO, _NO_PREFIX_LENGTH = 2, 1, 2, 0xFFFFFFFF
 _RANGES = {"sport": "FRA_SPORT_RANGE", "dport": "FRA_DPORT_RANGE", "uidrange": "FRA_UID_RANGE"}
 _ACTIONS = {3: "nop", 6: "blackhole", 7: "unreachable", 8: "prohibit"}
+# What `_words` tells, and what is no condition. The kernel has others, and tells each of them only
+# where it is set; some are newer than pyroute2, which calls them UNKNOWN.
+_TOLD = {
+    "FRA_DST", "FRA_SRC", "FRA_IIFNAME", "FRA_OIFNAME", "FRA_GOTO", "FRA_PRIORITY", "FRA_FWMARK",
+    "FRA_FWMASK", "FRA_SUPPRESS_PREFIXLEN", "FRA_TABLE", "FRA_IP_PROTO", "FRA_PROTOCOL", "FRA_PAD",
+    *_RANGES.values(),
+}  # fmt: skip
 
 
 def read_rules() -> tuple[list[Rule], list[ForeignEntry]]:
@@ -79,25 +86,33 @@ def _by_interface(command: str, messages: Sequence[Any]) -> Iterator[ForeignEntr
     """The rules that name an interface: none is ours."""
     for message in messages:
         if message.get_attr("FRA_IIFNAME") or message.get_attr("FRA_OIFNAME"):
-            words = _words(message)
+            words, whole = _words(message), _is_told_whole(message)
+            # A command without one of its conditions would make or remove another rule.
             yield ForeignEntry(
                 collection=INTERFACE_RULES,
                 key=f"{command} {words}",
-                text=words,
-                remedy=f"{command} del {words}",
+                text=words if whole else f"{words} ...",
+                remedy=f"{command} del {words}" if whole else "",
             )
 
 
+def _is_told_whole(message: Any) -> bool:
+    """Whether `_words` leaves nothing of the rule out."""
+    return message["action"] in (_TO_TABLE, _GOTO, *_ACTIONS) and all(
+        name in _TOLD for name, _ in message["attrs"]
+    )
+
+
 def _words(message: Any) -> str:
-    """The rule as `ip rule del` and `ip rule add` accept it."""
+    """The rule as `ip rule del` and `ip rule add` accept it, as far as it is told."""
     get = message.get_attr
     words = ["priority", get("FRA_PRIORITY") or 0]
     words += ["not"] if message["flags"] & _INVERTED else []
     words += ["from", f"{get('FRA_SRC')}/{message['src_len']}" if get("FRA_SRC") else "all"]
     words += ["to", f"{get('FRA_DST')}/{message['dst_len']}"] if get("FRA_DST") else []
     words += ["tos", f"{message['tos']:#x}"] if message["tos"] else []
-    if get("FRA_FWMARK") is not None:
-        words += ["fwmark", f"{get('FRA_FWMARK'):#x}/{get('FRA_FWMASK') or 0:#x}"]
+    if get("FRA_FWMARK") or get("FRA_FWMASK"):  # The mark 0 has a mask alone.
+        words += ["fwmark", f"{get('FRA_FWMARK') or 0:#x}/{get('FRA_FWMASK') or 0:#x}"]
     for word in ("iif", "oif"):
         words += [word, name] if (name := get(f"FRA_{word.upper()}NAME")) else []
     words += ["ipproto", get("FRA_IP_PROTO")] if get("FRA_IP_PROTO") else []

@@ -33,7 +33,7 @@ from placewire.agent.drivers import (
 from placewire.agent.drivers.as_effect_error import as_effect_error
 from placewire.agent.drivers.open_vswitch_version import open_vswitch_version
 from placewire.agent.drivers.ovsdb_connection import make_durable
-from placewire.agent.reconcile.effects import EffectError, UnreadableError
+from placewire.agent.reconcile.effects import EffectError, NoAnswerError, UnreadableError
 from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 from placewire.agent.reconcile.unmarkable import NOTHING_KNOWN, Unmarked
 
@@ -108,6 +108,7 @@ class Server:
         bridge: nothing else stands on those routes, and one may have lost what it needs for good.
         """
         failures: list[str] = []
+        kind: type[EffectError] = EffectError
         for _, group in groupby(steps, key=_kind):
             batch = list(group)
             change, first = batch[0].as_change(), batch[0]
@@ -118,10 +119,11 @@ class Server:
                     self._apply_batch(batch, plan_name)
             except EffectError as error:
                 failures.append(str(error))
+                kind = NoAnswerError if isinstance(error, NoAnswerError) else kind
                 if not (isinstance(first, NicStep) and first.direction == "to bridge"):
                     break
         if failures:
-            raise EffectError("; ".join(failures))
+            raise kind("; ".join(failures))
 
     def make_durable(self) -> None:
         with as_effect_error("syncing the Open vSwitch database", EffectError):

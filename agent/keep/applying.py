@@ -10,10 +10,10 @@ from typing import NamedTuple
 from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal
 from placewire.agent.keep.context import Context, Taken
 from placewire.agent.keep.outcome import NotAsAppliedError, text_of
-from placewire.agent.reconcile.dependence import by_nic
+from placewire.agent.reconcile.dependence import by_nic, needs_switch
 from placewire.agent.reconcile.diff import unopened_ports
 from placewire.agent.reconcile.drift import Drift, find_drift
-from placewire.agent.reconcile.effects import EffectError
+from placewire.agent.reconcile.effects import EffectError, NoAnswerError
 from placewire.agent.reconcile.not_as_before import (
     given_back,
     lost_route_sentences,
@@ -72,7 +72,7 @@ def apply_whole(
         _apply_apart(context, desired, ledger, event, error)
     left, observed = _read_back(context, desired, ledger, leave=())
     if left:
-        raise NotAsAppliedError(_text_of(left))
+        raise NotAsAppliedError(_text_of(left), steps)
     now_unix = context.memory.told_unix()
     stays_up = stays_up_sentences(desired, observed, ledger, now_unix)
     lost = lost_route_sentences(desired, observed, ledger)
@@ -122,13 +122,20 @@ def _apply_apart(
     leave: Collection[str] = (),
 ) -> None:
     """Takes what is left of the steps NIC by NIC, after `why` ended them in their midst: what one
-    NIC cannot have must not keep it from the others. Raises EffectError, `why` first."""
+    NIC cannot have must not keep it from the others. Raises EffectError, `why` first.
+
+    A switch that gives no answer twice is asked for no further NIC: each would hold the change lock
+    until that has taken its whole time."""
     first, failures = text_of(why), list[str]()
+    unanswered = int(isinstance(why, NoAnswerError))
     for steps in by_nic(_drift(context, desired, ledger, leave)[0].steps):
+        if unanswered > 1 and any(needs_switch(step) for step in steps):
+            continue
         try:
             _apply(context, steps, desired, event)
         except Exception as error:
             failures.append(text_of(error))
+            unanswered += isinstance(error, NoAnswerError)
     # An error that happened once may be over: then reading back is the judge.
     if failures:
         raise EffectError("; ".join(dict.fromkeys([first, *failures]))) from why

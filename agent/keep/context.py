@@ -38,6 +38,8 @@ class Context:
     in_force_is_applied: False while parts of the state in force may be missing that nobody keeps
     from it: from the agent's start until that state was applied and read back, and after a change
     that failed and left it in force. What is missing later is drift.
+    awaited: the NICs that were away when that was done. What is theirs is put back once they come,
+    also where the plan says that drift is only reported: it is no drift, nobody changed it.
     """
 
     network: Network
@@ -48,6 +50,7 @@ class Context:
     read_back_seconds: float
     read_seconds: float = 0.0
     in_force_is_applied: bool = True
+    awaited: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self.retry = Retry(self.elapsed)
@@ -78,7 +81,8 @@ class Context:
             except EffectError as error:
                 state, waiting = without_unwritten(state, ledger, needed, str(error))
                 refused, needed = (*refused, *waiting), extended(state, observed, ledger)
-                memory.hold(kept.model_copy(update={"ledger": needed}))
+                if needed != kept.ledger:  # Each look would write and log it anew.
+                    memory.hold(kept.model_copy(update={"ledger": needed}))
         return Taken(state, needed, refused)
 
     def failure(self, what: str, remedy: str = KEEPS_TRYING) -> Refusal:

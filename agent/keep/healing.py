@@ -6,7 +6,8 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 
-from placewire.agent.contract.state import DesiredState, DriftState, Refusal
+from placewire.agent.contract.entries import Bridge
+from placewire.agent.contract.state import DesiredState, DriftState, ObservedState, Refusal
 from placewire.agent.keep.applying import apply_all_but
 from placewire.agent.keep.context import Context, Taken
 from placewire.agent.keep.outcome import KEEPS_TRYING, NOTHING_DONE, Outcome, changes_of, text_of
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 OPENS_BY_ITSELF_SECONDS = 3.0
 SWITCH_IS_AWAY = "Open vSwitch does not run: what it has lost is put back once it runs again"
 FOUGHT_OVER = "changed again and again by somebody else"
+_LEFT_SO = "left so, as the plan says (drift: report): {}"
 PUT_IT_RIGHT = "put it right, or apply the plan again"
 
 
@@ -84,7 +86,7 @@ class Healing:
             taken = self._context.take(desired, observed)
             drift = find_drift(taken.state, observed, taken.ledger)
             away = switch_is_away(desired, observed)
-            outcome, again_in = self._act(taken, drift, away=away)
+            outcome, again_in = self._act(taken, drift, self._came(taken, observed), away=away)
         except EffectError as error:
             outcome = self._not_right((f"cannot be looked at: {error}",))
         finally:
@@ -98,25 +100,38 @@ class Healing:
                 )
         return outcome
 
-    def _act(self, taken: Taken, drift: Drift, *, away: bool) -> tuple[Outcome, float | None]:
+    def _came(self, taken: Taken, observed: ObservedState) -> tuple[Bridge, ...]:
+        """The bridges of the NICs that were awaited and can be had now."""
+        there = self._context.awaited & {nic.name for nic in observed.nics}
+        bridges = taken.state.bridges if taken.state is not None else ()
+        return tuple(bridge for bridge in bridges if bridge.nic in there)
+
+    def _act(
+        self, taken: Taken, drift: Drift, came: tuple[Bridge, ...], *, away: bool
+    ) -> tuple[Outcome, float | None]:
         """The outcome, and in how many seconds to look again (None: when something happens)."""
         drift = drift._replace(in_the_way=(*taken.refused, *drift.in_the_way))
         opening = self._opening(drift)
+        theirs = drift.subjects_on(came)
+        if not theirs:
+            self._await_no_more(came)
         if not drift:
             self._all_right()
             return NOTHING_DONE, None
         news, said = self._see(drift), "; ".join(drift.sentences())
         assert taken.state is not None
-        if taken.state.drift == "report":
+        reported = drift.subjects - theirs if taken.state.drift == "report" else frozenset()
+        if taken.state.drift == "report" and not theirs:
             if news:
                 self._memory.note("drift", drift.steps, said)
-            note = f"left so, as the plan says (drift: report): {said}"
-            return self._not_right((note,), PUT_IT_RIGHT), None
+            return self._not_right((_LEFT_SO.format(said),), PUT_IT_RIGHT), None
         if away:
             return self._not_right((SWITCH_IS_AWAY,)), RETRY_SECONDS
-        contested = self._contests.left_alone(drift.subjects, self._elapsed())
+        contested = self._contests.left_alone(drift.subjects - reported, self._elapsed())
+        opening = {s: seconds for s, seconds in opening.items() if s not in reported}
         paused = {**opening, **contested}
-        todo = drift.without(paused)
+        leave = reported | paused.keys()
+        todo, rest = drift.without(leave), drift.without(drift.subjects - reported)
         left = (
             *(self._fought_over(subject) for subject in sorted(contested)),
             *(
@@ -124,14 +139,20 @@ class Healing:
                 for step in drift.steps
                 if isinstance(step, EntryStep) and step.unopened and subject_of(step) in opening
             ),
+            *([_LEFT_SO.format("; ".join(rest.due_sentences()))] if reported else []),
         )
+        if news and (reported or not todo.subjects):
+            self._memory.note("drift", rest.steps if reported else drift.steps, said)
         if todo.subjects:
-            outcome, again_in = self._heal(taken, drift, frozenset(paused), left)
+            outcome, again_in = self._heal(taken, drift, leave, left)
+            if not (self._failed or theirs & paused.keys()):
+                self._await_no_more(came)
         else:
-            if news:
-                self._memory.note("drift", drift.steps, said)
             outcome, again_in = self._not_right((*_sentences(todo.in_the_way), *left)), None
         return outcome, _soonest(again_in, *paused.values())
+
+    def _await_no_more(self, came: tuple[Bridge, ...]) -> None:
+        self._context.awaited -= {bridge.nic for bridge in came}
 
     def _heal(
         self, taken: Taken, drift: Drift, leave: frozenset[str], notes: tuple[str, ...]

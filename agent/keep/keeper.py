@@ -240,6 +240,7 @@ class Keeper:
         """To be called with the change lock held."""
         if outcome.read_back:
             self._context.in_force_is_applied = True
+            self._context.awaited = frozenset()
             self._context.retry.succeeded()
             self._healing.begin_anew()
         return outcome

@@ -28,7 +28,12 @@ NOTHING_DONE = Outcome()
 
 
 class NotAsAppliedError(Exception):
-    """The read-back does not show what was applied; the message says what differs."""
+    """The read-back does not show what was applied; the message says what differs. steps: those
+    that were taken all the same."""
+
+    def __init__(self, what: str, steps: Sequence[Step] = ()) -> None:
+        super().__init__(what)
+        self.steps = tuple(steps)
 
 
 def changes_of(steps: Sequence[Step]) -> tuple[Change, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from placewire.agent.contract.state import DesiredState, Refusal
 from placewire.agent.keep.applying import Applied, apply_whole, observe_opened
@@ -21,6 +21,7 @@ from placewire.agent.reconcile.effects import EffectError, NotDurableError
 from placewire.agent.reconcile.lease import Kept
 from placewire.agent.reconcile.ledger import extended, ledger_of_marks, owed_refusals
 from placewire.agent.reconcile.protected import protected_names
+from placewire.agent.reconcile.steps import Step
 from placewire.agent.reconcile.unknown_marks import (
     held_on_bridges,
     refusal_of_unknown_marks,
@@ -109,13 +110,15 @@ def make_whole(context: Context, desired: DesiredState) -> Outcome:
     context.retry.begin()
     try:
         observed = observe_opened(context, desired, context.memory.kept.ledger)
+        there = {nic.name for nic in observed.nics}
+        context.awaited = frozenset(b.nic for b in desired.bridges if b.nic not in there)
         taken = context.take(desired, observed)
         steps = apply_whole(context, taken.state, taken.ledger, "resume", observed).steps
-        _require_all(taken)
+        _require_all(taken, steps)
     except NotAsAppliedError as error:
         context.in_force_is_applied = True
         context.retry.succeeded()
-        return Outcome(refusals=(context.failure(str(error)),))
+        return Outcome(changes_of(error.steps), (context.failure(str(error)),))
     except Exception as error:
         context.retry.failed(error)
         return Outcome(refusals=(context.failure(text_of(error)),))
@@ -190,9 +193,10 @@ def _save_as_restored(context: Context, taken: Taken, done: Applied) -> None:
         ) from error
 
 
-def _require_all(taken: Taken) -> None:
+def _require_all(taken: Taken, steps: Sequence[Step] = ()) -> None:
+    """steps: those that were taken."""
     if taken.refused:
-        raise NotAsAppliedError("; ".join(refusal.sentence for refusal in taken.refused))
+        raise NotAsAppliedError("; ".join(one.sentence for one in taken.refused), steps)
 
 
 def _failed(context: Context, kept: Kept, what: str) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from placewire.agent.contract.command import AGENT
 from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal, refuse
 from placewire.agent.keep.applying import apply_whole, observe_opened
 from placewire.agent.keep.context import Context
@@ -78,7 +79,7 @@ def _unpaid(
         refuse(
             f"server {server}, NIC {debt.nic}",
             "came back, and does not yet have what it held before Placewire took it over",
-            "ask again in a minute; `agent status` says what is owed",
+            f"ask again in a minute; `{AGENT} status` says what is owed",
         )
         for debt in ledger.owed
         if any(is_of(debt, nic) for nic in here)

@@ -19,9 +19,10 @@ from placewire.agent.contract.entries import (
     Route,
     Shaper,
     Sysctl,
+    UnusedRow,
     bridge_name,
 )
-from placewire.agent.reconcile.steps import NicStep, Step
+from placewire.agent.reconcile.steps import EntryStep, NicStep, Step
 
 
 def needs(step: Step, nics: Collection[str], bridges: Collection[str]) -> bool:
@@ -45,6 +46,13 @@ def by_nic(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
     for step in steps:
         found.setdefault(_bridge_of(step), []).append(step)
     return [tuple(some) for some in found.values() if some]
+
+
+def needs_switch(step: Step) -> bool:
+    """Whether Open vSwitch has to take the step in. The kernel alone does the others."""
+    return isinstance(step, EntryStep) and isinstance(
+        step.entry, (Bridge, Flow, Shaper, Queue, UnusedRow)
+    )
 
 
 def _bridge_of(step: Step) -> str:

@@ -36,6 +36,13 @@ class Drift(NamedTuple):
             [*(subject_of(step) for step in self.steps), *(queues_of(f.nic) for f in self.faults)]
         )
 
+    def subjects_on(self, bridges: Iterable[Bridge]) -> frozenset[str]:
+        """The subjects of what is missing on these bridges and their NICs."""
+        nics = {bridge.nic: bridge.name for bridge in bridges}
+        missing = (step for step in self.steps if needs(step, nics.keys(), nics.values()))
+        wrong = (fault.nic for fault in self.faults if fault.nic in nics)
+        return frozenset([*map(subject_of, missing), *map(queues_of, wrong)])
+
     def without(self, subjects: Collection[str]) -> Drift:
         return self._replace(
             steps=tuple(step for step in self.steps if subject_of(step) not in subjects),

@@ -19,6 +19,11 @@ class NotDurableError(EffectError):
     """The network is as asked, but the disk does not take that."""
 
 
+class NoAnswerError(EffectError):
+    """Open vSwitch, or a tool, took its whole time and gave no answer: it hangs, or works too
+    slowly."""
+
+
 class UnreadableError(EffectError):
     """Part of the server could not be read; reading again may work."""
 

@@ -15,7 +15,8 @@ OTHER_ROUTES = "other routes"
 OTHER_RULES = "other rules"
 # On a NIC (its name is the key): Open vSwitch takes it off when it opens the NIC.
 RECEIVERS = "receiving disciplines"
-# Rules of routing that name an interface (`iif`, `oif`). The remedy has all words of the rule.
+# Rules of routing that name an interface (`iif`, `oif`). The remedy has all words of the rule;
+# there is none where some of its conditions are not known, and the text then ends in "...".
 INTERFACE_RULES = "rules by interface"
 NEIGHBOURS = "neighbours"
 NEXTHOPS = "nexthop objects"

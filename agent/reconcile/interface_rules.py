@@ -7,7 +7,7 @@ that is the bridge then.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Mapping
 from itertools import pairwise
 
 from placewire.agent.contract.state import ForeignEntry, NicFacts, ObservedState
@@ -17,36 +17,47 @@ _WORDS = ("iif", "oif")
 _PRIORITY = re.compile(r" priority \d+")
 
 
-def rules_naming(nic: NicFacts, bridge: str, observed: ObservedState) -> list[ForeignEntry]:
-    """Those beside which there is none that says the same of the bridge, with whatever priority."""
+def bridges_over(bridges: Mapping[str, str], observed: ObservedState) -> dict[str, str]:
+    """The bridge that is or will be over each NIC, by every name of the NIC. bridges: by its own
+    name."""
+    return {
+        name: bridges[nic.name]
+        for nic in observed.nics
+        if nic.name in bridges
+        for name in (nic.name, *nic.other_names)
+    }
+
+
+def rules_naming(
+    nic: NicFacts, over: Mapping[str, str], observed: ObservedState
+) -> list[ForeignEntry]:
+    """Those beside which there is none that says the same of the bridges, with whatever priority. A
+    rule whose conditions are not all known is the same as no other. over: see bridges_over; a rule
+    may name two NICs."""
     rules = [entry for entry in observed.foreign if entry.collection == INTERFACE_RULES]
-    there = {_PRIORITY.sub("", rule.remedy) for rule in rules}
+    there = {_PRIORITY.sub("", rule.remedy) for rule in rules if rule.remedy}
     names = {nic.name, *nic.other_names}
     return [
         rule
         for rule in rules
-        if names & _interfaces_of(rule.remedy)
-        and _PRIORITY.sub("", over_bridge(rule, nic, bridge)) not in there
+        if names & _interfaces_of(rule.text)
+        and _PRIORITY.sub("", _over_bridges(rule.remedy, over)) not in there
     ]
 
 
-def over_bridge(rule: ForeignEntry, nic: NicFacts, bridge: str) -> str:
-    """The rule's remedy, with the bridge in the place of the NIC."""
-    return _with_names(rule.remedy, {nic.name, *nic.other_names}, bridge)
-
-
-def command_for_bridge(rule: ForeignEntry, nic: NicFacts, bridge: str) -> str:
-    """The command that adds the same rule for the bridge."""
-    return over_bridge(rule, nic, bridge).replace(" rule del ", " rule add ", 1)
+def command_for_bridges(rule: ForeignEntry, over: Mapping[str, str]) -> str:
+    """The command that adds the rule for the bridges; "" where not all of the rule is known."""
+    return _over_bridges(rule.remedy, over).replace(" rule del ", " rule add ", 1)
 
 
 def _interfaces_of(command: str) -> set[str]:
     return {name for word, name in pairwise(command.split()) if word in _WORDS}
 
 
-def _with_names(command: str, names: Collection[str], name: str) -> str:
+def _over_bridges(command: str, over: Mapping[str, str]) -> str:
+    """The command, with each bridge in the place of its NIC."""
     words = command.split()
     return " ".join(
-        name if before in _WORDS and word in names else word
+        over.get(word, word) if before in _WORDS else word
         for before, word in zip(["", *words], words, strict=False)
     )

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from shlex import quote
 
+from placewire.agent.contract.command import AGENT
 from placewire.agent.contract.entries import Address, Bridge, Sysctl
 from placewire.agent.contract.state import (
     Collections,
@@ -292,7 +293,7 @@ def owed_refusals(server: str, ledger: Ledger) -> tuple[Refusal, ...]:
             "is away, has lost its name to another, is a port of somebody's bridge, or its address "
             f"is in use elsewhere: it is owed {_what(debt)}",
             "bring it back under its name and free, and the agent gives it that within a minute; "
-            "if it never comes back, stop the agent and run `agent restore --give-up "
+            f"if it never comes back, stop the agent and run `{AGENT} restore --give-up "
             f"{quote(debt.nic)}`",
         )
         for debt in ledger.owed

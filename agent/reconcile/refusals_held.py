@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from ipaddress import IPv6Interface, IPv6Network
 from itertools import islice
 from shlex import quote
@@ -18,7 +18,7 @@ from placewire.agent.contract.state import (
 )
 from placewire.agent.reconcile.command_words import interfaces_of, is_a_route, is_an_address, quoted
 from placewire.agent.reconcile.foreign_kinds import MOST_NAMED
-from placewire.agent.reconcile.interface_rules import command_for_bridge, rules_naming
+from placewire.agent.reconcile.interface_rules import command_for_bridges, rules_naming
 from placewire.agent.reconcile.route_identity import is_of_v6
 
 # Protocols of routes (linux/rtnetlink.h) whose programs withdraw them by themselves: gated, mrt,
@@ -224,14 +224,24 @@ def _no_advertisements(nic: NicFacts) -> str:
     return f"sysctl -w {quote(f'net.ipv6.conf.{nic.name}.accept_ra=0')}"
 
 
-def named_refusals(nic: NicFacts, bridge: Bridge, observed: ObservedState) -> Iterator[Refusal]:
-    """Refuses a NIC that others' rules of routing name, which they would then do in vain."""
-    for rule in islice(rules_naming(nic, bridge.name, observed), MOST_NAMED):
+def named_refusals(
+    nic: NicFacts, over: Mapping[str, str], observed: ObservedState
+) -> Iterator[Refusal]:
+    """Refuses a NIC that others' rules of routing name, which would then do nothing. For a stage
+    alone: an undo, or a lease that ends, must not be kept from a NIC by such a rule. over: see
+    bridges_over."""
+    bridge = over[nic.name]
+    for rule in islice(rules_naming(nic, over, observed), MOST_NAMED):
         yield refuse(
             f"NIC {nic.name}",
             f"is named by the rule `{rule.text}` that someone set, which does nothing while "
-            f"{bridge.name} has the NIC's address",
-            f"add the same rule for {bridge.name} as well "
-            f"({command_for_bridge(rule, nic, bridge.name)}), use a NIC without, or remove it "
-            f"({rule.remedy})",
+            f"{bridge} has the NIC's address",
+            (
+                f"add the same rule for {bridge} as well "
+                f"({quoted(command_for_bridges(rule, over))}), use a NIC without, or remove it "
+                f"({quoted(rule.remedy)})"
+            )
+            if rule.remedy
+            else "use a NIC without, or remove it; `ip rule` or `ip -6 rule` shows all of it, of "
+            "which this agent does not know some conditions",
         )

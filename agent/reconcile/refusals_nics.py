@@ -23,7 +23,6 @@ from placewire.agent.reconcile.refusals_held import (
     doubled_refusals,
     holding_refusals,
     lost_refusals,
-    named_refusals,
     shared_subnet_refusals,
     source_refusals,
 )
@@ -76,7 +75,6 @@ def bridge_refusals(
                 yield from source_refusals(nic, observed)
                 yield from doubled_refusals(nic)
                 yield from shared_subnet_refusals(nic, observed)
-                yield from named_refusals(nic, bridge, observed)
     for bridge in wanted.bridges:
         if sum(other.nic == bridge.nic for other in wanted.bridges) > 1:
             yield refuse(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from shlex import quote
 
+from placewire.agent.contract.command import AGENT
 from placewire.agent.contract.entries import Sysctl
 from placewire.agent.contract.state import (
     LeaseState,
@@ -24,7 +25,7 @@ from placewire.agent.reconcile.command_words import interfaces_of, is_a_route, i
 from placewire.agent.reconcile.diff import over_bridge
 
 TAKE_BACK = (
-    "stop the agent and run `agent restore --from-marks`, which gives each NIC back what its "
+    f"stop the agent and run `{AGENT} restore --from-marks`, which gives each NIC back what its "
     "bridge's mark says that it held"
 )
 _AGAIN = "then run the command again"

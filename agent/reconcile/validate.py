@@ -10,8 +10,10 @@ from placewire.agent.contract.capabilities import TrafficControl
 from placewire.agent.contract.entries import Bridge
 from placewire.agent.contract.state import DesiredState, Ledger, ObservedState, Refusal, refuse
 from placewire.agent.reconcile.canonical import canonical
+from placewire.agent.reconcile.interface_rules import bridges_over
 from placewire.agent.reconcile.protected import protected_names
 from placewire.agent.reconcile.refusals_addresses import address_refusals
+from placewire.agent.reconcile.refusals_held import named_refusals
 from placewire.agent.reconcile.refusals_nics import (
     bridge_refusals,
     management_refusals,
@@ -82,6 +84,7 @@ def refusals(
         *switch_refusals(facts.open_vswitch_version),
         *_twice(wanted),
         *_nic_refusals(wanted, observed, ledger, facts, way),
+        *_named_refusals(wanted, observed, ledger),
         *unknown_way_refusals(wanted, ledger, way.unknown_to),
         *address_refusals(wanted, observed, ledger, way.addresses),
         *sysctl_refusals(wanted, protected_names(facts.protected, observed.nics)),
@@ -124,6 +127,19 @@ def _nic_refusals(
     protected = protected_names(facts.protected, observed.nics)
     yield from bridge_refusals(wanted, observed, facts.datapath, protected, taken)
     yield from management_refusals(wanted, observed, way.addresses, way.interfaces)
+
+
+def _named_refusals(
+    wanted: DesiredState, observed: ObservedState, ledger: Ledger
+) -> Iterator[Refusal]:
+    """Only for NICs that are not taken over yet: to refuse the others would not make their rules
+    work again, and would keep every change from a server whose agent did not look for them before.
+    """
+    taken = {nic.nic for nic in ledger.nics}
+    over = bridges_over({bridge.nic: bridge.name for bridge in wanted.bridges}, observed)
+    for nic in observed.nics:
+        if nic.name in over and nic.name not in taken:
+            yield from named_refusals(nic, over, observed)
 
 
 def _twice(wanted: DesiredState) -> Iterator[Refusal]:

@@ -41,6 +41,7 @@ from placewire.agent.contract.state import (
 from placewire.agent.reconcile.foreign_kinds import (
     DISCIPLINES,
     FILTERS,
+    INTERFACE_RULES,
     INTERFACES,
     NEIGHBOURS,
     PORTS,
@@ -164,6 +165,7 @@ class MemoryServer:
         self.main_routes = list(base_routes("nic0"))
         self.their_routes: list[str] = []  # as `ip route` prints them
         self.rules: list[tuple[Rule, bool]] = []  # with whether it is ours
+        self.interface_rules: list[str] = []  # others' that name an interface, as `ip` takes them
         self.routes: list[tuple[Route, bool]] = []
         self.flows: dict[str, list[FlowRow]] = {}
         self.switch_restarts()
@@ -566,6 +568,15 @@ class MemoryServer:
                 )
                 for rule, ours in self.rules
                 if not ours and rule.priority in RULE_PRIORITIES
+            ),
+            *(
+                ForeignEntry(
+                    collection=INTERFACE_RULES,
+                    key=f"ip rule {words}",
+                    text=words,
+                    remedy=f"ip rule del {words}",
+                )
+                for words in self.interface_rules
             ),
             *(
                 ForeignEntry(

@@ -12,11 +12,11 @@ import pytest
 
 from placewire.agent.contract.entries import BRIDGE_PREFIX, Bridge, Shaper
 from placewire.agent.contract.state import ForeignEntry, Ledger, NicFacts, ObservedState, TakenOver
-from placewire.agent.doctor.checks_others import _not_ours
+from placewire.agent.doctor.checks_others import _not_ours, _rules_by_interface
 from placewire.agent.drivers import observing, on_bridges, on_queues, traffic_control
 from placewire.agent.drivers.disciplines import Discipline
 from placewire.agent.drivers.openflow import parse_flows, parse_groups_and_meters
-from placewire.agent.reconcile.foreign_kinds import SHAPERS
+from placewire.agent.reconcile.foreign_kinds import INTERFACE_RULES, SHAPERS
 from placewire.agent.reconcile.goes_with import goes_with_move
 from placewire.agent.reconcile.hold_back import hold_back
 from placewire.agent.reconcile.ledger import owed_refusals
@@ -25,6 +25,7 @@ from placewire.agent.reconcile.refusals_held import (
     doubled_refusals,
     holding_refusals,
     lost_refusals,
+    named_refusals,
     source_refusals,
 )
 from placewire.agent.reconcile.refusals_nics import bridge_refusals
@@ -35,7 +36,7 @@ from tests.agent.states import desired_state
 
 ODD = "n;reboot"
 # In a sentence, they stand in backquotes or parentheses.
-_COMMANDS = re.compile(r"`([^`]+)`|\(((?:ip|tc|sysctl|ovs-vsctl) [^)]*)\)")
+_COMMANDS = re.compile(r"`([^`]+)`|\(((?:ip|tc|sysctl|ovs-vsctl|nft) [^)]*)\)")
 ROUTE = f"10.60.0.0/16 dev {ODD} proto 4"
 V6 = "2001:db8::7/64"
 
@@ -111,6 +112,18 @@ def remedies() -> Iterator[str]:
     yield from (one.remedy for one in speed_refusals(shaped, slow))
     debt = TakenOver(nic=ODD, addresses=())
     yield from (one.remedy for one in owed_refusals("s1", Ledger(owed=(debt,))))
+    words = f"priority 9 from all iif {ODD} oif lo table 7"
+    rule = ForeignEntry(
+        collection=INTERFACE_RULES, key=words, text=words, remedy=f"ip rule del {words}"
+    )
+    ruled = ObservedState(nics=(odd_nic(),), foreign=(rule,))
+    over = {ODD: f"{BRIDGE_PREFIX}{ODD}"}
+    yield from (one.remedy for one in named_refusals(odd_nic(), over, ruled))
+    facts: Any = SimpleNamespace(
+        candidates=ruled.nics, observed=ruled, own=SimpleNamespace(taken_over=(ODD,)),
+        others=SimpleNamespace(naming=((f"inet filter {ODD}", (ODD,)),)),
+    )  # fmt: skip
+    yield from (one.remedy for one in _rules_by_interface(facts))
     used = nic(ODD, "10.99.0.1/24", standing=("address 10.99.0.1/24",))
     was_down = Ledger(nics=(debt.model_copy(update={"was_up": False}),))
     (sentence,) = stays_up_sentences(None, ObservedState(nics=(used,)), was_down, 0.0)
@@ -130,6 +143,6 @@ def remedies() -> Iterator[str]:
 
 def test_what_refusals_advise() -> None:
     found = [*remedies()]
-    assert len(found) == 23, "\n".join(found)
+    assert len(found) == 26, "\n".join(found)
     for remedy in found:
         requires_quotes(remedy)

@@ -11,17 +11,23 @@ import pytest
 from pyroute2.netlink.exceptions import NetlinkError
 
 from placewire.agent.contract.entries import PROTOCOL, Route, Rule
-from placewire.agent.contract.state import NicFacts, ObservedState
+from placewire.agent.contract.state import ObservedState
 from placewire.agent.drivers import policy_routing, routes
 from placewire.agent.reconcile.foreign_kinds import INTERFACE_RULES, OTHER_RULES
-from placewire.agent.reconcile.interface_rules import command_for_bridge, rules_naming
+from placewire.agent.reconcile.interface_rules import (
+    bridges_over,
+    command_for_bridges,
+    rules_naming,
+)
+from placewire.agent.reconcile.refusals_held import named_refusals
+from tests.agent.observed_states import nic as observed_nic
 
 
 class Message(dict[str, Any]):
     """A netlink message as pyroute2 gives it: fields, and attributes by name."""
 
     def __init__(self, attributes: Mapping[str, Any], **fields: Any) -> None:
-        super().__init__(fields)
+        super().__init__(fields, attrs=list(attributes.items()))
         self._attributes = attributes
 
     def get_attr(self, name: str) -> Any:
@@ -142,6 +148,30 @@ def test_rules_that_name_an_interface_are_told_as_ip_takes_them(kernel: Kernel) 
     ]
 
 
+def test_a_mark_of_0_has_a_mask_alone(kernel: Kernel) -> None:
+    kernel.rules = (named("nic0", FRA_FWMASK=255),)
+    entry = policy_routing.read_rules()[1][0]
+    assert entry.remedy == "ip rule del priority 9 from all fwmark 0x0/0xff iif nic0 table 61"
+
+
+@pytest.mark.parametrize(
+    "more", [{"FRA_TUN_ID": 5}, {"FRA_FLOW": 7}, {"FRA_SUPPRESS_IFGROUP": 0}, {"FRA_L3MDEV": 1},
+             {"UNKNOWN": {"header": {"type": 25}}}],
+)  # fmt: skip
+def test_a_rule_with_a_condition_that_is_not_told_has_no_command(
+    kernel: Kernel, more: dict[str, Any]
+) -> None:
+    kernel.rules = (named("nic0", **more), named("pw-nic0", **more), named("pw-nic0"))
+    foreign = policy_routing.read_rules()[1]
+    assert foreign[0].text.endswith("iif nic0 table 61 ...") and foreign[0].remedy == ""
+    nic = observed_nic("nic0")
+    observed = ObservedState(foreign=tuple(foreign))
+    over = {"nic0": "pw-nic0"}
+    assert len(rules_naming(nic, over, observed)) == 2, "no rule is the same as it"
+    (refusal, _) = named_refusals(nic, over, observed)
+    assert "iif" not in refusal.remedy and "remove it" in refusal.remedy
+
+
 def test_a_kernel_without_ipv6_has_no_such_rules(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,17 +186,14 @@ def test_a_kernel_without_ipv6_has_no_such_rules(
 
 
 def test_a_rule_beside_one_for_the_bridge_is_in_nobody_s_way(kernel: Kernel) -> None:
-    nic = NicFacts(
-        name="nic0", mac="", mtu_bytes=1500, up=True, speed_bits_per_second=None, driver=None,
-        rdma=False, addresses=(), bridge=None, other_names=("rail0",),
-    )  # fmt: skip
+    nic = observed_nic("nic0", other_names=("rail0",))
+    other = observed_nic("nic2")
 
     def found(*rules: Message) -> list[str]:
         kernel.rules = rules
-        observed = ObservedState(foreign=tuple(policy_routing.read_rules()[1]))
-        return [
-            command_for_bridge(r, nic, "pw-nic0") for r in rules_naming(nic, "pw-nic0", observed)
-        ]
+        observed = ObservedState(nics=(nic, other), foreign=tuple(policy_routing.read_rules()[1]))
+        over = bridges_over({"nic0": "pw-nic0", "nic2": "pw-nic2"}, observed)
+        return [command_for_bridges(r, over) for r in rules_naming(nic, over, observed)]
 
     add = "priority 9 from all iif pw-nic0 table 61"
     assert found(named("nic0")) == [f"ip rule add {add}", f"ip -6 rule add {add}"]
@@ -174,3 +201,8 @@ def test_a_rule_beside_one_for_the_bridge_is_in_nobody_s_way(kernel: Kernel) -> 
     assert len(found(named("nic0"), named("pw-nic0", FRA_FWMARK=1))) == 2
     assert found(named("nic0"), named("pw-nic0", priority=8)) == []
     assert found(named("nic1"), named("pw-nic0")) == []
+
+    between = named("nic0", FRA_OIFNAME="nic2")
+    both = "priority 9 from all iif pw-nic0 oif pw-nic2 table 61"
+    assert found(between) == [f"ip rule add {both}", f"ip -6 rule add {both}"]
+    assert found(between, named("pw-nic0", FRA_OIFNAME="pw-nic2")) == []

@@ -8,12 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.agent.faults import Fault, NoFaults, Place
 from tests.agent.memory_agent import MemoryAgent
 from tests.agent.memory_server import BridgeRow, Port
 from tests.agent.states import desired_state
 
 OF_NIC1 = desired_state(1).rules[1]
 LONGEST_RETRY_SECONDS = 301.0
+
+
+class EffectsFail(NoFaults):
+    def at(self, place: Place, what: str) -> Fault | None:
+        return Fault.CALL_FAILS if place is Place.EFFECT else None
 
 
 @pytest.fixture
@@ -65,6 +71,15 @@ def test_a_nic_in_somebodys_bridge(agent: MemoryAgent, *, at_start: bool) -> Non
     assert agent.network.harmed == []
 
 
+def test_a_start_without_a_nic_tells_what_it_restored(agent: MemoryAgent) -> None:
+    agent.server.nic_vanishes("nic0")
+    agent.server.rules.remove((OF_NIC1, True))
+    agent.keeper = agent._start()
+    report = agent.keeper.resume()
+    assert report is not None and not report.succeeded
+    assert OF_NIC1.key in [change.key for change in report.changes]
+
+
 def test_after_a_start_without_a_nic_other_drift_is_healed_as_ever(agent: MemoryAgent) -> None:
     server = agent.server
     server.nic_vanishes("nic0")
@@ -94,6 +109,48 @@ def test_after_a_start_without_a_nic_drift_is_only_reported_where_the_plan_says_
         agent.wait(LONGEST_RETRY_SECONDS)
     assert (OF_NIC1, True) not in agent.server.rules
     assert "drift: report" in agent.keeper.drift.notes[0]
+
+
+def test_a_nic_that_was_away_at_the_start_is_restored_also_where_drift_is_only_reported(
+    tmp_path: Path,
+) -> None:
+    agent = MemoryAgent(tmp_path)
+    server = agent.server
+    assert agent.keeper.stage(desired_state(1, drift="report"), 30).succeeded
+    agent.keeper.commit(1, None)
+    server.nic_vanishes("nic0")
+    agent.restart()
+    server.rules.remove((OF_NIC1, True))
+    server.nic_comes_back("nic0")
+    for _ in range(3):
+        agent.keeper.notice()
+        agent.wait(5)
+    assert [one.key for one in agent.keeper.read_back(1).deviations] == [OF_NIC1.key]
+    assert "drift: report" in agent.keeper.drift.notes[0]
+    # What others change on that NIC from now on is drift like all other.
+    server.remove_address("pw-nic0", desired_state(1).addresses[0].address)
+    agent.keeper.notice()
+    agent.wait(30)
+    assert len(agent.keeper.read_back(1).deviations) > 1
+
+
+def test_what_of_that_nic_fails_is_tried_again(tmp_path: Path) -> None:
+    agent = MemoryAgent(tmp_path)
+    assert agent.keeper.stage(desired_state(1, drift="report"), 30).succeeded
+    agent.keeper.commit(1, None)
+    agent.server.nic_vanishes("nic0")
+    agent.restart()
+    agent.server.nic_comes_back("nic0")
+    agent.network._striker = EffectsFail()
+    for _ in range(2):
+        agent.keeper.notice()
+        agent.wait(5)
+    assert agent.keeper.read_back(1).deviations
+    agent.network._striker = NoFaults()
+    for _ in range(2):
+        agent.keeper.notice()
+        agent.wait(LONGEST_RETRY_SECONDS)
+    assert agent.keeper.read_back(1).deviations == ()
 
 
 def test_a_state_that_comes_back_while_a_nic_is_away(agent: MemoryAgent) -> None:

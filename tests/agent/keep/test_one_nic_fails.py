@@ -11,6 +11,7 @@ import pytest
 from placewire.agent.reconcile.contest import MOST_HEALS
 from placewire.agent.reconcile.dependence import by_nic
 from placewire.agent.reconcile.drift import find_drift
+from placewire.agent.reconcile.effects import NoAnswerError
 from placewire.agent.reconcile.unmarkable import NOTHING_KNOWN
 from tests.agent.faults import Fault, NoFaults, Place
 from tests.agent.memory_agent import MemoryAgent
@@ -33,6 +34,20 @@ class OneNicFails(NoFaults):
         if self.unforeseen:
             raise TypeError(f"{what}: nobody expected this")
         return Fault.CALL_FAILS
+
+
+class SwitchHangs(NoFaults):
+    """ovs-vswitchd takes nothing in, and says nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = list[str]()
+
+    def at(self, place: Place, what: str) -> Fault | None:
+        if place is Place.EFFECT and what.startswith(("queues", "flows", "add bridges")):
+            self.asked.append(what)
+            raise NoAnswerError(f"{what}: no answer")
+        return None
 
 
 @pytest.fixture
@@ -138,3 +153,21 @@ def test_the_steps_of_each_nic_stay_in_their_order(agent: MemoryAgent) -> None:
         assert [steps.index(step) for step in group] == sorted(map(steps.index, group))
     named = [{nic for nic in ("nic0", "nic1") for s in group if nic in str(s)} for group in groups]
     assert {frozenset(one) for one in named} >= {frozenset({"nic0"}), frozenset({"nic1"})}
+
+
+def test_a_switch_that_hangs_is_asked_twice_and_not_for_each_nic(tmp_path: Path) -> None:
+    agent = MemoryAgent(tmp_path)
+    wanted = desired_state(1)
+    assert agent.keeper.stage(wanted, 30).succeeded
+    agent.keeper.commit(1, None)
+    striker = agent.network._striker = SwitchHangs()
+    for nic in ("nic0", "nic1"):
+        agent.server.flows[f"pw-{nic}"].clear()
+    agent.server.rules.remove((RULE_OF_NIC1, True))
+    agent.keeper.notice()
+    agent.wait(5)
+    assert len(striker.asked) == 2, striker.asked
+    assert (RULE_OF_NIC1, True) in agent.server.rules, "what the kernel does alone is put back"
+    agent.network._striker = NoFaults()
+    agent.wait(301)
+    assert agent.keeper.read_back(1).deviations == ()

@@ -90,3 +90,23 @@ def test_a_disk_that_has_no_room_for_both_files_takes_neither(
     (tmp_path / STATE_FILE).unlink()
     agent.restart()
     assert agent.keeper.lease.phase == "staged"
+
+
+def test_what_waits_for_a_full_disk_is_held_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """NIC nic1 waits: it was given back, and what it holds now cannot be written down."""
+    agent = _staged(tmp_path)
+    agent.keeper.commit(1, None)
+    assert agent.keeper.stage(desired_state(2, nics=("nic0",)), 30).succeeded
+    _fail(monkeypatch, lambda _: True)
+    for _ in range(4):
+        agent.wait(301)
+    assert "NIC nic1: is left as it is" in agent.keeper.lease.detail
+    kept = agent.keeper._memory.kept
+    caplog.clear()
+    context = agent.keeper._context
+    for _ in range(3):
+        taken = context.take(kept.desired, context.observe(kept.desired, kept.ledger))
+        assert taken.refused
+    assert agent.keeper._memory.kept is kept and "going on without" not in caplog.text
