@@ -216,8 +216,10 @@ class NetworkChange:
                 is_lost = isinstance(problem, AgentRefused) or any(s not in renewed for s in late)
                 if is_lost and not self._lost.done():
                     self._lost.set_result(problem)
-                soon = boot_seconds() + 2 * pause
-                if any(until < soon for s, until in self._held_until.items() if s not in renewed):
+                now = boot_seconds()
+                left = [until - now for s, until in self._held_until.items() if s not in renewed]
+                # What is over, or was refused, no hurry can mend.
+                if not is_lost and any(0.0 <= one < 2 * pause for one in left):
                     rest = min(pause, _HURRIED_PAUSE_SECONDS)
             self._held_until |= dict.fromkeys(renewed, asked + lease_seconds)
             await asyncio.sleep(rest)

@@ -330,12 +330,16 @@ def test_nothing_is_read_from_a_pipe_in_the_place_of_a_specification() -> None:
     reads, writes = os.pipe()
     os.write(writes, told)
     command = [sys.executable, "-c", "import time; time.sleep(600)", f"/dev/fd/{reads}"]
-    with subprocess.Popen(command, pass_fds=[reads]) as process:
-        assert not runs_a_script(process.pid), "it would wait for more, as the pipe is open"
-        process.kill()
-    assert os.read(reads, 2 * len(told)) == told
-    os.close(reads)
-    os.close(writes)
+    try:
+        with subprocess.Popen(command, pass_fds=[reads]) as process:
+            try:
+                assert not runs_a_script(process.pid), "it would wait for more of an open pipe"
+            finally:
+                process.kill()
+        assert os.read(reads, 2 * len(told)) == told
+    finally:
+        os.close(reads)
+        os.close(writes)
 
 
 def lab_of(*processes: ProcessRecord) -> LabRecord:
