@@ -175,10 +175,13 @@ class Healing:
             self._failure = what
             return self._not_right((what, *notes)), self._retry.seconds_until_next()
         self._retry.succeeded()
+        since_unix = self.state.since_unix
         self._all_right()
         self._count_heal(todo, NO_DRIFT)
         if notes := (*_sentences(in_the_way), *notes):
             self._seen = drift.beyond(todo).sentences()
+            # What is left stands since then, and the next look takes it for nothing new.
+            self.state = self.state.model_copy(update={"since_unix": since_unix})
             return self._not_right(notes)._replace(changes=changes_of(steps)), None
         return Outcome(changes_of(steps)), None
 

@@ -125,6 +125,7 @@ def test_a_nic_that_was_away_at_the_start_is_restored_also_where_drift_is_only_r
     for _ in range(3):
         agent.keeper.notice()
         agent.wait(5)
+        assert agent.keeper.drift.since_unix is not None
     assert [one.key for one in agent.keeper.read_back(1).deviations] == [OF_NIC1.key]
     assert "drift: report" in agent.keeper.drift.notes[0]
     # What others change on that NIC from now on is drift like all other.
