@@ -47,6 +47,25 @@ def restore_by_hand(servers: Sequence[str]) -> str:
     )
 
 
+def see_what_makes_it_so(server: str) -> str:
+    """Why what the agent of this server says cannot be taken for true."""
+    if (lab := own_lab()) is not None:
+        return f"{look_into_logs([server])}; where it stays so, {make_anew(lab.name)}"
+    return f"look on that server what makes it so, as root: `{AGENT} status`"
+
+
+def doubt_generation(server: str) -> str:
+    """What to do where an agent names a generation that no controller gave it."""
+    if (lab := own_lab()) is not None:
+        return f"{look_into_logs([server])}; then {make_anew(lab.name)}"
+    return (
+        f"look there, as root, whether `{AGENT} status` says so, too. If not, another has its "
+        f"certificate: `controller authority deny {server}`, then `controller enrol {server}`. If "
+        f"so, its state is damaged: `systemctl stop {AGENT_UNIT}` there, run `{AGENT} restore`, "
+        "and move its state.json and state.copy.json away"
+    )
+
+
 def make_anew(lab: str) -> str:
     return (
         f"`controller lab down {lab}` and then `controller lab up PLAN` make the lab anew, "

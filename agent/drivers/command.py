@@ -22,7 +22,8 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 def run(command: Sequence[str], stdin: str | None = None) -> str:
-    """Returns the tool's standard output, as `shown`. Raises EffectError."""
+    """Returns the tool's standard output, as `shown`. Raises EffectError, of Open vSwitch's tools
+    NoAnswerError where the time is up."""
     try:
         done = subprocess.run(
             command,
@@ -38,7 +39,9 @@ def run(command: Sequence[str], stdin: str | None = None) -> str:
         # Also raised where the tool is in no folder of PATH and one of them may not be searched.
         raise EffectError(f"{command[0]} is not there, or this user may not run it") from error
     except subprocess.TimeoutExpired as error:
-        raise NoAnswerError(f"{' '.join(command)}: no answer in {TIMEOUT_SECONDS:.0f} s") from error
+        # One NIC's driver can hold up `ip`, `tc` or `ethtool`. That says nothing of the switch.
+        kind = NoAnswerError if command[0].startswith("ovs-") else EffectError
+        raise kind(f"{' '.join(command)}: no answer in {TIMEOUT_SECONDS:.0f} s") from error
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip()
         raise EffectError(f"{' '.join(command)}: {said or f'exit {done.returncode}'}")

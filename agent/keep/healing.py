@@ -118,7 +118,7 @@ class Healing:
         if not drift:
             self._all_right()
             return NOTHING_DONE, None
-        news, said = self._see(drift), "; ".join(drift.sentences())
+        news, said = self._see(drift.without(theirs)), "; ".join(drift.sentences())
         assert taken.state is not None
         reported = drift.subjects - theirs if taken.state.drift == "report" else frozenset()
         if taken.state.drift == "report" and not theirs:
@@ -144,7 +144,7 @@ class Healing:
         if news and (reported or not todo.subjects):
             self._memory.note("drift", rest.steps if reported else drift.steps, said)
         if todo.subjects:
-            outcome, again_in = self._heal(taken, drift, leave, left)
+            outcome, again_in = self._heal(taken, drift, leave, left, theirs)
             if not (self._failed or theirs & paused.keys()):
                 self._await_no_more(came)
         else:
@@ -155,9 +155,15 @@ class Healing:
         self._context.awaited -= {bridge.nic for bridge in came}
 
     def _heal(
-        self, taken: Taken, drift: Drift, leave: frozenset[str], notes: tuple[str, ...]
+        self,
+        taken: Taken,
+        drift: Drift,
+        leave: frozenset[str],
+        notes: tuple[str, ...],
+        theirs: frozenset[str],
     ) -> tuple[Outcome, float | None]:
-        """Heals all but the subjects in `leave`; notes: why those are left."""
+        """Heals all but the subjects in `leave`; notes: why those are left. theirs: the subjects of
+        NICs that were awaited."""
         todo = drift.without(leave)
         pause = self._retry.seconds_until_next()
         if todo.due_sentences() == self._failed and pause > 0:
@@ -169,16 +175,19 @@ class Healing:
             self._retry.failed(error)
             what, left = text_of(error), self._still_due(taken, todo, leave)
             self._failed = left.due_sentences()
-            self._count_heal(todo, left)
+            self._count_heal(todo, left, theirs)
             if what != self._failure:
                 self._memory.note("failed", (), detail=what)
             self._failure = what
             return self._not_right((what, *notes)), self._retry.seconds_until_next()
         self._retry.succeeded()
+        since_unix = self.state.since_unix
         self._all_right()
-        self._count_heal(todo, NO_DRIFT)
+        self._count_heal(todo, NO_DRIFT, theirs)
         if notes := (*_sentences(in_the_way), *notes):
             self._seen = drift.beyond(todo).sentences()
+            # What is left stands since then, and the next look takes it for nothing new.
+            self.state = self.state.model_copy(update={"since_unix": since_unix})
             return self._not_right(notes)._replace(changes=changes_of(steps)), None
         return Outcome(changes_of(steps)), None
 
@@ -190,17 +199,24 @@ class Healing:
             return todo
         return find_drift(taken.state, observed, taken.ledger).without(leave)
 
-    def _count_heal(self, todo: Drift, left: Drift) -> None:
+    def _count_heal(self, todo: Drift, left: Drift, theirs: frozenset[str]) -> None:
         """Counts what of `todo` was put back, also where the rest failed: whoever changes it again
-        and again is left alone all the same."""
+        and again is left alone all the same. What NICs lacked that were awaited (`theirs`) is told
+        as what it is: nobody changed it."""
         if not (healed := todo.subjects - left.subjects):
             return
         with self._lock:
             self._contests = self._contests.healed(healed, self._elapsed())
-        changes = {"heals": self.state.heals + 1, "last_heal_unix": self._clock()}
-        self.state = self.state.model_copy(update=changes)
-        said = "; ".join(s for s in todo.due_sentences() if s not in left.due_sentences())
-        log.warning("others changed the state in force; put back: %s", said)
+        still = left.due_sentences()
+        if healed & theirs:
+            of_theirs = todo.without(todo.subjects - theirs).due_sentences()
+            said = "; ".join(s for s in of_theirs if s not in still)
+            log.info("a NIC came that was awaited; restored: %s", said)
+        if healed - theirs:
+            changes = {"heals": self.state.heals + 1, "last_heal_unix": self._clock()}
+            self.state = self.state.model_copy(update=changes)
+            said = "; ".join(s for s in todo.without(theirs).due_sentences() if s not in still)
+            log.warning("others changed the state in force; put back: %s", said)
 
     def _opening(self, drift: Drift) -> dict[str, float]:
         """By subject of a NIC that ovs-vswitchd may still open by itself: in how many seconds it is
@@ -216,12 +232,14 @@ class Healing:
         return f"{subject}: {FOUGHT_OVER}, and put back after a pause"
 
     def _see(self, drift: Drift) -> bool:
-        """Whether this drift differs from the one seen last; a new one is counted."""
-        news = drift.sentences() != self._seen
-        if news:
-            self._seen = drift.sentences()
-            changes = {"drifts": self.state.drifts + 1, "since_unix": self._clock()}
-            self.state = self.state.model_copy(update=changes)
+        """Whether this drift has what the one seen last had not; a new one is counted."""
+        sentences, since_unix = drift.sentences(), self.state.since_unix
+        news = not set(sentences) <= set(self._seen)
+        self._seen = sentences
+        if news or since_unix is None:  # None: a NIC that was awaited lacks something.
+            since_unix = self._clock()
+        changes = {"drifts": self.state.drifts + int(news), "since_unix": since_unix}
+        self.state = self.state.model_copy(update=changes)
         return news
 
     def _not_right(self, notes: tuple[str, ...], remedy: str = KEEPS_TRYING) -> Outcome:

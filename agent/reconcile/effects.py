@@ -20,8 +20,8 @@ class NotDurableError(EffectError):
 
 
 class NoAnswerError(EffectError):
-    """Open vSwitch, or a tool, took its whole time and gave no answer: it hangs, or works too
-    slowly."""
+    """Open vSwitch, or a tool that asks it, took its whole time and gave no answer: it hangs, or
+    works too slowly."""
 
 
 class UnreadableError(EffectError):

@@ -31,7 +31,7 @@ from placewire.agent.contract.messages import (
     Welcome,
 )
 from placewire.agent.contract.state import Refusal
-from placewire.controller.agent_advice import AGENT
+from placewire.controller.agent_advice import see_what_makes_it_so
 from placewire.controller.agents.authority import AGENT_LIFETIME_SECONDS, Authority, bearer_of
 from placewire.controller.agents.conversation import Asked, Conversation
 from placewire.controller.agents.listening_clock import ListeningClock
@@ -223,7 +223,7 @@ class AgentConnections:
             self._fail(conversation, conversation.handed_over(), why)
 
     def _fail(self, conversation: Conversation, asked: list[Asked], why: str) -> None:
-        remedy = f"look on that server what makes it so, as root: `{AGENT} status`"
+        remedy = see_what_makes_it_so(conversation.hello.server)
         conversation.fail(asked, f"its answer was refused: {why}", remedy)
 
     async def _received(self, request: web.Request, kind: type[Message]) -> tuple[Bearer, Message]:

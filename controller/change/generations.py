@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from placewire.agent.contract.state import DesiredState
-from placewire.controller.agent_advice import AGENT
+from placewire.controller.agent_advice import doubt_generation
 from placewire.controller.agents.agents import Agents
 from placewire.controller.errors import AgentProblem
 from placewire.controller.records.journal import Journal
@@ -33,10 +33,7 @@ def _next(journal: Journal, server: str, reported: int) -> int:
             f"its agent says that it has seen generation {reported}; the last that this journal "
             f"has for it is {known}",
             where=server,
-            remedy=f"look there, as root, whether `{AGENT} status` says so, too. If not, another "
-            f"has its certificate: `controller authority deny {server}`, then `controller enrol "
-            f"{server}`. If so, its state is damaged: stop the agent there, run `{AGENT} restore`, "
-            "and move its state.json and state.copy.json away",
+            remedy=doubt_generation(server),
         )
     return journal.next_generation(server, reported)
 

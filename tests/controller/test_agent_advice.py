@@ -10,6 +10,7 @@ import pytest
 from placewire.agent.contract.diagnosis import Finding
 from placewire.agent.contract.state import Refusal
 from placewire.agent.reconcile.refusals_switch import REMEDY as TOO_OLD
+from placewire.controller.agent_advice import AGENT, doubt_generation, see_what_makes_it_so
 from placewire.controller.change.not_restored import not_restored
 from placewire.controller.errors import AgentUnreachable
 from placewire.controller.lab.lab import Lab
@@ -21,13 +22,15 @@ LEFT = {"s2": (Refusal(what="nic0 is still in pw-nic0", where="nic0", remedy="lo
 
 
 def _advice() -> Sequence[str]:
-    return AgentUnreachable(["s2"]).remedy, not_restored(LEFT).remedy, absent("s2").remedy
+    remedies = (AgentUnreachable(["s2"]).remedy, not_restored(LEFT).remedy, absent("s2").remedy)
+    return *remedies, doubt_generation("s2")
 
 
 def test_a_server_s_agent_is_a_unit_of_systemd(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PLACEWIRE_LAB", raising=False)
     for advice in _advice():
         assert "systemctl" in advice and "lab" not in advice
+    assert f"as root: `{AGENT} status`" in see_what_makes_it_so("s2")
     assert "`controller provision` installs it" in AgentUnreachable(["s2"]).remedy
 
 
@@ -39,8 +42,8 @@ def test_a_lab_s_agent_has_a_log_and_the_lab_s_commands(monkeypatch: pytest.Monk
     lab = Lab(record)
     for name, value in lab.environment.items():
         monkeypatch.setenv(name, value)
-    for advice in _advice():
-        assert "systemctl" not in advice and "agent restore" not in advice
+    for advice in (*_advice(), see_what_makes_it_so("s2")):
+        assert "systemctl" not in advice and AGENT not in advice
         assert f"look into {lab.directory}/s2/agent.log; " in advice
         assert "`controller lab down here` and then `controller lab up PLAN`" in advice
         assert "without its history" in advice

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from placewire.agent.drivers import command
@@ -11,10 +13,17 @@ from placewire.agent.reconcile.steps import EntryStep
 from tests.agent.states import desired_state
 
 
-def test_a_tool_that_hangs_gives_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tool, kind", [("ovs-ofctl", NoAnswerError), ("ethtool", EffectError)])
+def test_only_the_tools_of_the_switch_tell_that_it_hangs(
+    tool: str, kind: type[EffectError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / tool).write_text("#!/bin/sh\nexec /bin/sleep 9\n")
+    (tmp_path / tool).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(command, "TIMEOUT_SECONDS", 0.05)
-    with pytest.raises(NoAnswerError, match="sleep 9: no answer"):
-        command.run(["sleep", "9"])
+    with pytest.raises(EffectError, match=f"{tool} nic0: no answer") as raised:
+        command.run([tool, "nic0"])
+    assert raised.type is kind
 
 
 @pytest.mark.parametrize("kind", [EffectError, NoAnswerError])

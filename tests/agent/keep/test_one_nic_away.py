@@ -4,6 +4,7 @@ The keeper runs on the network in memory."""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -112,7 +113,7 @@ def test_after_a_start_without_a_nic_drift_is_only_reported_where_the_plan_says_
 
 
 def test_a_nic_that_was_away_at_the_start_is_restored_also_where_drift_is_only_reported(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     agent = MemoryAgent(tmp_path)
     server = agent.server
@@ -121,10 +122,20 @@ def test_a_nic_that_was_away_at_the_start_is_restored_also_where_drift_is_only_r
     server.nic_vanishes("nic0")
     agent.restart()
     server.rules.remove((OF_NIC1, True))
+    agent.keeper.notice()
+    agent.wait(5)
+    found = agent.keeper.drift
+    assert found.drifts and found.since_unix is not None
+    caplog.set_level(logging.INFO)
     server.nic_comes_back("nic0")
     for _ in range(3):
         agent.keeper.notice()
         agent.wait(5)
+        now = agent.keeper.drift
+        assert now.since_unix == found.since_unix, "the rule is away since then"
+        assert (now.drifts, now.heals) == (found.drifts, 0), "nobody changed what was restored"
+    assert "a NIC came that was awaited; restored: " in caplog.text
+    assert "others changed the state in force" not in caplog.text
     assert [one.key for one in agent.keeper.read_back(1).deviations] == [OF_NIC1.key]
     assert "drift: report" in agent.keeper.drift.notes[0]
     # What others change on that NIC from now on is drift like all other.
