@@ -23,6 +23,9 @@ _END_SECONDS = 1.0
 _LONGEST_LINE_BYTES = 4096
 # ssh says what failed, and then what ends with it.
 _LINES = 3
+# So begins what ssh says besides, which hinders nothing: that it has noted a host key, or that a
+# jump host's way to exchange keys is an old one.
+_WARNINGS = ("Warning: ", "** ")
 
 
 def proxy_in_turn(command: str, patience: Patience) -> Proxy:
@@ -67,7 +70,7 @@ class Proxy:
         greeting.poll(seconds * 1000)
 
     def complaint(self) -> str:
-        """The last lines of its standard error."""
+        """The last lines of its standard error that are no warnings of ssh's."""
         self._listening.join(_END_SECONDS)
         return "; ".join(self._said)
 
@@ -75,4 +78,6 @@ class Proxy:
         assert process.stderr is not None
         with process:  # It is waited for, too.
             while line := process.stderr.readline(_LONGEST_LINE_BYTES):
-                self._said.append(line.decode(errors="replace").strip())
+                said = line.decode(errors="replace").strip()
+                if said and not said.startswith(_WARNINGS):
+                    self._said.append(said)
