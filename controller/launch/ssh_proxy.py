@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections import deque
 
+from placewire.controller.errors import LaunchFailed
 from placewire.controller.launch.ssh_patience import Patience
 
 # A jump host's sshd drops connections at random where ten wait to be let in (MaxStartups).
@@ -28,13 +29,22 @@ _LINES = 3
 _WARNINGS = ("Warning: ", "** ")
 
 
-def proxy_in_turn(command: str, patience: Patience) -> Proxy:
+def proxy_in_turn(command: str, patience: Patience, where: str) -> Proxy:
     """Returns it when a server is heard through it, or is not heard for some time; few begin at
-    once in this process. Raises OSError."""
+    once in this process. The patience is counted from its turn on. Raises OSError, and LaunchFailed
+    where others keep it waiting for too long."""
     while not _TURNS.acquire(timeout=_LOOK_SECONDS):
         if patience.is_over:
-            raise OSError("others are being connected through the same proxy")
+            raise LaunchFailed(
+                f"within {patience.seconds:g} s, no SSH connection to it was begun: no more than "
+                f"{_MOST_AT_ONCE} begin at once through what ~/.ssh/config names, and too many "
+                "servers before it were silent",
+                where=where,
+                remedy="look at the servers that gave no answer, and at the jump host; this one "
+                "was not asked",
+            )
     try:
+        patience.counts_anew()
         proxy = Proxy(command)
         patience.covers(proxy.connection)
         proxy.await_greeting(_TURN_SECONDS)
