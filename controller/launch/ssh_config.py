@@ -183,7 +183,7 @@ def _is_readable(file: Path) -> bool:
 
 def _through(jumps: str, host: str, port: int) -> str:
     """The command by which ssh itself goes through these hosts, the last of which reaches ours.
-    It asks nobody anything, and says nothing but why it fails."""
+    It asks nobody anything."""
     if not jumps:
         return ""
     *first, last = jumps.split(",")
@@ -193,8 +193,9 @@ def _through(jumps: str, host: str, port: int) -> str:
         *_SSH,
         "-o",
         "BatchMode=yes",
+        # Below that, ssh does not say why the jump host did not reach the server.
         "-o",
-        "LogLevel=ERROR",
+        "LogLevel=INFO",
         *hops,
         "-W",
         f"[{host}]:{port}",

@@ -96,7 +96,7 @@ def _connect(
 
     try:
         _load_host_keys(client, where, to)
-        proxy = proxy_in_turn(to.proxy, patience) if to.proxy else None
+        proxy = proxy_in_turn(to.proxy, patience, where) if to.proxy else None
         stream = _over_tcp(to, lost_seconds) if proxy is None else proxy.connection
         patience.covers(stream)
         begun = time.monotonic()

@@ -21,8 +21,7 @@ class Patience:
         self.is_over = False
         self._connections: list[socket.socket] = []
         self._lock = threading.Lock()
-        self._timer = threading.Timer(seconds, self._end)
-        self._timer.daemon = True
+        self._timer = self._new_timer()
 
     def __enter__(self) -> Patience:
         self._timer.start()
@@ -36,6 +35,14 @@ class Patience:
     ) -> None:
         self._timer.cancel()
 
+    def counts_anew(self) -> None:
+        """Gives the server all the time from now on, where until now it was asked nothing."""
+        with self._lock:
+            if not self.is_over:
+                self._timer.cancel()
+                self._timer = self._new_timer()
+                self._timer.start()
+
     def covers(self, connection: socket.socket) -> None:
         """Has this connection closed when time is over."""
         with self._lock:
@@ -43,8 +50,15 @@ class Patience:
             if self.is_over:
                 _cut(connection)
 
+    def _new_timer(self) -> threading.Timer:
+        timer = threading.Timer(self.seconds, self._end)
+        timer.daemon = True
+        return timer
+
     def _end(self) -> None:
         with self._lock:
+            if threading.current_thread() is not self._timer:
+                return  # It was cancelled when it was over already.
             self.is_over = True
             for connection in self._connections:
                 _cut(connection)

@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections import deque
 
+from placewire.controller.errors import LaunchFailed
 from placewire.controller.launch.ssh_patience import Patience
 
 # A jump host's sshd drops connections at random where ten wait to be let in (MaxStartups).
@@ -23,15 +24,27 @@ _END_SECONDS = 1.0
 _LONGEST_LINE_BYTES = 4096
 # ssh says what failed, and then what ends with it.
 _LINES = 3
+# So begins what ssh says besides, which hinders nothing: that it has noted a host key, or that a
+# jump host's way to exchange keys is an old one.
+_WARNINGS = ("Warning: ", "** ")
 
 
-def proxy_in_turn(command: str, patience: Patience) -> Proxy:
+def proxy_in_turn(command: str, patience: Patience, where: str) -> Proxy:
     """Returns it when a server is heard through it, or is not heard for some time; few begin at
-    once in this process. Raises OSError."""
+    once in this process. The patience is counted from its turn on. Raises OSError, and LaunchFailed
+    where others keep it waiting for too long."""
     while not _TURNS.acquire(timeout=_LOOK_SECONDS):
         if patience.is_over:
-            raise OSError("others are being connected through the same proxy")
+            raise LaunchFailed(
+                f"within {patience.seconds:g} s, no SSH connection to it was begun: no more than "
+                f"{_MOST_AT_ONCE} begin at once through what ~/.ssh/config names, and too many "
+                "servers before it were silent",
+                where=where,
+                remedy="look at the servers that gave no answer, and at the jump host; this one "
+                "was not asked",
+            )
     try:
+        patience.counts_anew()
         proxy = Proxy(command)
         patience.covers(proxy.connection)
         proxy.await_greeting(_TURN_SECONDS)
@@ -67,7 +80,7 @@ class Proxy:
         greeting.poll(seconds * 1000)
 
     def complaint(self) -> str:
-        """The last lines of its standard error."""
+        """The last lines of its standard error that are no warnings of ssh's."""
         self._listening.join(_END_SECONDS)
         return "; ".join(self._said)
 
@@ -75,4 +88,6 @@ class Proxy:
         assert process.stderr is not None
         with process:  # It is waited for, too.
             while line := process.stderr.readline(_LONGEST_LINE_BYTES):
-                self._said.append(line.decode(errors="replace").strip())
+                said = line.decode(errors="replace").strip()
+                if said and not said.startswith(_WARNINGS):
+                    self._said.append(said)

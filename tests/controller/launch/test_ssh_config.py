@@ -115,7 +115,7 @@ def test_an_included_file_counts_and_so_does_a_match(
 def test_ssh_itself_goes_through_jump_hosts(configured: Configured, jumps: str, words: str) -> None:
     file = configured(f"Host 192.0.2.1\n ProxyJump {jumps}\n")
     assert found().proxy == (
-        f"ssh -F {file} -o BatchMode=yes -o LogLevel=ERROR {words}" if words else ""
+        f"ssh -F {file} -o BatchMode=yes -o LogLevel=INFO {words}" if words else ""
     )
 
 
@@ -212,6 +212,19 @@ def test_a_server_behind_a_jump_host_is_reached(login: Login, configured: Config
         says_hello()
     assert "what ~/.ssh/config names: Host key verification failed." in failed.value.what
     assert "-W" in failed.value.remedy
+
+
+@pytest.mark.network
+def test_why_a_jump_host_does_not_reach_a_server_is_told(
+    login: Login, configured: Configured, tmp_path: Path
+) -> None:
+    """The jump host's key, which is noted on the way, is not why."""
+    noted = tmp_path / "noted"
+    jump = host("jump", login, f"UserKnownHostsFile {noted}", "StrictHostKeyChecking accept-new")
+    configured(f"Host {SERVER}\n HostName {ADDRESS}\n ProxyJump jump\n{jump}")
+    with pytest.raises(LaunchFailed, match="Connection refused") as failed:
+        says_hello(Login(port=free_port()))
+    assert noted.exists() and "Permanently added" not in failed.value.what
 
 
 def test_a_proxy_that_is_slow_is_named_whatever_it_says(
