@@ -225,4 +225,4 @@ def test_a_wrong_specification_is_refused(tmp_path: Path) -> None:
         [sys.executable, "-m", "placewire.job", str(file)],
         cwd=ROOT, capture_output=True, text=True, timeout=LONGEST_SECONDS,
     )  # fmt: skip
-    assert done.returncode == 2 and done.stdout == "" and "surprise" in done.stderr
+    assert done.returncode == 2 and done.stdout == "" and "rank Field required" in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import cast
 
 import pytest
 import torch.distributed as dist
@@ -10,7 +11,6 @@ from torch._C._distributed_c10d import TCPStore
 
 from placewire.job.contract.specification import RankSpec
 from placewire.job.errors import JobError
-from placewire.job.transport import rendezvous
 from placewire.job.transport.rendezvous import await_key, tell_loading
 from tests.free_port import free_port
 
@@ -45,15 +45,16 @@ def test_the_limit_begins_anew_while_more_is_loaded(
     monkeypatch: pytest.MonkeyPatch, more: int
 ) -> None:
     store = Waiting(more)
-    monkeypatch.setattr(rendezvous.time, "monotonic", lambda: store.seconds)
+    monkeypatch.setattr("time.monotonic", lambda: store.seconds)
+    theirs = cast(TCPStore, store)
     spec = RankSpec(
         kind="placed", rank=0, world_size=2, device="s1/0", master_address="127.0.0.1",
         master_tcp_port=1, rail_interfaces=(), placement_file="none", steps=1,
         timeout_seconds=LIMIT_SECONDS,
     )  # fmt: skip
     if more:
-        assert await_key(store, spec, "a", "rank 1 was not ready") == "b"
+        assert await_key(theirs, spec, "a", "rank 1 was not ready") == "b"
         return
     with pytest.raises(JobError, match="rank 1 was not ready after 10 s"):
-        await_key(store, spec, "a", "rank 1 was not ready")
+        await_key(theirs, spec, "a", "rank 1 was not ready")
     assert store.seconds < 2 * LIMIT_SECONDS

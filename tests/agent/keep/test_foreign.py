@@ -214,7 +214,8 @@ def test_the_last_address_of_a_bridge_stays_with_what_is_on_it(agent: Agent, nam
     wanted = desired_state(2)
     kept = tuple(a for a in wanted.addresses if a.interface != "pw-nic0")
     routes = tuple(r for r in wanted.routes if r.interface != "pw-nic0")
-    fewer = wanted.model_copy(update={"addresses": kept, "routes": routes})
+    rules = tuple(r for r in wanted.rules if any(a.address.split("/")[0] in r.source for a in kept))
+    fewer = wanted.model_copy(update={"addresses": kept, "routes": routes, "rules": rules})
     report = agent.keeper.stage(fewer, 60)
     (refusal,) = report.refusals
     assert refusal.where == "address pw-nic0 10.7.0.1/24" and THINGS[name].text in refusal.what

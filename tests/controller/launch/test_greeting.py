@@ -130,7 +130,7 @@ def test_a_shell_that_runs_no_command_is_said(before: str) -> None:
 def test_a_list_that_is_cut_off_is_no_list_without_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that is lost while it is read."""
     on = server()
-    monkeypatch.setattr(on, "run", lambda script: (-1, "7 1 7 5", ""))
+    monkeypatch.setattr(on, "run", lambda script, seconds: (-1, "7 1 7 5", ""))
     with pytest.raises(LaunchFailed, match="s1: its processes cannot be listed"):
         launcher(on).left()
 
