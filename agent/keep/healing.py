@@ -10,7 +10,14 @@ from placewire.agent.contract.entries import Bridge
 from placewire.agent.contract.state import DesiredState, DriftState, ObservedState, Refusal
 from placewire.agent.keep.applying import apply_all_but
 from placewire.agent.keep.context import Context, Taken
-from placewire.agent.keep.outcome import KEEPS_TRYING, NOTHING_DONE, Outcome, changes_of, text_of
+from placewire.agent.keep.outcome import (
+    KEEPS_TRYING,
+    NOTHING_DONE,
+    PUT_IT_RIGHT,
+    Outcome,
+    changes_of,
+    text_of,
+)
 from placewire.agent.keep.retry import Retry
 from placewire.agent.reconcile.contest import Contests
 from placewire.agent.reconcile.drift import (
@@ -33,7 +40,6 @@ OPENS_BY_ITSELF_SECONDS = 3.0
 SWITCH_IS_AWAY = "Open vSwitch does not run: what it has lost is put back once it runs again"
 FOUGHT_OVER = "changed again and again by somebody else"
 _LEFT_SO = "left so, as the plan says (drift: report): {}"
-PUT_IT_RIGHT = "put it right, or apply the plan again"
 
 
 class Healing:

@@ -14,6 +14,8 @@ from placewire.agent.reconcile.steps import Step
 log = logging.getLogger(__name__)
 
 KEEPS_TRYING = "repair that; the agent keeps trying"
+# Where drift is only reported.
+PUT_IT_RIGHT = "put it right, or apply the plan again"
 
 
 class Outcome(NamedTuple):

@@ -8,7 +8,9 @@ from placewire.agent.contract.state import DesiredState, Refusal
 from placewire.agent.keep.applying import Applied, apply_whole, observe_opened
 from placewire.agent.keep.context import Context, Taken
 from placewire.agent.keep.outcome import (
+    KEEPS_TRYING,
     NOTHING_DONE,
+    PUT_IT_RIGHT,
     NotAsAppliedError,
     Outcome,
     changes_of,
@@ -118,7 +120,9 @@ def make_whole(context: Context, desired: DesiredState) -> Outcome:
     except NotAsAppliedError as error:
         context.in_force_is_applied = True
         context.retry.succeeded()
-        return Outcome(changes_of(error.steps), (context.failure(str(error)),))
+        tries = desired.drift == "heal" or context.awaited
+        remedy = KEEPS_TRYING if tries else PUT_IT_RIGHT
+        return Outcome(changes_of(error.steps), (context.failure(str(error), remedy),))
     except Exception as error:
         context.retry.failed(error)
         return Outcome(refusals=(context.failure(text_of(error)),))

@@ -761,9 +761,13 @@ class FaultRun:
         assert self.keeper is not None
         if self.keeper.drift.policy == "report":
             self._keep_lease(self._running_seconds + LONGEST_DRIFT_SECONDS)
-            self._end_agent()
-            self._revive()
-            self._settle()
+            self._start_anew()
+            if self._stuck and not self.broken:
+                # What of others a start finds in the place of ours makes drift from then on, which
+                # stays when that is gone.
+                self._require_foreign("while stuck")
+                self._others.get_out_of_the_way()
+                self._start_anew()
             return
         until = self._running_seconds + LONGEST_DRIFT_SECONDS
         while self._disturbed and not self.broken and self._running_seconds < until:
@@ -773,6 +777,11 @@ class FaultRun:
             if self._stuck:
                 self._require_foreign("while stuck")
                 self._others.get_out_of_the_way()
+
+    def _start_anew(self) -> None:
+        self._end_agent()
+        self._revive()
+        self._settle()
 
     def _final(self) -> None:
         assert self.keeper is not None

@@ -21,6 +21,12 @@ class _Rows(NamedTuple):
     stray: list[Qos]
     fields: list[tuple[object, dict[str, Any]]]
 
+    def are(self, others: _Rows) -> bool:
+        """Whether all are the same rows, with the same in them. Rows are compared one by one, as
+        one that was made anew may be equal to the one before it."""
+        ours, theirs = ([id(row) for row, _ in rows.fields] for rows in (self, others))
+        return ours == theirs and self == others
+
 
 class MemoryLog:
     def __init__(self, server: MemoryServer) -> None:
@@ -30,12 +36,12 @@ class MemoryLog:
 
     def begin(self) -> None:
         """To be called before each change by the agent."""
-        if (rows := self._rows()) != self._histories[-1]:
+        if not (rows := self._rows()).are(self._histories[-1]):
             self._histories = [rows]
 
     def end(self) -> None:
         """To be called after each change by the agent."""
-        if (rows := self._rows()) != self._histories[-1]:
+        if not (rows := self._rows()).are(self._histories[-1]):
             self._histories.append(rows)
 
     def sync(self) -> None:
@@ -58,4 +64,8 @@ class MemoryLog:
 
 
 def _copied(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: copy.copy(value) for name, value in fields.items()}
+    """The rows in the fields stay the same objects."""
+    return {
+        name: copy.copy(value) if isinstance(value, dict) else value
+        for name, value in fields.items()
+    }

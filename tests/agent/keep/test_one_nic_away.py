@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -110,6 +111,31 @@ def test_after_a_start_without_a_nic_drift_is_only_reported_where_the_plan_says_
         agent.wait(LONGEST_RETRY_SECONDS)
     assert (OF_NIC1, True) not in agent.server.rules
     assert "drift: report" in agent.keeper.drift.notes[0]
+
+
+@pytest.mark.parametrize("drift", ["heal", "report"])
+def test_what_a_start_finds_in_the_place_of_ours_is_drift_from_then_on(
+    tmp_path: Path, drift: Literal["heal", "report"]
+) -> None:
+    """It tells whether the agent puts its own back once that is gone."""
+    agent = MemoryAgent(tmp_path)
+    assert agent.keeper.stage(desired_state(1, drift=drift), 30).succeeded
+    agent.keeper.commit(1, None)
+    link = agent.server.links["nic0"]
+    link.without_root()
+    link.root = "tbf queueing discipline 8001:"
+    agent.keeper = agent._start()
+    report = agent.keeper.resume()
+    assert report is not None and "tbf" in report.refusals[0].what
+    assert ("keeps trying" in report.refusals[0].remedy) == (drift == "heal")
+    agent.wait(30)
+    assert link.root is not None and agent.network.harmed == []
+    link.without_root()
+    agent.keeper.notice()
+    agent.wait(30)
+    assert (agent.keeper.read_back(1).deviations == ()) == (drift == "heal")
+    agent.restart()
+    assert agent.keeper.read_back(1).deviations == ()
 
 
 def test_a_nic_that_was_away_at_the_start_is_restored_also_where_drift_is_only_reported(

@@ -12,6 +12,7 @@ from placewire.agent.reconcile.effects import EffectError
 from placewire.agent.reconcile.lease import RETRY_SECONDS
 from tests.agent.keeping import PLAN
 from tests.agent.memory_agent import MemoryAgent
+from tests.agent.memory_server import Port, Qos
 from tests.agent.memory_snapshot import snapshot
 from tests.agent.states import desired_state
 
@@ -89,3 +90,20 @@ def test_an_undo_is_done_once_the_switch_has_it_on_disk(
         assert agent.keeper.lease.phase == "failed"
     agent.wait(RETRY_SECONDS)
     assert agent.keeper.lease.is_idle
+
+
+@pytest.mark.parametrize("made_anew", [False, True])
+def test_a_loss_of_power_leaves_others_their_very_rows(tmp_path: Path, made_anew: bool) -> None:
+    """Of the database in memory: by its rows, others tell whether the agent touched what is theirs.
+    A row that they make anew is equal to the one before it, and another one."""
+    agent = MemoryAgent(tmp_path)
+    assert agent.keeper.stage(desired_state(1), 30).succeeded
+    ports = agent.server.bridges["pw-nic0"].ports
+    for _ in range(1 + made_anew):
+        qos = Qos(False, 1_000_000)
+        ports["nic0"].qos, ports["op0"] = qos, Port("op0", ours=False)
+        agent.network.log.begin()
+    theirs = ports["op0"]
+    agent.network.log.cut_power(Worst())
+    ports = agent.server.bridges["pw-nic0"].ports
+    assert ports["nic0"].qos is qos and ports["op0"] is theirs
