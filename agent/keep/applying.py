@@ -72,7 +72,8 @@ def apply_whole(
         _apply_apart(context, desired, ledger, event, error)
     left, observed = _read_back(context, desired, ledger, leave=())
     if left:
-        raise NotAsAppliedError(_text_of(left), steps)
+        is_due = bool(left.steps) and not left.in_the_way
+        raise NotAsAppliedError(_text_of(left), steps, is_due=is_due)
     now_unix = context.memory.told_unix()
     stays_up = stays_up_sentences(desired, observed, ledger, now_unix)
     lost = lost_route_sentences(desired, observed, ledger)

@@ -31,11 +31,12 @@ NOTHING_DONE = Outcome()
 
 class NotAsAppliedError(Exception):
     """The read-back does not show what was applied; the message says what differs. steps: those
-    that were taken all the same."""
+    that were taken all the same. is_due: whether they may succeed later, as nothing of others
+    keeps them from it."""
 
-    def __init__(self, what: str, steps: Sequence[Step] = ()) -> None:
+    def __init__(self, what: str, steps: Sequence[Step] = (), *, is_due: bool = False) -> None:
         super().__init__(what)
-        self.steps = tuple(steps)
+        self.steps, self.is_due = tuple(steps), is_due
 
 
 def changes_of(steps: Sequence[Step]) -> tuple[Change, ...]:

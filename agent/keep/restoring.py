@@ -118,6 +118,10 @@ def make_whole(context: Context, desired: DesiredState) -> Outcome:
         steps = apply_whole(context, taken.state, taken.ledger, "resume", observed).steps
         _require_all(taken, steps)
     except NotAsAppliedError as error:
+        if error.is_due and desired.drift == "report":
+            # As from a switch that is slow after a boot: nobody else would try again.
+            context.retry.failed(error)
+            return Outcome(changes_of(error.steps), (context.failure(str(error)),))
         context.in_force_is_applied = True
         context.retry.succeeded()
         tries = desired.drift == "heal" or context.awaited

@@ -168,7 +168,8 @@ async def test_what_a_plan_says_is_no_template_for_ansible(tmp_path: Path) -> No
     """Neither what the plan's inventory says, nor what a playbook is given."""
     mark = tmp_path / "ran"
     template = f"{{{{ lookup('ansible.builtin.pipe', 'touch {mark}') }}}}"
-    derived, urls = tmp_path / "plan.yaml", dict.fromkeys(URLS, template)
+    url = f"https://10.9.0.254/{template}"
+    derived, urls = tmp_path / "plan.yaml", dict.fromkeys(URLS, url)
     # As if a user's name got past its check.
     derived.write_text(as_data(inventory(plan(), ["s1"], urls, template)))
     own = on_this_machine(tmp_path / "home", "echo $* >> $(dirname $0)/asked; exit 1")
@@ -183,7 +184,7 @@ async def test_what_a_plan_says_is_no_template_for_ansible(tmp_path: Path) -> No
          "-a", "msg={{ ansible_user }}/{{ placewire_agent_config.controller_url }}"],
         capture_output=True, text=True, check=True, env={**os.environ, "ANSIBLE_NOCOLOR": "True"},
     ).stdout  # fmt: skip
-    assert json.dumps(f"{template}/{template}") in shown and not mark.exists()
+    assert json.dumps(f"{template}/{url}") in shown and not mark.exists()
     assert host_variables([derived])["s1"]["ansible_user"] == template
 
 
