@@ -27,12 +27,6 @@ class _Rows(NamedTuple):
         ours, theirs = ([id(row) for row, _ in rows.fields] for rows in (self, others))
         return ours == theirs and self == others
 
-    def are(self, others: _Rows) -> bool:
-        """Whether all are the same rows, with the same in them. Rows are compared one by one, as
-        one that was made anew may be equal to the one before it."""
-        ours, theirs = ([id(row) for row, _ in rows.fields] for rows in (self, others))
-        return ours == theirs and self == others
-
 
 class MemoryLog:
     def __init__(self, server: MemoryServer) -> None:
