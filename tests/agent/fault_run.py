@@ -783,11 +783,6 @@ class FaultRun:
         self._revive()
         self._settle()
 
-    def _start_anew(self) -> None:
-        self._end_agent()
-        self._revive()
-        self._settle()
-
     def _final(self) -> None:
         assert self.keeper is not None
         lease = self.keeper.lease
