@@ -103,8 +103,8 @@ def _filters(facts: Facts) -> Iterator[Finding]:
 
 
 def _rules_by_interface(facts: Facts) -> Iterator[Finding]:
-    """What others tie to the name of a NIC applies to nothing while its address is on a bridge. A
-    NIC that is not taken over yet is refused for its rules of routing (checks_nics.py)."""
+    """Finds rules of others that name a NIC, and so apply to nothing while its address is on a
+    bridge. For rules of routing, checks_nics.py refuses a NIC that is not taken over yet."""
     taken = {name: bridge_name(name) for name in facts.own.taken_over}
     over = bridges_over(taken, facts.observed)
     for nic in facts.candidates:

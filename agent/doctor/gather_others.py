@@ -20,7 +20,7 @@ _NETWORKD = (
     *(f"{root}/systemd/networkd.conf.d/*.conf" for root in ("/usr/lib", "/run", "/etc")),
 )
 _TABLES = ("/etc/iproute2/rt_tables", "/etc/iproute2/rt_tables.d/*.conf")
-# What a rule of nftables can ask of a packet's interfaces.
+# By these words a rule of nftables asks for a packet's interfaces.
 _INTERFACE_KEYS = ("iif", "iifname", "oif", "oifname")
 _UFW = "/etc/ufw/ufw.conf"
 

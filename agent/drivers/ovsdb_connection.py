@@ -188,7 +188,7 @@ def make_durable(remote: str) -> None:
     comment = {"op": "comment", "comment": "placewire agent: all before this is on disk"}
     operations = [change, comment, {"op": "commit", "durable": True}]
     results = _ask(remote, "transact", ["Open_vSwitch", *operations], "does not sync its log")
-    # What fails at the commit is told in a result more.
+    # ovsdb-server adds one more result where the commit itself fails.
     for result in results:
         if result is not None and "error" in result:
             said = result.get("details") or result["error"]

@@ -29,7 +29,7 @@ from placewire.agent.reconcile.foreign_kinds import INTERFACE_RULES, OTHER_RULES
 from placewire.agent.reconcile.steps import EntryStep
 
 _SCOPE_LINK, _SCOPE_UNIVERSE = 253, 0
-# Of linux/fib_rules.h. The words of `ip rule` for what a rule does that leads to no table.
+# Numbers of linux/fib_rules.h. _ACTIONS has the words of `ip rule` for rules that lead to no table.
 _INVERTED, _TO_TABLE, _GOTO, _NO_PREFIX_LENGTH = 2, 1, 2, 0xFFFFFFFF
 _RANGES = {"sport": "FRA_SPORT_RANGE", "dport": "FRA_DPORT_RANGE", "uidrange": "FRA_UID_RANGE"}
 _ACTIONS = {3: "nop", 6: "blackhole", 7: "unreachable", 8: "prohibit"}

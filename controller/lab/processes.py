@@ -71,8 +71,8 @@ def runs_a_script(pid: int) -> bool:
     if told.parent != Path("/dev/fd"):
         return False
     try:
-        # What has the lab's mark may name a pipe or a terminal there. Nothing is read from these:
-        # what was read would be missing there, and a read may wait for more.
+        # A process with the lab's mark may name a pipe or a terminal there. We read nothing from
+        # these: the process would miss it, and a read may wait for more.
         with open(_PROC / str(pid) / "fd" / told.name, "rb", opener=_without_waiting) as file:
             is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
             return is_regular and SCRIPT_WORDS.encode() in file.read(_MOST_BYTES_TOLD)

@@ -33,7 +33,7 @@ from placewire.job.contract.specification import SCRIPT_GONE_SECONDS, SCRIPT_WOR
 
 VARIABLE = "PLACEWIRE_RUN"
 MARK_FILE = "placewire-run"
-# What a rank is told, in the run's folder.
+# The file in the run's folder that holds a rank's specification.
 SPEC_FILE = "spec.json"
 # The exit status of `making` where the user there is root.
 IS_ROOT = 77
