@@ -198,7 +198,7 @@ class Healing:
         return Outcome(changes_of(steps)), None
 
     def _still_due(self, taken: Taken, todo: Drift, leave: frozenset[str]) -> Drift:
-        """Returns the part of `todo` that is due after some of it failed; all where none can be read."""
+        """Returns the part of `todo` that is due after some failed; all where none can be read."""
         try:
             observed = self._context.observe(taken.state, taken.ledger)
         except EffectError:
