@@ -38,6 +38,7 @@ def link_of(site: Site) -> ControllerConnection:
 async def test_the_controller_has_the_news_at_once(site: Site) -> None:
     async with site.linked() as agents:
         link, said = link_of(site), agents.hello["s1"]
+        await until(lambda: agents._link.conversations["s1"].open_polls)
         now = said.capabilities.model_copy(update={"gpus_unread": True})
         link._hello = lambda: said.model_copy(update={"capabilities": now})
         link.greet_again()
