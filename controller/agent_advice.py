@@ -19,7 +19,8 @@ def find_out_why(servers: Sequence[str]) -> str:
         return f"{look_into_logs(servers)}; where the agent has ended, {make_anew(lab.name)}"
     return (
         f"check that the agent runs there (`systemctl status {AGENT_UNIT}`; `controller provision` "
-        "installs it) and reaches the controller"
+        "installs it) and reaches this machine: it dials `controller_url` of its "
+        "/etc/placewire/agent.json, which `controller provision` writes anew"
     )
 
 
