@@ -84,9 +84,10 @@ def one_thread() -> Iterator[None]:
 
 @dataclass
 class Job:
-    """A job whose ranks all live in this process."""
+    """A job whose ranks all live in this process. own: the step with each rank's own values."""
 
     captured: CapturedStep
+    own: list[CapturedStep]
     ranks: list[tuple[RankProgram, MailboxTransport]]
     checkpoints: list[Checkpoints]
     specs: list[RankSpec]
@@ -147,7 +148,7 @@ def job(
 ) -> Job:
     captured = captured_step(model, batch, seed, optimizer, recompute, autocast)
     placement, box = spread(captured, devices), Mailbox()
-    made = Job(captured, [], [], [], box)
+    made = Job(captured, [], [], [], [], box)
     for device in placement.devices_used:
         spec = RankSpec(
             kind="placed", rank=0, world_size=1, device=device, master_address="127.0.0.1",
@@ -161,6 +162,7 @@ def job(
         assert spec.checkpoint is not None
         state = rank_state(own, program, is_first=not made.ranks)
         manifest = job_manifest(spec, placement, own)
+        made.own.append(own)
         made.ranks.append((program, transport))
         made.checkpoints.append(Checkpoints(spec.checkpoint, 0, manifest, state))
         made.specs.append(spec)
