@@ -50,7 +50,7 @@ _LARGEST_MANIFEST_BYTES = 64 * 1024 * 1024
 MOST_VALUES = 2_000_000
 _MOST_VALUES_OF_ALL = 10_000_000
 
-Resume = Literal["auto", "never", "required"]
+Resume = Literal["auto", "never", "required", "changed"]
 
 
 class CheckpointError(ValueError):

@@ -31,7 +31,12 @@ from placewire.job.contract.checkpoint_look import (
     with_checkpoints,
     without_checkpoint,
 )
-from placewire.job.contract.same_job import differences_between, same_computation
+from placewire.job.contract.same_job import (
+    differences_between,
+    same_computation,
+    same_cut,
+    structures,
+)
 from placewire.job.contract.specification import RankSpec, Resumed
 from placewire.job.errors import JobError
 from placewire.job.placed.checkpoint import Checkpoints
@@ -86,7 +91,8 @@ def _choose(spec: RankSpec, checkpoints: Checkpoints) -> Checkpoint | None:
     found = listed_in(checkpoints.folder)
     resume: Resume = spec.checkpoint.resume if spec.checkpoint else "never"
     differing = {
-        c.path: differences_between(c.manifest, checkpoints.job) for c in found.checkpoints
+        c.path: differences_between(c.manifest, checkpoints.job, resume == "changed")
+        for c in found.checkpoints
     }
     own = [one for one in found.checkpoints if not differing[one.path]]
     ours = [one for one in found.unusable if one.is_ours]
@@ -178,7 +184,11 @@ def changes(saved: Manifest, job: Manifest) -> tuple[str, ...]:
     if saved.shards not in (None, job.shards):
         notes.append(f"it had job.shards {saved.shards} and has {job.shards}")
     if not same_computation(saved, job):
-        notes.append("whether the computation is otherwise the same cannot be compared")
+        notes.append(
+            f"its computation was another one ({structures(saved, job)})"
+            if same_cut(saved, job)
+            else "whether the computation is otherwise the same cannot be compared"
+        )
     if saved.optimizer_settings != job.optimizer_settings:
         notes.append(f"it had {saved.optimizer_settings} and has {job.optimizer_settings}")
     if saved.torch != job.torch:
