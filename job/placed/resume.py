@@ -51,9 +51,11 @@ _NAMED_FOLDERS = 3
 
 @dataclass(frozen=True)
 class Beginning:
-    """step: the first step that runs. resumed: the event to report, on a resuming first rank."""
+    """step: the first step that runs. last_finite_step: the last one before it whose loss was
+    finite; -1: none. resumed: the event to report, on a resuming first rank."""
 
     step: int = 0
+    last_finite_step: int = -1
     resumed: Resumed | None = None
 
 
@@ -77,11 +79,14 @@ def begin(
     if chosen is None:
         return Beginning()
     checkpoints.load(chosen, progress)
+    saved = chosen.manifest
+    diverged_from = saved.diverged_from
+    last_finite_step = (saved.step if diverged_from is None else diverged_from) - 1
     if spec.rank:
-        return Beginning(chosen.manifest.step)
-    notes = changes(chosen.manifest, checkpoints.job)
-    step = chosen.manifest.step
-    return Beginning(step, Resumed(rank=0, step=step, path=chosen.path, notes=notes))
+        return Beginning(saved.step, last_finite_step)
+    notes = changes(saved, checkpoints.job)
+    resumed = Resumed(rank=0, step=saved.step, path=chosen.path, notes=notes)
+    return Beginning(saved.step, last_finite_step, resumed)
 
 
 def _choose(spec: RankSpec, checkpoints: Checkpoints) -> Checkpoint | None:
@@ -172,8 +177,13 @@ def _left_alone(
 
 
 def changes(saved: Manifest, job: Manifest) -> tuple[str, ...]:
-    """Returns differences that do not hinder resuming, but that the user should know."""
+    """Returns what does not hinder resuming, but the user should know."""
     notes = []
+    if (first := saved.diverged_from) is not None:
+        notes.append(
+            f"no loss from step {first} to step {saved.step - 1} was finite: to go on from before, "
+            f"end the job, and move its checkpoints after {first} and more steps away"
+        )
     if saved.devices != job.devices:
         notes.append(f"it was on {', '.join(saved.devices)} and is on {', '.join(job.devices)}")
     if saved.accumulate not in (None, job.accumulate):
