@@ -337,7 +337,7 @@ def _run_steps(
                 meter.after_first_step(program.held_bytes())
                 waits.after_first_step()
             if checkpoints is not None and checkpoints.is_due(step + 1, spec.steps):
-                saved = checkpoints.save(step + 1, tell)
+                saved = checkpoints.try_to_save(step + 1, spec.steps, tell, losses.last_finite_step)
                 if saved is not None:
                     emit(saved)
                 _emit_notes(spec, checkpoints, emit)
