@@ -44,7 +44,9 @@ class RunState:
     NIC), has sent since the job began. steps: how many every rank has done, those before a resumed
     checkpoint included; steps_of: how many of them in this run, by bucket. step_seconds: of this
     run's steps together, each as long as on its slowest rank. latest: of the last ones the seconds
-    and the prediction, without the first, which warms up."""
+    and the prediction, without the first, which warms up. loss, validation_loss: the last that was
+    told; None where that was not finite. non_finite_steps: of this run, those whose loss was not
+    finite."""
 
     facts: RunFacts | None = None
     links: Sequence[LinkMeasurement] = ()
@@ -57,6 +59,8 @@ class RunState:
     latest: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=LATEST_STEPS))
     loss: float | None = None
     validation_loss: float | None = None
+    non_finite_steps: int = 0
+    _non_finite: set[int] = field(default_factory=set)
     _under_way: dict[int, list[float]] = field(default_factory=dict)
 
     def begin(self, facts: RunFacts, sent_bytes: SentBytes) -> None:
@@ -76,7 +80,7 @@ class RunState:
         elif isinstance(event, Resumed):
             self.steps = event.step
         elif isinstance(event, Validated):
-            self.validation_loss = self.validation_loss if event.loss is None else event.loss
+            self.validation_loss = event.loss
         elif isinstance(event, StepDone):
             self._step(rank, event, time.time() if now_unix is None else now_unix)
 
@@ -121,8 +125,10 @@ class RunState:
     def _step(self, rank: Rank, event: StepDone, now_unix: float) -> None:
         rank.step_seconds += event.seconds
         rank.memory_bytes = event.memory_bytes or rank.memory_bytes
-        if event.loss is not None:
+        if event.loss is not None or event.non_finite_loss is not None:
             self.loss = event.loss
+        if event.non_finite_loss is not None:
+            self._non_finite.add(event.step)
         if event.metrics:
             rank.metrics = event.metrics
         told = self._under_way.setdefault(event.step, [])
@@ -137,6 +143,9 @@ class RunState:
         if self.steps_of:
             self.latest.append((seconds, decided[bucket].predicted_seconds))
         self.steps_of[bucket] += 1
+        if event.step in self._non_finite:  # Several ranks may tell of one step's loss.
+            self._non_finite.remove(event.step)
+            self.non_finite_steps += 1
         self.steps = event.step + 1
         self.step_seconds += seconds
         self.last_step_unix = now_unix

@@ -66,10 +66,12 @@ class PlanCheckpoint(Frozen):
         description="the steps from one checkpoint to the next; the last step makes one too",
     )
     keep: Count = Field(2, description="how many of the latest checkpoints are kept")
-    resume: Literal["auto", "never", "required"] = Field(
+    resume: Literal["auto", "never", "required", "changed"] = Field(
         "auto",
         description="`auto` resumes from the latest checkpoint in the folder, if there is one; "
-        "`required` refuses to run without one, `never` refuses to run where there is one",
+        "`required` refuses to run without one, `never` refuses to run where there is one; "
+        "`changed` is `auto`, and also resumes where the model computes otherwise than it did, as "
+        "with another dropout",
     )
 
 

@@ -46,7 +46,11 @@ def step_times(events: Sequence[RankEvent], steps: range) -> tuple[float, ...]:
 def losses(events: Sequence[RankEvent], steps: range) -> tuple[float | None, ...]:
     """Returns the loss of each of these steps, None where it is not finite; nothing where no rank
     computes one."""
-    by_step = {e.step: e.loss for e in events if isinstance(e, StepDone) and e.loss is not None}
+    by_step = {
+        event.step: event.loss
+        for event in events
+        if isinstance(event, StepDone) and (event.loss is not None or event.non_finite_loss)
+    }
     return tuple(by_step.get(step) for step in steps) if by_step else ()
 
 

@@ -10,8 +10,9 @@ from placewire.job.contract.specification import StepDone
 
 @dataclass(frozen=True)
 class Step:
-    """seconds: of the slowest rank. loss: None where no rank computes one. metrics: those that are
-    finite, of all ranks. bucket: of its batch, where batches have several shapes."""
+    """seconds: of the slowest rank. loss: None where no rank computes one; it may be no finite
+    number. metrics: those that are finite, of all ranks. bucket: of its batch, where batches have
+    several shapes."""
 
     number: int
     seconds: float
@@ -39,12 +40,16 @@ class Steps:
         if len(by_rank) < self._ranks:
             return None
         of_step = self._under_way.pop(event.step).values()
-        losses = [one.loss for one in of_step if one.loss is not None]
+        losses = [loss for one in of_step if (loss := _loss(one)) is not None]
         # In one order, whichever rank's event comes first.
         metrics = dict(sorted(pair for one in of_step for pair in one.metrics.items()))
         seconds = max(one.seconds for one in of_step)
         loss = losses[0] if losses else None
         return Step(event.step, seconds, loss, metrics, event.bucket)
+
+
+def _loss(event: StepDone) -> float | None:
+    return event.loss if event.non_finite_loss is None else float(event.non_finite_loss)
 
 
 def reported(loss: float | None, metrics: Mapping[str, float]) -> str:

@@ -158,6 +158,7 @@ class Show:
             batches = f"{event.batches} batch{'es' if event.batches > 1 else ''}"
             self.say(
                 f"  validation after {event.step} steps: {batches} in {event.seconds:.2f} s"
+                + (", loss not finite" if event.loss is None else "")
                 + reported(event.loss, event.metrics)
             )
         elif isinstance(event, Saved):

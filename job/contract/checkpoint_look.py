@@ -67,7 +67,7 @@ def answer_to(asked: CheckpointQuestion) -> CheckpointAnswer:
         what = f"job.checkpoint.folder {folder} cannot be read: {error.strerror}"
         return CheckpointAnswer(problem=CheckpointProblem(what=what, remedy=_WRITABLE))
     damaged = [one.why for one in found.unusable if one.is_ours]
-    own = [one for one in found.checkpoints if not differences_between(one.manifest, asked.job)]
+    own = [one for one in found.checkpoints if not _differences(asked, one)]
     is_captured = asked.job.structure_hash is not None
     last = _last_of_each_job(own, is_captured=is_captured)
     if (problem := _refusal(asked, found.checkpoints, damaged, last)) is not None:
@@ -112,7 +112,8 @@ def of_another_job(last: Checkpoint, differences: Sequence[str]) -> CheckpointPr
     return CheckpointProblem(
         what=f"{last.path} is of another job: {'; '.join(differences)[:_LONGEST_LIST]}",
         remedy="give job.checkpoint another folder, or make the plan as it was for the checkpoint; "
-        "docs/job.md says how plain PyTorch loads it",
+        "where you changed nothing but what the model computes, as its dropout, "
+        "`job.checkpoint.resume: changed` goes on; docs/job.md says how plain PyTorch loads it",
     )
 
 
@@ -122,6 +123,11 @@ def incomplete(checkpoint: Checkpoint, missing: Sequence[str]) -> CheckpointProb
         remedy="every rank wrote a file of its own: put all of them into that folder, or move "
         "the checkpoint away to resume from the previous one",
     )
+
+
+def _differences(asked: CheckpointQuestion, one: Checkpoint) -> tuple[str, ...]:
+    may_compute_otherwise = asked.resume == "changed"
+    return differences_between(one.manifest, asked.job, may_compute_otherwise)
 
 
 def _refusal(
@@ -138,7 +144,7 @@ def _refusal(
     if asked.resume == "never":
         return with_checkpoints(Path(asked.folder), (last or found)[-1])
     if not last:
-        return of_another_job(found[-1], differences_between(found[-1].manifest, asked.job))
+        return of_another_job(found[-1], _differences(asked, found[-1]))
     if len(last) == 1 and (missing := last[0].missing):
         return incomplete(last[0], missing)
     # Which of these jobs is the plan's, the model may tell alone.

@@ -16,6 +16,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from placewire.job.contract.specification import (
     Finished,
+    NonFinite,
     Noted,
     RankEvent,
     RankSpec,
@@ -31,6 +32,7 @@ from placewire.job.placed.clocked import ClockedStep
 from placewire.job.placed.device import use_device
 from placewire.job.placed.heap_reading import HeapReading
 from placewire.job.placed.initial_state import load_initial_state
+from placewire.job.placed.losses import Losses, non_finite
 from placewire.job.placed.processor_waits import ProcessorWaits
 from placewire.job.placed.recorder import Recorder
 from placewire.job.placed.replay import payload_for, replay_actions, replay_step
@@ -274,12 +276,13 @@ def _replayed(
     )
 
 
-def _numbers(reported: Scalars) -> tuple[float | None, dict[str, float]]:
-    """Returns the loss and the metrics that are finite. A step that diverges is the user's matter:
-    the training goes on."""
+def _numbers(reported: Scalars) -> tuple[float | None, NonFinite | None, dict[str, float]]:
+    """Returns the loss where it is finite, what it is where it is not, and the metrics that are
+    finite."""
     numbers = {name: float(value) for name, value in reported.items()}
     finite = {name: number for name, number in numbers.items() if math.isfinite(number)}
-    return finite.pop(LOSS, None), finite
+    kind = non_finite(numbers.get(LOSS, 0.0))
+    return finite.pop(LOSS, None), kind, finite
 
 
 def _run_steps(
@@ -288,6 +291,7 @@ def _run_steps(
     checkpoints, validation = program.checkpoints, program.validation
     meter, reading = MemoryMeter(program.device_type), None
     waits, use_told = ProcessorWaits(), -math.inf
+    losses = Losses(spec, beginning)
 
     def tell(note: str) -> None:
         emit(Noted(rank=spec.rank, notes=(note,)))
@@ -308,7 +312,7 @@ def _run_steps(
             finish = time.perf_counter()
             seconds = finish - start
             program.recorder.end(finish)
-            loss, metrics = _numbers(reported)
+            loss, odd_loss, metrics = _numbers(reported)
             memory = waited = None
             if finish - use_told >= _TELL_USE_SECONDS:
                 memory, waited, use_told = meter.step_bytes, waits.share, finish
@@ -318,12 +322,14 @@ def _run_steps(
                     step=step,
                     seconds=seconds,
                     loss=loss,
+                    non_finite_loss=odd_loss,
                     metrics=metrics,
                     bucket=program.bucket(),
                     memory_bytes=memory,
                     processor_wait=waited,
                 )
             )
+            losses.after(step, loss, odd_loss, tell)
             del data, reported
             if step == beginning.step and step + 1 < spec.steps:
                 if program.heap_reading is not None and meter.heap_in_use is not None:
@@ -331,7 +337,7 @@ def _run_steps(
                 meter.after_first_step(program.held_bytes())
                 waits.after_first_step()
             if checkpoints is not None and checkpoints.is_due(step + 1, spec.steps):
-                saved = checkpoints.save(step + 1, tell)
+                saved = checkpoints.try_to_save(step + 1, spec.steps, tell, losses.last_finite_step)
                 if saved is not None:
                     emit(saved)
                 _emit_notes(spec, checkpoints, emit)

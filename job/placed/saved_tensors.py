@@ -21,6 +21,7 @@ from placewire.job.placed.tensor_file import (
     TensorFile,
     TensorFileError,
     described,
+    overwrite,
 )
 
 _ROWS = re.compile(r"(.+)\[([0-9]{1,18}):([0-9]{1,18})\]", re.DOTALL)
@@ -88,7 +89,7 @@ class SavedTensors:
         for name, tensor in tensors:
             if name in self._file_of:
                 self._require_alike(name, tensor, name, tuple(tensor.shape))
-                tensor.copy_(self._file_of[name].read(name))
+                overwrite(tensor, self._file_of[name].read(name))
             else:
                 self._load_rows(name, tensor)
 

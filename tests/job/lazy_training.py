@@ -24,8 +24,10 @@ def with_own_values(captured: CapturedStep) -> CapturedStep:
         captured.code,
         parameters={k: v.clone() for k, v in captured.code.parameters.items()},
         buffers={k: v.clone() for k, v in captured.code.buffers.items()},
+        constants={k: v.clone() for k, v in captured.code.constants.items()},
     )
-    return replace(captured, code=code)
+    others = {name: value.clone() for name, value in captured.names.others.items()}
+    return replace(captured, code=code, names=replace(captured.names, others=others))
 
 
 def program_of(

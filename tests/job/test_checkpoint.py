@@ -84,9 +84,10 @@ def one_thread() -> Iterator[None]:
 
 @dataclass
 class Job:
-    """A job whose ranks all live in this process."""
+    """A job whose ranks all live in this process. own: the step with each rank's own values."""
 
     captured: CapturedStep
+    own: list[CapturedStep]
     ranks: list[tuple[RankProgram, MailboxTransport]]
     checkpoints: list[Checkpoints]
     specs: list[RankSpec]
@@ -147,7 +148,7 @@ def job(
 ) -> Job:
     captured = captured_step(model, batch, seed, optimizer, recompute, autocast)
     placement, box = spread(captured, devices), Mailbox()
-    made = Job(captured, [], [], [], box)
+    made = Job(captured, [], [], [], [], box)
     for device in placement.devices_used:
         spec = RankSpec(
             kind="placed", rank=0, world_size=1, device=device, master_address="127.0.0.1",
@@ -161,6 +162,7 @@ def job(
         assert spec.checkpoint is not None
         state = rank_state(own, program, is_first=not made.ranks)
         manifest = job_manifest(spec, placement, own)
+        made.own.append(own)
         made.ranks.append((program, transport))
         made.checkpoints.append(Checkpoints(spec.checkpoint, 0, manifest, state))
         made.specs.append(spec)
@@ -243,6 +245,38 @@ def test_another_computation_of_the_same_parameters_is_another_job(tmp_path: Pat
     old = manifest(structure_hash="a" * 64)
     assert differences_between(old, saved) == ()
     assert differences_between(old, saved.model_copy(update={"structure_hash": "b" * 64})) != ()
+
+
+def test_another_computation_goes_on_where_the_user_says_so(tmp_path: Path) -> None:
+    """As after another dropout."""
+    first = job(tmp_path)
+    first.begin()
+    first.train(range(SAVED_AFTER))
+    first.checkpoints[0].save(SAVED_AFTER)
+    first.checkpoints[0].close()
+    changed = "tests.models.hard:without_dropout"
+    refused = job(tmp_path, model=changed)
+    with pytest.raises(JobError, match="and the computation is not") as raised:
+        refused.begin()
+    assert "`job.checkpoint.resume: changed` goes on" in raised.value.remedy
+    refused.checkpoints[0].close()
+
+    second = job(tmp_path, model=changed, resume="changed", keep=1)
+    beginning = begin(second.specs[0], second.checkpoints[0], None)
+    assert beginning.step == SAVED_AFTER and beginning.resumed is not None
+    (note,) = beginning.resumed.notes
+    was, now = (made.captured.operators.structure_hash[:12] for made in (first, second))
+    assert note.startswith("its computation was another one (the structure of its step ")
+    assert note.endswith(f"was {was} and is {now})")
+    ours, theirs = second.state(SAVED_AFTER), first.state(SAVED_AFTER)
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+    # What may be another job's is never removed.
+    for step in (4, 5):
+        second.checkpoints[0].save(step)
+    assert [one.manifest.step for one in checkpoints_in(tmp_path)] == [SAVED_AFTER, 5]
+    second.checkpoints[0].close()
+    with pytest.raises(JobError, match="seed was 3 and is 4"):
+        job(tmp_path, model=changed, resume="changed", seed=4).begin()
 
 
 @pytest.mark.slow

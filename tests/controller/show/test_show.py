@@ -219,6 +219,19 @@ def test_a_step_is_told_when_every_rank_has_ended_it() -> None:
     assert Steps(ranks=1).ended(StepDone(rank=0, step=4, seconds=1.0)) == Step(4, 1.0, None)
 
 
+def test_a_loss_that_is_not_finite_is_told_as_what_it_is() -> None:
+    steps = Steps(ranks=2)
+    steps.ended(StepDone(rank=1, step=3, seconds=1.0))
+    step = steps.ended(StepDone(rank=0, step=3, seconds=2.0, non_finite_loss="nan"))
+    assert str(step) == "step 3: 2.000 s, loss nan"
+    odd = StepDone(rank=0, step=4, seconds=2.0, non_finite_loss="-inf", metrics={"accuracy": 0.5})
+    assert str(Steps(ranks=1).ended(odd)) == "step 4: 2.000 s, loss -inf, accuracy 0.5"
+    show, printed = Show(), io.StringIO()
+    show.console = Console(width=100, file=printed, color_system=None)
+    show.event(Validated(rank=0, step=8, batches=3, seconds=1.0))
+    assert printed.getvalue().endswith("3 batches in 1.00 s, loss not finite\n")
+
+
 def test_metrics_of_all_ranks_stand_beside_the_loss() -> None:
     steps = Steps(ranks=2)
     steps.ended(StepDone(rank=1, step=0, seconds=1.0, metrics={"accuracy": 0.25}))

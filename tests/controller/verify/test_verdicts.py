@@ -258,6 +258,8 @@ def test_a_loss_that_is_not_finite_keeps_its_place() -> None:
     ]
     assert losses(events, range(3)) == (2.5, None, 2.0)
     assert losses(events[1:2], range(1, 2)) == ()
+    odd = events[1].model_copy(update={"non_finite_loss": "nan"})
+    assert losses([odd], range(1, 2)) == (None,)
 
 
 def test_metrics_are_listed_by_name_for_each_step() -> None:
