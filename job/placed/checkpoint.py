@@ -36,17 +36,24 @@ from placewire.job.contract.checkpoint import (
     tensor_file,
     write_new,
 )
-from placewire.job.contract.checkpoint_look import folder_above_missing, incomplete
+from placewire.job.contract.checkpoint_look import (
+    OTHER_OPTIMIZER,
+    folder_above_missing,
+    incomplete,
+    not_lockable,
+)
 from placewire.job.contract.same_job import differences_between, same_computation
 from placewire.job.contract.specification import Saved
 from placewire.job.errors import JobError
 from placewire.job.placed.agreement import failures
-from placewire.job.placed.saved_tensors import saved_tensors
+from placewire.job.placed.saved_tensors import NotSavedError, saved_tensors
 from placewire.job.placed.state import RankState
 from placewire.job.placed.tensor_file import TensorFileError, require_writable, write_tensors
 from placewire.job.placed.told_progress import Tell, ToldProgress
 
 _REMEDY = "check free space and permissions of job.checkpoint.folder on every server"
+_READABLE = "see that the ranks' user can read job.checkpoint.folder on every server"
+_ANOTHER = "move that checkpoint away to resume from the one before, if there is one"
 
 
 class Checkpoints:
@@ -119,10 +126,10 @@ class Checkpoints:
         """Locks the folder until close(). The kernel unlocks it however this process ends."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
         self._lock = os.open(self.folder / LOCK, flags, 0o600)
+        # Whoever may read it could hold the lock. A former release let all read it.
+        if os.fstat(self._lock).st_uid == os.geteuid():
+            os.fchmod(self._lock, 0o600)
         try:
-            # Whoever may read it could hold the lock. A former release let all read it.
-            if os.fstat(self._lock).st_uid == os.geteuid():
-                os.fchmod(self._lock, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()
@@ -131,6 +138,10 @@ class Checkpoints:
                 "wait for it to end, or give job.checkpoint another folder; `controller status` "
                 "shows ranks whose controller is gone",
             ) from None
+        except OSError as error:
+            self.close()
+            problem = not_lockable(self.folder, error)
+            raise JobError(problem.what, problem.remedy) from error
 
     def take_notes(self) -> tuple[str, ...]:
         taken, self.notes = tuple(self.notes), []
@@ -155,9 +166,12 @@ class Checkpoints:
                 updated = not scaled or saved.has_optimizer_state
                 steps_done = checkpoint.manifest.step if updated else 0
                 saved.load(progress.over(self._state.to_load(steps_done, with_scaler=scaled)))
-        except (OSError, TensorFileError) as error:
-            what = f"checkpoint {checkpoint.path} cannot be loaded: {error}"
-            raise JobError(what, _REMEDY) from error
+        except NotSavedError as error:
+            raise _without(checkpoint, error) from error
+        except TensorFileError as error:
+            raise _not_loaded(checkpoint, error, _ANOTHER) from error
+        except OSError as error:
+            raise _not_loaded(checkpoint, error, _READABLE) from error
 
     def is_due(self, steps_done: int, steps: int) -> bool:
         return steps_done % self._asked.every == 0 or steps_done == steps
@@ -249,6 +263,18 @@ class Checkpoints:
         ]
         for old in own[: max(0, len(own) - (self._asked.keep - 1))]:
             self._remove(old)
+
+
+def _not_loaded(checkpoint: Checkpoint, why: object, remedy: str) -> JobError:
+    return JobError(f"checkpoint {checkpoint.path} cannot be loaded: {why}", remedy)
+
+
+def _without(checkpoint: Checkpoint, error: NotSavedError) -> JobError:
+    if not error.is_optimizer_state:
+        return _not_loaded(checkpoint, error, _ANOTHER)
+    settings = checkpoint.manifest.optimizer_settings
+    why = f"{error}: the optimizer that it was saved with, {settings}, keeps none"
+    return _not_loaded(checkpoint, why, OTHER_OPTIMIZER)
 
 
 def _not_saved(steps_done: int, why: str) -> JobError:
