@@ -305,7 +305,8 @@ class Calibrated(Frozen):
 
 
 class StepDone(Frozen):
-    """seconds: from the barrier before the step. loss, and metrics by their names: from the rank
+    """seconds: from the barrier before the step. load_seconds: how long the rank read the step's
+    batch before that. loss, and metrics by their names: from the rank
     that computes them, where they are finite. bucket: of the step's batch, where the model has
     buckets. memory_bytes, processor_wait: step_memory_bytes and processor_wait (Finished) as far as
     is known, told every few seconds."""
@@ -314,6 +315,7 @@ class StepDone(Frozen):
     rank: Count
     step: Count
     seconds: Seconds
+    load_seconds: Seconds = 0.0
     loss: float | None = None
     metrics: Annotated[Mapping[MetricName, float], Field(max_length=32)] = {}
     bucket: MetricName | None = None

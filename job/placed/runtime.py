@@ -63,7 +63,7 @@ _TELL_USE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Program:
-    """load(step) returns a step's data, untimed. begin_step(step) returns when all ranks have
+    """load(step) returns a step's data, timed apart. begin_step(step) returns when all ranks have
     loaded theirs. run(data) runs the step and returns those scalars by name that this rank reports.
     recorder: told of each step. checkpoints: where the job keeps any. notes: what the user should
     know of the start. held_bytes(): of what stays between steps.
@@ -294,7 +294,9 @@ def _run_steps(
 
     with torch.no_grad():
         for step in range(beginning.step, spec.steps):
+            began = time.perf_counter()
             data = program.load(step)
+            load_seconds = time.perf_counter() - began
             program.begin_step(step)
             start = time.perf_counter()
             program.recorder.begin(step, start)
@@ -317,6 +319,7 @@ def _run_steps(
                     rank=spec.rank,
                     step=step,
                     seconds=seconds,
+                    load_seconds=load_seconds,
                     loss=loss,
                     metrics=metrics,
                     bucket=program.bucket(),
