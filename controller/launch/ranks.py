@@ -20,12 +20,12 @@ from placewire.controller.errors import JobFailed
 from placewire.controller.launch.blame import (
     about_those_that_may_save,
     about_those_that_stay,
+    all_silent,
     culprit,
     has_not_begun,
     how_ranks_ended,
     job_failed,
     named,
-    quote,
 )
 from placewire.controller.launch.followed import Followed, event_of
 from placewire.controller.launch.launcher import RankProcess, Starter
@@ -196,10 +196,7 @@ class _Job:
                 continue
             silent = now - self._heard
             if silent > silence_seconds:
-                raise JobFailed(
-                    f"no rank said anything for {silent:.0f} s{quote(self._ranks[0].tail)}",
-                    where=f"{len(self._running())} of {len(self._ranks)} ranks still run",
-                )
+                raise all_silent(self._ranks, len(self._running()), silent)
         if failed := [rank for rank in self._ranks if rank.has_failed or rank.ends_itself]:
             rank, witness = culprit(failed, {r.process.rank: r for r in self._ranks})
             self._blamed = [rank] if witness is None else [rank, witness]

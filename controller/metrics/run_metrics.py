@@ -49,7 +49,8 @@ RATIO = Metric(
 )  # fmt: skip
 REMAINING = Metric(
     "placewire_run_remaining_seconds", "gauge", _RUN,
-    "How long the other steps take where they take as long as the latest 20.",
+    "How long the other steps, and the reading of their batches, take where they take as long as "
+    "the latest 20.",
 )  # fmt: skip
 SAMPLES = Metric(
     "placewire_run_samples_total", "counter", _RUN,

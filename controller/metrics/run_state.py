@@ -44,9 +44,9 @@ class RunState:
     NIC), has sent since the job began. steps: how many every rank has done, those before a resumed
     checkpoint included; steps_of: how many of them in this run, by bucket. step_seconds: of this
     run's steps together, each as long as on its slowest rank. latest: of the last ones the seconds
-    and the prediction, without the first, which warms up. loss, validation_loss: the last that was
-    told; None where that was not finite. non_finite_steps: of this run, those whose loss was not
-    finite."""
+    and the prediction, without the first, which warms up; latest_loads: of the same, how long the
+    slowest rank read the batch before. loss, validation_loss: the last that was told; None where
+    that was not finite. non_finite_steps: of this run, those whose loss was not finite."""
 
     facts: RunFacts | None = None
     links: Sequence[LinkMeasurement] = ()
@@ -57,11 +57,12 @@ class RunState:
     step_seconds: float = 0.0
     last_step_unix: float | None = None
     latest: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=LATEST_STEPS))
+    latest_loads: deque[float] = field(default_factory=lambda: deque(maxlen=LATEST_STEPS))
     loss: float | None = None
     validation_loss: float | None = None
     non_finite_steps: int = 0
     _non_finite: set[int] = field(default_factory=set)
-    _under_way: dict[int, list[float]] = field(default_factory=dict)
+    _under_way: dict[int, list[StepDone]] = field(default_factory=dict)
 
     def begin(self, facts: RunFacts, sent_bytes: SentBytes) -> None:
         self.facts, self.sent_bytes = facts, sent_bytes
@@ -116,11 +117,11 @@ class RunState:
 
     @property
     def remaining_seconds(self) -> float | None:
-        """How long the other steps take where they take as long as the latest."""
+        """Of the other steps and their batches, where they take as long as the latest."""
         if self.facts is None or self.facts.steps is None or not self.latest:
             return None
-        typical = sum(seconds for seconds, _ in self.latest) / len(self.latest)
-        return max(0, self.facts.steps - self.steps) * typical
+        latest = sum(seconds for seconds, _ in self.latest) + sum(self.latest_loads)
+        return max(0, self.facts.steps - self.steps) * latest / len(self.latest)
 
     def _step(self, rank: Rank, event: StepDone, now_unix: float) -> None:
         rank.step_seconds += event.seconds
@@ -132,16 +133,18 @@ class RunState:
         if event.metrics:
             rank.metrics = event.metrics
         told = self._under_way.setdefault(event.step, [])
-        told.append(event.seconds)
+        told.append(event)
         if len(told) < len(self.ranks):
             return
-        seconds = max(self._under_way.pop(event.step))
+        del self._under_way[event.step]
+        seconds = max(one.seconds for one in told)
         decided = self._steps_as_decided
         # The model chooses its buckets' names, and may tell one that the decision lacks.
         bucket = event.bucket or NO_BUCKET
         bucket = bucket if bucket in decided else next(iter(decided))
         if self.steps_of:
             self.latest.append((seconds, decided[bucket].predicted_seconds))
+            self.latest_loads.append(max(one.load_seconds for one in told))
         self.steps_of[bucket] += 1
         if event.step in self._non_finite:  # Several ranks may tell of one step's loss.
             self._non_finite.remove(event.step)

@@ -19,6 +19,7 @@ from placewire.controller.plan.values import (
     PathText,
     SecretText,
     Seed,
+    StartLimit,
     TcpPort,
     Threads,
     TimeScale,
@@ -200,6 +201,12 @@ class PlacedJob(Frozen):
         "optimizer and number of threads, looked for in the working directory, then beside the "
         "plan; the step is then not measured, and `accumulate`, `shards` and `recompute` are as it "
         "was made; none: the step is measured",
+    )
+    start_limit_seconds: StartLimit = Field(
+        alias="start_limit",
+        default=540.0,
+        description="how long ranks wait for one that imports and captures the model, with all "
+        "that its function does, as where it prepares data",
     )
     backend: CudaBackend = "auto"
     threads: RankThreads = 1

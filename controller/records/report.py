@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.controller.errors import PlacewireError
+from placewire.controller.records.batch_reading import about_batches
 from placewire.controller.records.nic_use import NicUse
 from placewire.controller.records.of_buckets import BucketRow, bucket_rows, weighted, weights
 from placewire.controller.records.of_steps import (
@@ -268,7 +269,11 @@ def of_placed(
             "processor_waits": processor_waits(placement.devices_used, events),
             "files": {name: str(file) for name, file in files.items()},
             "allocation_digest": allocation_digest(placement),
-            "notes": (*report.notes, *notes),
+            "notes": (
+                *report.notes,
+                *notes,
+                *about_batches(good, times, steps, placement.devices_used),
+            ),
             **of_buckets,
         }
     )

@@ -23,7 +23,8 @@ def believed(
     good: list[StepDone] = []
     notes: list[str] = []
     for rank, steps in sorted(told.items()):
-        if (why := _impossible([step.seconds for step in steps], job_seconds)) is None:
+        beside = sum(step.load_seconds for step in steps)
+        if (why := _impossible([step.seconds for step in steps], beside, job_seconds)) is None:
             good += steps
         else:
             notes.append(
@@ -32,9 +33,16 @@ def believed(
     return good, tuple(notes)
 
 
-def _impossible(seconds: Sequence[float], job_seconds: float | None) -> str | None:
+def _impossible(
+    seconds: Sequence[float], load_seconds: float, job_seconds: float | None
+) -> str | None:
+    """load_seconds: of all batches together."""
+    all_seconds = sum(seconds) + load_seconds
     if (zeros := seconds.count(0)) > 0:
         return f"{zeros} of {len(seconds)} steps took no time at all"
-    if job_seconds is None or sum(seconds) <= job_seconds * _FASTER + _LATE_SECONDS:
+    if job_seconds is None or all_seconds <= job_seconds * _FASTER + _LATE_SECONDS:
         return None
-    return f"they add up to {sum(seconds):.3g} s, and the job ran for {job_seconds:.3g} s"
+    with_batches = f" with the reading of batches ({load_seconds:.3g} s)" if load_seconds else ""
+    return (
+        f"they add up to {all_seconds:.3g} s{with_batches}, and the job ran for {job_seconds:.3g} s"
+    )

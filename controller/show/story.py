@@ -108,7 +108,8 @@ class Show:
         self.console.print()
         self.console.print(placements.placement_table(placement))
         where = placements.where_data_is(placement, notes)
-        for line in [*placements.why(placement), *where, *placements.beside_tensors(notes)]:
+        about = [*placements.beside_tensors(notes), *placements.kept_in_python(notes)]
+        for line in [*placements.why(placement), *where, *about]:
             self.console.print("  " + visible(line))
         if placement.variants:
             self.console.print(placements.variants_table(placement))

@@ -307,15 +307,17 @@ class Calibrated(Frozen):
 
 
 class StepDone(Frozen):
-    """seconds: from the barrier before the step. loss, and metrics by their names: from the rank
-    that computes them, where they are finite; non_finite_loss: of a loss that is not. bucket: of
-    the step's batch, where the model has buckets. memory_bytes, processor_wait: step_memory_bytes
-    and processor_wait (Finished) as far as is known, told every few seconds."""
+    """seconds: from the barrier before the step. load_seconds: how long the rank read the step's
+    batch before that. loss, and metrics by their names: from the rank that computes them, where
+    they are finite; non_finite_loss: of a loss that is not. bucket: of the step's batch, where the
+    model has buckets. memory_bytes, processor_wait: step_memory_bytes and processor_wait (Finished)
+    as far as is known, told every few seconds."""
 
     event: Literal["step"] = "step"
     rank: Count
     step: Count
     seconds: Seconds
+    load_seconds: Seconds = 0.0
     loss: float | None = None
     non_finite_loss: NonFinite | None = None
     metrics: Annotated[Mapping[MetricName, float], Field(max_length=32)] = {}

@@ -38,18 +38,24 @@ from placewire.job.contract.checkpoint import (
     tensor_file,
     write_new,
 )
-from placewire.job.contract.checkpoint_look import folder_above_missing, incomplete
+from placewire.job.contract.checkpoint_look import (
+    OTHER_OPTIMIZER,
+    folder_above_missing,
+    incomplete,
+    not_lockable,
+)
 from placewire.job.contract.same_job import differences_between, same_computation
 from placewire.job.contract.specification import Saved
 from placewire.job.errors import JobError
 from placewire.job.placed.agreement import failures, said_by_all
 from placewire.job.placed.old_checkpoints import old_checkpoints
-from placewire.job.placed.saved_tensors import saved_tensors
+from placewire.job.placed.saved_tensors import NotSavedError, saved_tensors
 from placewire.job.placed.state import RankState
 from placewire.job.placed.tensor_file import TensorFileError, require_writable, write_tensors
 from placewire.job.placed.told_progress import Tell, ToldProgress
 
-_REMEDY = "check free space and permissions of job.checkpoint.folder on every server"
+_READABLE = "see that the ranks' user can read job.checkpoint.folder on every server"
+_ANOTHER = "move that checkpoint away to resume from the one before, if there is one"
 _SAVE_REMEDY = (
     "make room in job.checkpoint.folder, which holds one checkpoint more than `keep` while it "
     "saves, and check its permissions on every server"
@@ -60,7 +66,7 @@ _FAILED_SAVES = 3
 Made = TypeVar("Made")
 
 
-class NotSavedError(JobError):
+class SaveFailedError(JobError):
     """A checkpoint could not be saved. All ranks know it, and can go on."""
 
 
@@ -135,10 +141,10 @@ class Checkpoints:
         """Locks the folder until close(). The kernel unlocks it however this process ends."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
         self._lock = os.open(self.folder / LOCK, flags, 0o600)
+        # Whoever may read it could hold the lock. A former release let all read it.
+        if os.fstat(self._lock).st_uid == os.geteuid():
+            os.fchmod(self._lock, 0o600)
         try:
-            # Whoever may read it could hold the lock. A former release let all read it.
-            if os.fstat(self._lock).st_uid == os.geteuid():
-                os.fchmod(self._lock, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()
@@ -147,6 +153,10 @@ class Checkpoints:
                 "wait for it to end, or give job.checkpoint another folder; `controller status` "
                 "shows ranks whose controller is gone",
             ) from None
+        except OSError as error:
+            self.close()
+            problem = not_lockable(self.folder, error)
+            raise JobError(problem.what, problem.remedy) from error
 
     def take_notes(self) -> tuple[str, ...]:
         taken, self.notes = tuple(self.notes), []
@@ -171,9 +181,12 @@ class Checkpoints:
                 updated = not scaled or saved.has_optimizer_state
                 steps_done = checkpoint.manifest.step if updated else 0
                 saved.load(progress.over(self._state.to_load(steps_done, with_scaler=scaled)))
-        except (OSError, TensorFileError) as error:
-            what = f"checkpoint {checkpoint.path} cannot be loaded: {error}"
-            raise JobError(what, _REMEDY) from error
+        except NotSavedError as error:
+            raise _without(checkpoint, error) from error
+        except TensorFileError as error:
+            raise _not_loaded(checkpoint, error, _ANOTHER) from error
+        except OSError as error:
+            raise _not_loaded(checkpoint, error, _READABLE) from error
 
     def is_due(self, steps_done: int, steps: int) -> bool:
         return steps_done % self._asked.every == 0 or steps_done == steps
@@ -211,8 +224,8 @@ class Checkpoints:
     ) -> Saved | None:
         """To be called by all ranks at once. Returns the event, on the first rank only. tell: gets
         a sentence every minute in which this rank has written more. last_finite_step: the last
-        whose loss was finite as far as this rank knows; None: the last one. Raises NotSavedError on
-        all ranks where one failed; what they wrote is then removed."""
+        whose loss was finite as far as this rank knows; None: the last one. Raises SaveFailedError
+        on all ranks where one failed; what they wrote is then removed."""
         began = time.monotonic()
         finite = steps_done - 1 if last_finite_step is None else last_finite_step
         # Another rank may compute the loss, and each bucket's may be another one's.
@@ -225,7 +238,7 @@ class Checkpoints:
             made = self._together(
                 lambda: self._finish(staged, steps_done, finite) if is_first else None, steps_done
             )
-        except NotSavedError:
+        except SaveFailedError:
             if is_first:
                 self._discard(staged)
             raise
@@ -242,7 +255,7 @@ class Checkpoints:
         )
 
     def _together(self, act: Callable[[], Made], steps_done: int) -> Made | None:
-        """Acts, and returns what that gave when all ranks have acted. Raises NotSavedError on all
+        """Acts, and returns what that gave when all ranks have acted. Raises SaveFailedError on all
         where one failed."""
         made, own = None, ""
         try:
@@ -252,7 +265,7 @@ class Checkpoints:
         if failed := failures(self._group, own):
             told = "; ".join(f"rank {rank}: {why}" for rank, why in failed.items())
             what = f"the checkpoint after step {steps_done} cannot be saved: {told}"
-            raise NotSavedError(what, _SAVE_REMEDY)
+            raise SaveFailedError(what, _SAVE_REMEDY)
         return made
 
     def _free(self) -> str:
@@ -329,3 +342,15 @@ class Checkpoints:
         for path, step in own.items():
             if step in old:
                 self._remove(path)
+
+
+def _not_loaded(checkpoint: Checkpoint, why: object, remedy: str) -> JobError:
+    return JobError(f"checkpoint {checkpoint.path} cannot be loaded: {why}", remedy)
+
+
+def _without(checkpoint: Checkpoint, error: NotSavedError) -> JobError:
+    if not error.is_optimizer_state:
+        return _not_loaded(checkpoint, error, _ANOTHER)
+    settings = checkpoint.manifest.optimizer_settings
+    why = f"{error}: the optimizer that it was saved with, {settings}, keeps none"
+    return _not_loaded(checkpoint, why, OTHER_OPTIMIZER)

@@ -65,7 +65,7 @@ _TELL_USE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Program:
-    """load(step) returns a step's data, untimed. begin_step(step) returns when all ranks have
+    """load(step) returns a step's data, timed apart. begin_step(step) returns when all ranks have
     loaded theirs. run(data) runs the step and returns those scalars by name that this rank reports.
     recorder: told of each step. checkpoints: where the job keeps any. notes: what the user should
     know of the start. held_bytes(): of what stays between steps.
@@ -298,7 +298,9 @@ def _run_steps(
 
     with torch.no_grad():
         for step in range(beginning.step, spec.steps):
+            began = time.perf_counter()
             data = program.load(step)
+            load_seconds = time.perf_counter() - began
             program.begin_step(step)
             start = time.perf_counter()
             program.recorder.begin(step, start)
@@ -321,6 +323,7 @@ def _run_steps(
                     rank=spec.rank,
                     step=step,
                     seconds=seconds,
+                    load_seconds=load_seconds,
                     loss=loss,
                     non_finite_loss=odd_loss,
                     metrics=metrics,
@@ -351,18 +354,22 @@ def _run_steps(
         program.recorder.write(program.structure_hash)
     except OSError as error:  # All steps are done.
         emit(Noted(rank=spec.rank, notes=(f"its trace is not written: {error}",)))
+    emit(_finished(spec, transport, meter, waited))
+
+
+def _finished(
+    spec: RankSpec, transport: Transport, meter: MemoryMeter, waited: float | None
+) -> Finished:
     traffic = tuple(
         Traffic(destination=destination, rail=rail, bytes=count)
         for (destination, rail), count in sorted(transport.sent_bytes.items())
     )
-    emit(
-        Finished(
-            rank=spec.rank,
-            traffic=traffic,
-            peak_memory_bytes=meter.process_peak_bytes,
-            step_memory_bytes=meter.step_bytes,
-            tensor_memory_bytes=meter.tensor_bytes,
-            program_memory_bytes=meter.program_bytes,
-            processor_wait=waited,
-        )
+    return Finished(
+        rank=spec.rank,
+        traffic=traffic,
+        peak_memory_bytes=meter.process_peak_bytes,
+        step_memory_bytes=meter.step_bytes,
+        tensor_memory_bytes=meter.tensor_bytes,
+        program_memory_bytes=meter.program_bytes,
+        processor_wait=waited,
     )

@@ -31,6 +31,14 @@ _PART_OF = {"optimizer": "model", "loss_optimizer": "loss"}
 _EXTENT = re.compile(r"\[([0-9]{1,18})")
 
 
+class NotSavedError(TensorFileError):
+    """Nothing was saved under this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"it has no {name}")
+        self.is_optimizer_state = _STATE.fullmatch(name) is not None
+
+
 class _Part(NamedTuple):
     """Rows start to end, exclusive, of a tensor, and the name that they are saved under."""
 
@@ -98,7 +106,7 @@ class SavedTensors:
         whole = wanted[1] if wanted and name not in self._described else name
         parts = self._parts_of(whole)
         if not parts:
-            raise TensorFileError(f"it has no {name}")
+            raise NotSavedError(name)
         if not tensor.dim():  # The same for all rows.
             self._require_alike(name, tensor, parts[0].name, ())
             tensor.copy_(self._file_of[parts[0].name].read(parts[0].name))
@@ -164,7 +172,7 @@ class SavedTensors:
 
     def _file_with(self, name: str) -> TensorFile:
         if name not in self._file_of:
-            raise TensorFileError(f"it has no {name}")
+            raise NotSavedError(name)
         return self._file_of[name]
 
 

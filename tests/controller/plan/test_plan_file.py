@@ -354,6 +354,7 @@ MISTAKES = {
         "job.optimizer.schedule",
         "must be more than the 99 of warmup_steps",
     ),
+    "start without end": (_set("job", "start_limit", to="1000h"), "job.start_limit", "10s to 168h"),
     "unknown schedule": (
         _set("job", "optimizer", to={"schedule": {"name": "poly"}}),
         "job.optimizer.schedule.name",

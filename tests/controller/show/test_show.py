@@ -16,6 +16,7 @@ from placewire.controller.records.report import RunReport
 from placewire.controller.show.changes import diff_lines, previewed_lines
 from placewire.controller.show.placements import (
     beside_tensors,
+    kept_in_python,
     variants_table,
     where_data_is,
     why,
@@ -197,6 +198,11 @@ def test_what_a_program_takes_is_told_beside_its_tensors() -> None:
         "beside the tensors on its device a rank's program takes 350.0 MiB"
     ]
     assert beside_tensors({"program_bytes": None}) == beside_tensors({}) == []
+
+
+def test_what_forward_keeps_is_told_as_capture_noted_it() -> None:
+    assert kept_in_python({"kept": "forward changes x"}) == ["forward changes x"]
+    assert kept_in_python({"kept": 3}) == kept_in_python({}) == []
     show = Show()
     show.console.file = io.StringIO()
     done = Finished(rank=1, traffic=(), peak_memory_bytes=500 << 20)
