@@ -51,7 +51,7 @@ from placewire.optimizer.capture.capture_options import CaptureOptions
 from placewire.optimizer.capture.memory import MemoryMeter
 from placewire.optimizer.capture.metrics import LOSS
 from placewire.optimizer.capture.partial_values import capture_part
-from placewire.optimizer.capture.protocol import Tensors
+from placewire.optimizer.capture.protocol import DeviceType, Tensors
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.placement import Placement, load_placement
@@ -180,18 +180,14 @@ def _emit_notes(spec: RankSpec, checkpoints: Checkpoints, emit: Emit) -> None:
         emit(Noted(rank=spec.rank, notes=notes))
 
 
-def _placed(
-    spec: RankSpec, placement: Placement, messages: RankMessages, transport: Transport
-) -> Program:
+def capture_options(spec: RankSpec, device_type: DeviceType) -> CaptureOptions:
+    """What the rank captures. Raises JobError, CaptureError."""
     if spec.model is None:
         raise JobError("a placed job needs a model")
-    choice = OptimizerChoice.of(spec.optimizer.model_dump())
-    device_type = use_device(spec, placement)
-    others = spec.rank == 0 and spec.checkpoint is not None
-    asked = CaptureOptions(
+    return CaptureOptions(
         spec.model,
         spec.batch,
-        choice,
+        OptimizerChoice.of(spec.optimizer.model_dump()),
         spec.seed,
         accumulate=spec.accumulate,
         autocast=spec.autocast,
@@ -200,6 +196,14 @@ def _placed(
         recompute=spec.recompute,
         bucket=spec.bucket,
     )
+
+
+def _placed(
+    spec: RankSpec, placement: Placement, messages: RankMessages, transport: Transport
+) -> Program:
+    device_type = use_device(spec, placement)
+    asked = capture_options(spec, device_type)
+    others = spec.rank == 0 and spec.checkpoint is not None
     part = capture_part(asked, wanted=placement.order[spec.device], others=others)
     captured = part.step
     recorder = Recorder(spec, placement)
@@ -312,7 +316,6 @@ def _run_steps(
                 reading = None
             transport.end_step()
             finish = time.perf_counter()
-            seconds = finish - start
             program.recorder.end(finish)
             loss, odd_loss, metrics = _numbers(reported)
             memory = waited = None
@@ -322,7 +325,7 @@ def _run_steps(
                 StepDone(
                     rank=spec.rank,
                     step=step,
-                    seconds=seconds,
+                    seconds=finish - start,
                     load_seconds=load_seconds,
                     loss=loss,
                     non_finite_loss=odd_loss,

@@ -286,6 +286,7 @@ def test_ranks_save_together(tmp_path: Path) -> None:
     expected = unbroken.train(range(STEPS))
     options: dict[str, Any] = {
         "kind": "placed", "model": HARD, "batch": 4, "seed": 3, "optimizer": ADAMW,
+        "captured_once": True,
         "checkpoint": CheckpointSpec(folder=str(tmp_path / "kept"), every=2),
     }  # fmt: skip
     two = run_ranks(spread(unbroken.captured, 2), tmp_path / "two", steps=5, **options)

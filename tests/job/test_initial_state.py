@@ -247,6 +247,7 @@ def test_buffers_that_are_only_read_begin_there_on_every_rank(tmp_path: Path) ->
     (step, values), captured = frozen(), captured_step(FROZEN, 4, 3, ADAMW)
     options: dict[str, Any] = {
         "kind": "placed", "model": FROZEN, "batch": 4, "seed": 3, "optimizer": ADAMW,
+        "captured_once": True,
         "state": StateSpec(file=str(as_safetensors(values, tmp_path / "values"))),
     }  # fmt: skip
     ranks = run_ranks(spread(captured, 2), tmp_path / "ranks", steps=3, **options)
@@ -261,6 +262,7 @@ def test_ranks_begin_there_and_resume_from_checkpoints(tmp_path: Path) -> None:
     captured = captured_step(MLP, 4, 3, ADAMW)
     options: dict[str, Any] = {
         "kind": "placed", "model": MLP, "batch": 4, "seed": 3, "optimizer": ADAMW,
+        "captured_once": True,
         "state": StateSpec(file=str(as_safetensors(values, tmp_path / "values"))),
         "checkpoint": CheckpointSpec(folder=str(tmp_path / "kept"), every=2),
     }  # fmt: skip

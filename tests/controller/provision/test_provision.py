@@ -589,7 +589,7 @@ def test_a_refused_restart_is_told_with_its_reason(tmp_path: Path, role: str) ->
         [Path(sys.executable).with_name("ansible-playbook"), "-i", "localhost,",
          "-e", json.dumps(here), written(tmp_path / "play.yaml", [play])],
         capture_output=True, text=True, timeout=600,
-        env={**os.environ, "ANSIBLE_HOME": str(tmp_path),
+        env={**os.environ, "ANSIBLE_HOME": str(tmp_path), "ANSIBLE_PIPELINING": "True",
              "ANSIBLE_PYTHON_INTERPRETER": sys.executable,
              "PATH": f"{tmp_path}:{os.environ['PATH']}"},
     )  # fmt: skip
@@ -680,7 +680,7 @@ def test_what_is_protected_on_a_server_stays_protected(tmp_path: Path) -> None:
         [Path(sys.executable).with_name("ansible-playbook"), "-i", "localhost,",
          written(tmp_path / "play.yaml", [play])],
         capture_output=True, text=True, timeout=600,
-        env={**os.environ, "ANSIBLE_HOME": str(tmp_path),
+        env={**os.environ, "ANSIBLE_HOME": str(tmp_path), "ANSIBLE_PIPELINING": "True",
              "ANSIBLE_PYTHON_INTERPRETER": sys.executable},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
