@@ -126,6 +126,20 @@ class TestCluster:
         document["network"]["verify"] |= {"tolerance": "30%", "seconds": 1}
         return copy.deepcopy(document)
 
+    def script_document(self, *arguments: str, **network: Any) -> dict[str, Any]:
+        """The plan of a job that places itself, so that deciding takes no time. arguments: the
+        script's."""
+        document = self.document()
+        document["job"] = {
+            "kind": "torchrun", "script": "examples/ddp.py", "arguments": list(arguments),
+        }  # fmt: skip
+        del document["solve"], document["network"]["sharing"]
+        document["network"] |= network
+        return document
+
+    def script_plan(self, name: str, *arguments: str, **network: Any) -> str:
+        return str(self.plan(self.script_document(*arguments, **network), name))
+
     def plan(self, document: Mapping[str, Any], name: str = "plan") -> Path:
         file = self.folder / f"{name}.yaml"
         file.write_text(yaml.safe_dump(dict(document), sort_keys=False))
