@@ -38,7 +38,8 @@ def test_every_run_ends_on_a_whole_state(told: list[Told]) -> None:
     if broken:
         stories = "\n".join(broken[0].story)
         seeds = ", ".join(f"{run.seed} ({run.broken[0]})" for run in broken[:10])
-        pytest.fail(f"{len(broken)} of {len(told)} runs broke a law: {seeds}; the first:\n{stories}")
+        count = f"{len(broken)} of {len(told)} runs broke a law"
+        pytest.fail(f"{count}: {seeds}; the first:\n{stories}")
 
 
 def test_every_kind_of_fault_struck_often(told: list[Told]) -> None:
