@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from placewire.controller.cli import main
-from tests.controller.memory_cluster import SILENCE, MemoryCluster
+from tests.controller.memory_cluster import SILENCE, MemoryCluster, Programs, programs
 from tests.free_port import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timed]
@@ -31,10 +31,16 @@ IMPATIENT = {"placewire.controller.records.journal_file._WAIT_SECONDS": 0.1}
 SILENT = {SILENCE: 4.0}
 
 
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Programs]:
+    with programs() as made:
+        yield made
+
+
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[MemoryCluster]:
+def cluster(tmp_path: Path, shared: Programs) -> Iterator[MemoryCluster]:
     built = MemoryCluster(tmp_path)
-    with built.running():
+    with built.running(shared):
         yield built
 
 
@@ -160,10 +166,12 @@ def test_a_server_that_goes_and_stays_away_is_said_to_be_left(cluster: MemoryClu
     wait_until_idle(cluster)
 
 
-def test_a_nic_at_the_wrong_speed_is_named_before_anything_changes(tmp_path: Path) -> None:
+def test_a_nic_at_the_wrong_speed_is_named_before_anything_changes(
+    tmp_path: Path, shared: Programs
+) -> None:
     cluster = MemoryCluster(tmp_path)
     cluster.members[1] = dataclasses.replace(cluster.members[1], speeds={"nic1": 10_000_000})
-    with cluster.running():
+    with cluster.running(shared):
         done = cluster.run("apply", cluster.plan(), *APPLY)
         assert done.code == 5, done.output
         assert "s2 NIC nic1: runs at 10 Mbit/s, less than the 50 Mbit/s" in done.output
@@ -171,10 +179,12 @@ def test_a_nic_at_the_wrong_speed_is_named_before_anything_changes(tmp_path: Pat
         assert {lease.highest_generation for lease in cluster.leases.values()} == {0}
 
 
-def test_two_servers_with_one_identity_are_named_and_refused(tmp_path: Path) -> None:
+def test_two_servers_with_one_identity_are_named_and_refused(
+    tmp_path: Path, shared: Programs
+) -> None:
     cluster = MemoryCluster(tmp_path)
     cluster.members.append(cluster.copy_of("s1", 9))
-    with cluster.running():
+    with cluster.running(shared):
         for command in (("preview", "--network-only"), ("apply", *APPLY), ("destroy", "--yes")):
             # The first sees both; the others know from its record what the certificate is.
             patches = DIAL if command[0] == "preview" else {}
