@@ -194,7 +194,7 @@ async def _see_agents(site: Site) -> None:
 def _addresses(site: Site) -> dict[str, str]:
     """By server, the address that its requests come from."""
     known = {server.name: server.management for server in site.plan.cluster.servers}
-    return known | site.enrols_from
+    return {**known, **site.enrols_from}
 
 
 def _turned_away(lines: Sequence[str], addresses: Mapping[str, str]) -> dict[str, list[str]]:
