@@ -91,11 +91,11 @@ def test_a_server_without_an_agent_obeys_nobody_and_has_no_lease(tmp_path: Path)
 
 @pytest.mark.parametrize("lost", [(), (STATE_FILE,)])
 def test_the_lease_on_disk_is_found(tmp_path: Path, lost: tuple[str, ...]) -> None:
-    DiskStore(tmp_path).save(Kept(lease=lease("staged", 30)))
+    DiskStore(tmp_path).save(Kept(lease=lease("staged", 36_000)))
     for name in lost:
         (tmp_path / name).write_text("")
     found = looked(tmp_path)["lease"]
-    assert 0 < found.pop("left_seconds") <= 30
+    assert 0 < found.pop("left_seconds") <= 36_000
     assert found == {"phase": "staged", "generation": 3, "plan_name": "theirs"}
 
 
@@ -138,9 +138,9 @@ def test_another_controller_s_server_is_refused_unless_it_is_to_be_taken(
         (lease("idle"), True, False),
         (lease("applying"), True, True),
         (lease("applying"), False, False),  # It died in a change: new code may be what it needs.
-        (lease("staged", 30), True, True),
-        (lease("committed", 600), True, True),
-        (lease("committed", 600), False, True),  # Its ranks run on.
+        (lease("staged", 36_000), True, True),
+        (lease("committed", 36_000), True, True),
+        (lease("committed", 36_000), False, True),  # Its ranks run on.
         (lease("committed", -5), False, False),
         (lease("committed"), True, False),  # A network that is kept: docs/how-to/upgrade.md.
         (lease("restoring"), True, False),
@@ -165,7 +165,7 @@ def test_both_are_refused_before_anything_changes() -> None:
     ("kept", "takes_over", "said"),
     [
         (None, False, f"which it dials at {TEMPLATE}: that controller's authority is another"),
-        (lease("staged", 600), True, "generation 3 of plan theirs is staged under a lease"),
+        (lease("staged", 36_000), True, "generation 3 of plan theirs is staged under a lease"),
         (None, True, ""),
     ],
 )
