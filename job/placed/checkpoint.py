@@ -198,7 +198,7 @@ class Checkpoints:
         Raises JobError on all ranks where the job's last save fails, or the third in a row."""
         try:
             saved = self.save(steps_done, tell, last_finite_step)
-        except NotSavedError as error:
+        except SaveFailedError as error:
             self._failed_saves += 1
             if steps_done == steps:
                 raise

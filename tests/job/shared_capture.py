@@ -9,14 +9,14 @@ import torch
 
 from placewire.job.contract.specification import RankSpec
 from placewire.job.placed import runtime
-from placewire.optimizer.capture import partial_values
 from placewire.optimizer.capture.capture_options import CaptureOptions
 from placewire.optimizer.capture.captured_step import CapturedStep
-from placewire.optimizer.capture.deferred import Recording
+from placewire.optimizer.capture.deferred import Recording, recorded
 from placewire.optimizer.capture.partial_values import CapturedPart, capture_part
 from placewire.optimizer.capture.protocol import TrainingStep
 from placewire.optimizer.capture.step import built_step, captured_with_buckets
 
+_PART = "placewire.optimizer.capture.partial_values"
 # By what was asked for: the step, how it was built, and its capture.
 _shared: dict[str, tuple[TrainingStep, Recording, CapturedStep]] = {}
 
@@ -32,7 +32,7 @@ def share_capture(specification: str) -> None:
     # Threads of torch would not survive the fork; ranks set their own number.
     torch.set_num_threads(1)
     with torch.random.fork_rng(devices=()):
-        step, recording = partial_values.recorded(lambda: built_step(options))
+        step, recording = recorded(lambda: built_step(options))
         captured = captured_with_buckets(step, options)
     _shared[repr(options)] = step, recording, captured
     patch.object(runtime, "capture_part", _part_of_shared).start()
@@ -45,7 +45,7 @@ def _part_of_shared(
         return capture_part(options, wanted=wanted, others=others)
     step, recording, captured = shared
     with (
-        patch.object(partial_values, "recorded", lambda build: (step, recording)),
-        patch.object(partial_values, "captured_with_buckets", lambda *asked: captured),
+        patch(f"{_PART}.recorded", lambda build: (step, recording)),
+        patch(f"{_PART}.captured_with_buckets", lambda *asked: captured),
     ):
         return capture_part(options, wanted=wanted, others=others)

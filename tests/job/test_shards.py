@@ -217,7 +217,7 @@ def test_a_weight_may_have_a_name_like_that_of_rows(tmp_path: Path) -> None:
 
 
 WEIGHT = torch.arange(12.0).reshape(4, 3)
-CUTS = (
+ROWS = (
     [(0, 4)],
     [(0, 2), (2, 4)],
     [(0, 1), (1, 4)],
@@ -237,8 +237,8 @@ def by_rows(cut: list[tuple[int, int]], change: float = 0.0) -> dict[str, torch.
     return found
 
 
-@pytest.mark.parametrize("saved", CUTS, ids=str)
-@pytest.mark.parametrize("wanted", CUTS, ids=str)
+@pytest.mark.parametrize("saved", ROWS, ids=str)
+@pytest.mark.parametrize("wanted", ROWS, ids=str)
 def test_what_was_cut_otherwise_or_not_is_loaded(
     tmp_path: Path, saved: list[tuple[int, int]], wanted: list[tuple[int, int]]
 ) -> None:
