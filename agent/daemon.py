@@ -55,6 +55,8 @@ def run(config: AgentConfig) -> int:
     raised_limit(DESCRIPTORS)
     with take_lock(Path(config.state_dir)):
         server = Server(config)
+        # Beside the lease, which waits for no driver.
+        server.devices.ask()
         keeper = build_keeper(config, server)
         try:
             if (report := keeper.resume()) is not None:
@@ -101,6 +103,12 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
+
+    def greet_again() -> None:
+        with suppress(RuntimeError):  # The daemon ends: its loop is closed.
+            loop.call_soon_threadsafe(connection.greet_again)
+
+    server.devices.follow(greet_again)
     tasks = [
         asyncio.create_task(connection.run(), name="connection"),
         asyncio.create_task(_keep_lease(keeper, watching), name="lease"),
