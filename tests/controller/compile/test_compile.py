@@ -19,7 +19,7 @@ from placewire.controller.compile import deliverable
 from placewire.controller.compile.network import compile_network, larger_frames
 from placewire.controller.compile.queues import JOB_QUEUE
 from placewire.controller.compile.ranks import rank_specs
-from placewire.controller.compile.transfers import promises
+from placewire.controller.compile.transfers import FIRST_TCP_PORT, promises
 from placewire.controller.compile.units import burst_bits, wire_rate
 from placewire.optimizer.cluster_plan.payload import payload_capacity, payload_fraction
 from placewire.optimizer.names import SharingName
@@ -334,6 +334,24 @@ def test_transfers_of_one_server_have_ports_of_their_own() -> None:
     for t in transfers:
         subnet = ipaddress.ip_network(f"{t.source_address}/24", strict=False)
         assert ipaddress.ip_address(t.destination_address) in subnet
+
+
+def test_no_measurement_needs_a_port_that_the_kernel_gives_to_connections() -> None:
+    document = plan_document(64, rate="100Gbit")
+    for k, server in enumerate(document["cluster"]["servers"], start=1):
+        first = server["nics"][0]
+        server["nics"] = [
+            {**first, "name": f"nic{r}", "rail": rail, "address": f"10.7.{r}.{k}/24"}
+            for r, rail in enumerate("abcd")
+        ]
+    of = plan(document)
+    names = [server.name for server in of.cluster.servers]
+    rates: Rates = tuple(
+        (s, d, rail, 1e9) for s in names for d in names if s != d for rail in "abcd"
+    )
+    ports = Counter(promise.transfer.tcp_port for promise in promises(of, placement(of, rates)))
+    assert ports == dict.fromkeys(range(FIRST_TCP_PORT, FIRST_TCP_PORT + 252), 64)
+    assert max(ports) < 27_000, "no licence server, and nothing of net.ipv4.ip_local_port_range"
 
 
 def test_rails_that_do_not_carry_the_job_are_no_part_of_the_cluster() -> None:
