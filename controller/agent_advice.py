@@ -47,6 +47,16 @@ def restore_by_hand(servers: Sequence[str]) -> str:
     )
 
 
+def give_up(servers: Sequence[str], *, first: str = "") -> str:
+    """What to do where one of these servers never answers again. first: what is to be done before
+    that."""
+    named = f"--server {servers[0]}" if len(servers) == 1 else "--server SERVER"
+    return (
+        f"where a server never comes back, {first}`controller destroy PLAN {named} --forget` has "
+        "the journal give up what it had"
+    )
+
+
 def see_what_makes_it_so(server: str) -> str:
     """Why what the agent of this server says cannot be taken for true."""
     if (lab := own_lab()) is not None:

@@ -125,6 +125,26 @@ def test_a_destroy_that_a_server_does_not_answer_says_what_each_holds(
     assert "again, which ends it on s2" in done.document["error"]["remedy"]
 
 
+def test_a_server_that_never_comes_back_is_forgotten(cluster: MemoryCluster) -> None:
+    plan = cluster.plan()
+    assert cluster.run("apply", plan, *APPLY).code == 0
+    forget = ("destroy", plan, "--yes", "--server", "s2", "--forget")
+    there = cluster.run(*forget)
+    assert there.code == 2 and "its agent is there" in there.output, there.output
+    cluster.leave("s2", "destroy")
+    done = cluster.run("destroy", plan, "--yes", patches=SILENT)
+    assert done.code == 5 and "`controller destroy PLAN --server s2 --forget`" in done.output
+    short = {"placewire.controller.commands.destroy._WAIT_SECONDS": 2.0}
+    again = cluster.run("destroy", plan, "--yes", patches=short)
+    assert again.code == 5 and "take it out of the plan's file" in again.output, again.output
+    done = cluster.run(*forget, "--json", patches=short)
+    assert done.code == 0 and done.document["forgotten"] == ["s2"], done.output
+    assert "Should a server come back with its disk" in done.output
+    assert cluster.run("recover", plan, "--yes").code == 0
+    assert cluster.run("status", plan, "--json").document["left_open"] is None
+    assert cluster.run("destroy", plan, "--yes", "--forget").code == 2, "it names no server"
+
+
 def test_a_server_that_goes_and_stays_away_is_said_to_be_left(cluster: MemoryCluster) -> None:
     cluster.leave("s2", "run_transfers")
     short = {"placewire.controller.change.change._RESTORE_TIMEOUT_SECONDS": 3.5}
