@@ -108,6 +108,25 @@ def test_nics_that_could_carry_larger_frames_than_planned_are_named() -> None:
     assert larger_frames(plan(_with_mtu(9000)), able) == ()
 
 
+def test_of_many_nics_notes_and_doubts_name_a_few() -> None:
+    of = plan(plan_document(64, rate="30Gbit"))
+    names = [server.name for server in of.cluster.servers]
+    nics = tuple(
+        NicFacts(
+            name=name, mac="02:00:00:00:00:01", mtu_bytes=9000, up=True, rdma=True, driver=None,
+            speed_bits_per_second=None, addresses=(), bridge=None,
+        )
+        for name in ("nic0", "nic1")
+    )  # fmt: skip
+    able = dict.fromkeys(names, capabilities().model_copy(update={"nics": nics}))
+    rates = tuple((name, "s1" if name != "s1" else "s2", r, 1e9) for name in names for r in "ab")
+    desired = compile_network(of, placement(of, rates), able, dict.fromkeys(names, 1))
+    notes = (*larger_frames(of, able), *deliverable.doubts(of, able, desired))
+    assert len(notes) == 3
+    for note in notes:
+        assert note.startswith("s1 nic0") and "… s64 nic1" in note and len(note) < 400
+
+
 def test_a_pair_gets_queue_flow_and_classifier_on_its_own_rail() -> None:
     state = _compiled((("s1", "s3", "b", 20e6),))["s1"]
     assert [s.nic for s in state.shapers] == ["nic1"]
