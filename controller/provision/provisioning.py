@@ -33,6 +33,8 @@ from placewire.controller.provision.progress import (
 _TOKEN_SECONDS = 900.0
 _DIAL_SECONDS = 120.0
 _CERTIFICATE_SECONDS = 2 * 86_400.0
+# Of clients that are none of the servers, so many refusals are told of each server.
+_MOST_STRANGE = 4
 
 
 class Telling(Protocol):
@@ -165,14 +167,36 @@ async def _see_agents(site: Site) -> None:
         for server in installed:
             site.tell(Noted(server, f"it is not known whether its agent dials in: {busy.what}"))
     except AgentUnreachable as problem:
+        lines = [line for line in refused.told if line not in told_before]
+        turned_away = _turned_away(lines, _addresses(site))
         for server in problem.servers:
             url = site.controller_urls()[server]
-            for line in (line for line in refused.told if line not in told_before):
+            for line in turned_away[server]:
                 site.tell(Noted(server, f"turned away meanwhile: {line}"))
             site.tell(Failed(
                 server, "its agent", f"it did not dial in within {_DIAL_SECONDS:.0f} s",
                 f"look there whether it reaches {url}: journalctl -u placewire-agent",
             ))  # fmt: skip
+
+
+def _addresses(site: Site) -> dict[str, str]:
+    """By server, the address that its requests come from."""
+    known = {server.name: server.management for server in site.plan.cluster.servers}
+    return {**known, **site.enrols_from}
+
+
+def _turned_away(lines: Sequence[str], addresses: Mapping[str, str]) -> dict[str, list[str]]:
+    """By server, the refusals of its own address, and the last few of addresses of none. lines:
+    each begins with an address. addresses: of all servers."""
+    of: dict[str, list[str]] = {}
+    for line in lines:
+        of.setdefault(line.partition(":")[0], []).append(line)
+    known = set(addresses.values())
+    strange = [line for line in lines if line.partition(":")[0] not in known]
+    return {
+        server: [*of.get(address, ()), *strange[-_MOST_STRANGE:]]
+        for server, address in addresses.items()
+    }
 
 
 def _write_secret(file: Path, text: str) -> None:
