@@ -220,7 +220,7 @@ def test_servers_listen_are_used_and_end(server: ServerUnderTest) -> None:
         lambda found: found["measured"] > 1e6,
         lambda: server.inside(_servers_and_clients, both, peer=True),
     )
-    assert results["ports"] == (42002, 42003)
+    assert results["ports"] == tuple(one.tcp_port for one in both)
     assert results["measured"] > 1e6
     assert results["left"] == ""
 
@@ -233,7 +233,9 @@ def _servers_and_clients(transfers: tuple[Transfer, ...]) -> dict[str, object]:
         (result,) = await run_transfers((local,), 1, 0)
         await servers.stop()
         left = Path("/proc/net/tcp").read_text()
-        listening = [line for line in left.splitlines() if f":{42003:04X} 00000000" in line]
+        listening = [
+            line for line in left.splitlines() if f":{transfers[1].tcp_port:04X} 00000000" in line
+        ]
         return {
             "ports": ports,
             "measured": result.measured_bits_per_second,
@@ -259,7 +261,7 @@ def _service() -> Service:
 @pytest.mark.network
 def test_servers_end_by_themselves_and_a_taken_port_is_said(server: ServerUnderTest) -> None:
     said, left = server.inside(_taken_port, transfer(2), peer=True)
-    assert "10.7.0.2 port 42002" in said and "in use" in said
+    assert f"10.7.0.2 port {transfer(2).tcp_port}" in said and "in use" in said
     assert not left
 
 
@@ -285,7 +287,7 @@ def _taken_port(item: Transfer) -> tuple[str, bool]:
 @pytest.mark.network
 def test_one_server_that_fails_leaves_no_other(server: ServerUnderTest) -> None:
     said, left, tasks = server.inside(_one_port_taken, peer=True)
-    assert "10.7.0.3 port 42003" in said and "in use" in said
+    assert f"10.7.0.3 port {transfer(3).tcp_port}" in said and "in use" in said
     assert left == [] and tasks == 1, "the story itself"
 
 
@@ -309,7 +311,7 @@ def _one_port_taken() -> tuple[str, list[str], int]:
     async def story() -> tuple[str, list[str], int]:
         servers = Iperf3Servers()
         said = ""
-        with socket.create_server(("10.7.0.3", 42003)):
+        with socket.create_server(("10.7.0.3", transfer(3).tcp_port)):
             for _ in range(3):
                 try:
                     await servers.start((transfer(2), transfer(3)), seconds=30)
