@@ -18,7 +18,9 @@ from tests.forking import Forked, Forking
 
 @functools.cache
 def _forking() -> Forking:
-    return Forking("torch", "placewire.job.placed.tensor_sources")
+    """Returns a process that has imported what a reader of any of these files imports."""
+    sources = ("tensor_sources", "state_dict_file", "distributed_checkpoint", "tensor_file")
+    return Forking("torch", *(f"placewire.job.placed.{name}" for name in sources))
 
 
 def start_reader(path: Path) -> Forked:
