@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.controller.metrics.run_facts import NO_BUCKET, Pair, RunFacts, StepFacts
+from placewire.controller.records.joined_steps import Steps
 from placewire.job.contract.specification import (
     Failed,
     Finished,
@@ -57,11 +58,12 @@ class RunState:
     latest: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=LATEST_STEPS))
     loss: float | None = None
     validation_loss: float | None = None
-    _under_way: dict[int, list[float]] = field(default_factory=dict)
+    _joined: Steps = field(default_factory=lambda: Steps(ranks=1))
 
     def begin(self, facts: RunFacts, sent_bytes: SentBytes) -> None:
         self.facts, self.sent_bytes = facts, sent_bytes
         self.ranks = [Rank() for _ in facts.devices]
+        self._joined = Steps(len(self.ranks))
 
     def event(self, event: RankEvent, now_unix: float | None = None) -> None:
         """now_unix: None: now."""
@@ -125,20 +127,17 @@ class RunState:
             self.loss = event.loss
         if event.metrics:
             rank.metrics = event.metrics
-        told = self._under_way.setdefault(event.step, [])
-        told.append(event.seconds)
-        if len(told) < len(self.ranks):
+        if (step := self._joined.ended(event)) is None:
             return
-        seconds = max(self._under_way.pop(event.step))
         decided = self._steps_as_decided
         # The model chooses its buckets' names, and may tell one that the decision lacks.
-        bucket = event.bucket or NO_BUCKET
+        bucket = step.bucket or NO_BUCKET
         bucket = bucket if bucket in decided else next(iter(decided))
         if self.steps_of:
-            self.latest.append((seconds, decided[bucket].predicted_seconds))
+            self.latest.append((step.seconds, decided[bucket].predicted_seconds))
         self.steps_of[bucket] += 1
-        self.steps = event.step + 1
-        self.step_seconds += seconds
+        self.steps = step.number + 1
+        self.step_seconds += step.seconds
         self.last_step_unix = now_unix
 
     @property

@@ -17,6 +17,7 @@ from placewire.controller.decide.decide import PlacementDecision
 from placewire.controller.decide.variants import Variant
 from placewire.controller.launch.launcher import NoLauncher
 from placewire.controller.plan.job import PlacedJob
+from placewire.controller.records.job_record import JobRecord
 from placewire.controller.records.run_log import RunLog, runs_of
 from placewire.controller.show.story import Show
 from placewire.controller.story.job_run import run_job
@@ -57,12 +58,14 @@ async def test_steps_that_fill_the_log_are_not_called_what_ranks_printed(
     none = cast(Any, None)
     tools = Tools(none, none, NoLauncher(), tmp_path, tmp_path / "logs", show)
     nics = SimpleNamespace(sent_bytes=dict, step_ended=lambda step: None, watch=watch)
+    told = JobRecord()
     await run_job(
         ApplyRequest(of, tmp_path / "plan.yaml", False, _yes), tools,
-        decision, none, [], cast(Any, nics),
+        decision, none, told, cast(Any, nics),
     )  # fmt: skip
     (log,) = runs_of(tools.logs, of.name)
     lines = log.read_text().splitlines()
+    assert told.steps.done(0) == range(STEPS)
     assert lines[0].endswith("| step 0: 0.100 s")
     assert lines[-1].endswith(f"| step {STEPS - 1}: 0.100 s")
     (said_so,) = (line for line in lines if line.startswith("-- "))

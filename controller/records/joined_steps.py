@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 
 from placewire.job.contract.specification import StepDone
 
+# Ranks meet before each step. So many may be under way all the same where one rank is heard late,
+# as from a slow server. Where a rank tells no steps, those of others must not pile up.
+MOST_UNDER_WAY = 2**14
+
 
 @dataclass(frozen=True)
 class Step:
@@ -25,26 +29,43 @@ class Step:
         return f"step {self.number}{bucket}: {self.seconds:.3f} s{told}"
 
 
+@dataclass(slots=True)
+class _UnderWay:
+    """ranks: how many told of it so far."""
+
+    ranks: int = 0
+    seconds: float = 0.0
+    loss: float | None = None
+    metrics: dict[str, float] | None = None
+
+
 class Steps:
-    """Ranks end a step at different times, and their events come in any order."""
+    """Ranks end a step at different times, and their events come in any order. Each rank tells of
+    a step once (controller/launch/followed.py)."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
-        self._under_way: dict[int, dict[int, StepDone]] = {}
+        self._under_way: dict[int, _UnderWay] = {}
 
     def ended(self, event: StepDone) -> Step | None:
         """Returns the step where this is its last missing event, else None."""
-        by_rank = self._under_way.setdefault(event.step, {})
-        by_rank[event.rank] = event
-        if len(by_rank) < self._ranks:
+        step = self._under_way.setdefault(event.step, _UnderWay())
+        step.ranks += 1
+        step.seconds = max(step.seconds, event.seconds)
+        if step.loss is None:
+            step.loss = event.loss
+        if event.metrics:
+            step.metrics = step.metrics or {}
+            for name, value in event.metrics.items():
+                step.metrics[name] = max(value, step.metrics.get(name, value))
+        if step.ranks < self._ranks:
+            if len(self._under_way) > MOST_UNDER_WAY:
+                del self._under_way[next(iter(self._under_way))]
             return None
-        of_step = self._under_way.pop(event.step).values()
-        losses = [one.loss for one in of_step if one.loss is not None]
+        del self._under_way[event.step]
         # In one order, whichever rank's event comes first.
-        metrics = dict(sorted(pair for one in of_step for pair in one.metrics.items()))
-        seconds = max(one.seconds for one in of_step)
-        loss = losses[0] if losses else None
-        return Step(event.step, seconds, loss, metrics, event.bucket)
+        metrics = dict(sorted((step.metrics or {}).items()))
+        return Step(event.step, step.seconds, step.loss, metrics, event.bucket)
 
 
 def reported(loss: float | None, metrics: Mapping[str, float]) -> str:
