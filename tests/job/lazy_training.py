@@ -19,13 +19,16 @@ STEPS = 4
 
 
 def with_own_values(captured: CapturedStep) -> CapturedStep:
-    """Returns the step with copies of its values, as if it ran in a process of its own."""
+    """Returns the step with copies of its values, constants and what no step uses included, as if
+    it ran in a process of its own."""
     code = replace(
         captured.code,
         parameters={k: v.clone() for k, v in captured.code.parameters.items()},
         buffers={k: v.clone() for k, v in captured.code.buffers.items()},
+        constants={k: v.clone() for k, v in captured.code.constants.items()},
     )
-    return replace(captured, code=code)
+    others = {name: value.clone() for name, value in captured.names.others.items()}
+    return replace(captured, code=code, names=replace(captured.names, others=others))
 
 
 def program_of(

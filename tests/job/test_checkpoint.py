@@ -84,9 +84,11 @@ def one_thread() -> Iterator[None]:
 
 @dataclass
 class Job:
-    """A job whose ranks all live in this process."""
+    """A job whose ranks all live in this process. captured: what all of them captured, which other
+    jobs have too; own: what each has of it, with values of its own."""
 
     captured: CapturedStep
+    own: list[CapturedStep]
     ranks: list[tuple[RankProgram, MailboxTransport]]
     checkpoints: list[Checkpoints]
     specs: list[RankSpec]
@@ -147,7 +149,7 @@ def job(
 ) -> Job:
     captured = captured_step(model, batch, seed, optimizer, recompute, autocast)
     placement, box = spread(captured, devices), Mailbox()
-    made = Job(captured, [], [], [], box)
+    made = Job(captured, [], [], [], [], box)
     for device in placement.devices_used:
         spec = RankSpec(
             kind="placed", rank=0, world_size=1, device=device, master_address="127.0.0.1",
@@ -161,6 +163,7 @@ def job(
         assert spec.checkpoint is not None
         state = rank_state(own, program, is_first=not made.ranks)
         manifest = job_manifest(spec, placement, own)
+        made.own.append(own)
         made.ranks.append((program, transport))
         made.checkpoints.append(Checkpoints(spec.checkpoint, 0, manifest, state))
         made.specs.append(spec)
