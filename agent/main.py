@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from placewire.command_line import INTERRUPTED
 from placewire.extras import needing
@@ -84,6 +85,12 @@ def parser() -> argparse.ArgumentParser:
             command.add_argument(
                 "--authority", metavar="SHA256", help="digest of the authority it must be from"
             )
+            command.add_argument(
+                "--not-before",
+                type=float,
+                metavar="UNIX",
+                help="seconds since 1970 before which it must not begin, because it is denied then",
+            )
     return made
 
 
@@ -111,9 +118,9 @@ def _dispatch(options: argparse.Namespace, arguments: list[str]) -> int:
 
             return doctor(config, as_json=options.json)
         if options.command == "enrol":
-            return _enrol(config, options.controller)
+            return _enrol(config, options.controller, options.config)
         if options.command == "certificate":
-            return _certificate(config, options.authority)
+            return _certificate(config, options.authority, options.not_before)
         from placewire.agent import offline
 
         if options.command == "status":
@@ -128,8 +135,9 @@ def _dispatch(options: argparse.Namespace, arguments: list[str]) -> int:
         return EXIT_FAILED
 
 
-def _enrol(config: AgentConfig, place: str) -> int:
-    """Reads the token from standard input: the list of processes shows every argument."""
+def _enrol(config: AgentConfig, place: str, file: Path) -> int:
+    """Reads the token from standard input: the list of processes shows every argument. file: of the
+    configuration."""
     from placewire.agent.connection.enrol import EnrolmentError, enrol
 
     try:
@@ -138,14 +146,26 @@ def _enrol(config: AgentConfig, place: str) -> int:
         print(visible_lines(f"agent: {error}", indent="  "), file=sys.stderr)
         return EXIT_FAILED
     print(f"{config.server}: enrolled; {config.certificate_file}")
+    if dials_elsewhere(config.controller_url, place):
+        print(
+            f"its agent dials {config.controller_url}; where the controller is no longer there, "
+            f"change controller_url in {file}, then `systemctl restart placewire-agent`"
+        )
     return 0
 
 
-def _certificate(config: AgentConfig, authority_sha256: str | None) -> int:
+def dials_elsewhere(controller_url: str, place: str) -> bool:
+    """Whether the agent dials another host than HOST:PORT, where it enrolled."""
+    return urlsplit(controller_url).hostname != urlsplit(f"//{place}").hostname
+
+
+def _certificate(
+    config: AgentConfig, authority_sha256: str | None, not_before_unix: float | None
+) -> int:
     from placewire.agent.connection.identity import require_serving
 
     try:
-        until = require_serving(config, authority_sha256)
+        until = require_serving(config, authority_sha256, not_before_unix)
     except (OSError, ValueError) as error:
         print(f"{config.server}: no valid certificate: {error}", file=sys.stderr)
         return EXIT_FAILED

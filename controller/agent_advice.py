@@ -19,7 +19,8 @@ def find_out_why(servers: Sequence[str]) -> str:
         return f"{look_into_logs(servers)}; where the agent has ended, {make_anew(lab.name)}"
     return (
         f"check that the agent runs there (`systemctl status {AGENT_UNIT}`; `controller provision` "
-        "installs it) and reaches the controller"
+        "installs it) and reaches this machine: it dials `controller_url` of its "
+        "/etc/placewire/agent.json, which `controller provision` writes anew"
     )
 
 
@@ -44,6 +45,16 @@ def restore_by_hand(servers: Sequence[str]) -> str:
     return (
         f"on {', '.join(servers)}, as root: `systemctl stop {AGENT_UNIT}`, then `{AGENT} restore`; "
         f"`{AGENT} status` shows what is left; then `systemctl start {AGENT_UNIT}`"
+    )
+
+
+def give_up(servers: Sequence[str], *, first: str = "") -> str:
+    """What to do where one of these servers never answers again. first: what is to be done before
+    that."""
+    named = f"--server {servers[0]}" if len(servers) == 1 else "--server SERVER"
+    return (
+        f"where a server never comes back, {first}`controller destroy PLAN {named} --forget` has "
+        "the journal give up what it had"
     )
 
 

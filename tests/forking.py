@@ -54,10 +54,13 @@ class Forking:
         paths: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         join_errors: bool = False,
+        before: tuple[str, str, str] | None = None,
     ) -> Forked:
         """Starts the program as `python -m PROGRAM ARGUMENTS...` with an empty standard input.
 
         paths: searched for modules before others. join_errors: standard error is standard output.
+        before: a module, its function and that function's argument; it is called before the program
+        is forked, in the process that all programs are forked from.
         """
         read, write = os.pipe()
         told, tell = os.pipe()
@@ -68,6 +71,7 @@ class Forking:
             "arguments": arguments,
             "paths": [*paths],
             "environment": dict(environment or self.environment),
+            "before": before,
         }
         given = (nothing, write, write if join_errors else errors, tell)
         socket.send_fds(self._socket, [json.dumps(order).encode()], given)

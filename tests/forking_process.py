@@ -11,6 +11,8 @@ exit status. The message has these keys:
     arguments     its arguments
     paths         searched for modules before all others
     environment   its environment
+    before        null, or a module, its function and that function's argument: called before the
+                  program is forked, so that all later programs have what it made, too
 
 The process ends when the other end of the socket is closed.
 """
@@ -42,20 +44,29 @@ def main(descriptor: int, modules: Sequence[str]) -> dict[str, Any] | None:
 
             prepare_allocator()
         importlib.import_module(module)
-    threads = [*Path("/proc/self/task").iterdir()]
-    assert len(threads) == 1, "a thread of an import would be missing in every program"
+    _require_one_thread()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the keepers
     with socket.socket(fileno=descriptor) as orders:
         while True:
             message, descriptors, _, _ = socket.recv_fds(orders, _LONGEST_MESSAGE_BYTES, 4)
             if not message:
                 return None
+            order = dict(json.loads(message))
+            if order["before"] is not None:
+                module, function, argument = order["before"]
+                getattr(importlib.import_module(module), function)(argument)
+                _require_one_thread()
             if os.fork() == 0:
                 orders.close()
                 _keep(*descriptors)
-                return dict(json.loads(message))
+                return order
             for one in descriptors:
                 os.close(one)
+
+
+def _require_one_thread() -> None:
+    threads = [*Path("/proc/self/task").iterdir()]
+    assert len(threads) == 1, "any other thread would be missing in every program"
 
 
 def _keep(stdin: int, stdout: int, stderr: int, told: int) -> None:

@@ -1,7 +1,7 @@
-"""Runs `make test`: tests that need a quiet machine in three lanes, all others beside them.
+"""Runs `make test`: tests that need a quiet machine in four lanes, all others beside them.
 
 Tests marked `network` or `timed` measure rates and times and wait for limits. They must not be held
-up, and each waits for much of its time, so that three lanes of them run at once. Two of the three
+up, and each waits for much of its time, so that four lanes of them run at once. Two of the four
 are for tests that make a lab; each has a folder of its own for temporary files, since these tests
 check what is left there. All other tests, and the static checks, run in the idle scheduling class,
 in sessions of the least weight, so that a test of the first kind gets a core whenever it wants one.
@@ -30,8 +30,9 @@ from tests.skipped import VARIABLE, summary
 
 INTERRUPTED = 130
 _POLL_SECONDS = 0.2
-# These tests of the optimizer run in the lane of the job, which has less to do.
+# These tests of the optimizer run in a lane of the job's, which imports torch anyhow.
 CAPTURES = "tests/optimizer/capture"
+APPLY = "tests/end_to_end/test_apply.py"
 
 
 @dataclass(frozen=True)
@@ -124,36 +125,46 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         skipped = Path(folder) / "skipped"
         os.environ[VARIABLE] = str(skipped)
-        status = run_side_by_side(*_lanes())
+        status = run_side_by_side(*lanes())
         print(summary(skipped), flush=True)
     return status
 
 
-def _lanes() -> tuple[Lane, ...]:
+def lanes() -> tuple[Lane, ...]:
+    """Each test is in one of them, in which its marks are looked for."""
     # The profile draws the same examples each time: a red run is a change's doing, not chance's.
     pytest = [sys.executable, "-m", "pytest", "-q", "-p", "tests.skipped"]
     pytest += ["--hypothesis-profile=ci", "--durations=8", "--durations-min=10", "-m"]
-    timed = "(network or timed) and not thorough"
-    rest = "not (network or timed or lab or thorough)"
+    timed = [*pytest, "(network or timed or lab) and not thorough"]
+    rest = [*pytest, "not (network or timed or lab or thorough)"]
     optimizer, controller, job = "tests/optimizer", "tests/controller", "tests/job"
-    labs, apply = "tests/end_to_end", "tests/end_to_end/test_apply.py"
+    servers = [f"tests/agent/{room}" for room in ("doctor", "drivers", "network")]
+    names = sorted(map(str, Path(job).glob("test_*.py")))
+    early = [name for name in names if Path(name).name < "test_i"]
     others = [
         str(one) for one in Path("tests").glob("[a-z]*") if one.is_dir() or "test_" in one.name
     ]
-    others.remove(optimizer)
-    others.remove(job)
-    elsewhere = [f"--ignore={folder}" for folder in (optimizer, controller, labs)]
+    apart = (optimizer, controller, job)
     return (
-        Lane([*pytest, timed, *elsewhere]),
-        Lane([*pytest, "lab and not thorough", apply], apart=True),
+        # These fork themselves for each question to a server, and so must not import torch.
+        Lane([*timed, *servers]),
+        Lane([*timed, "tests/agent", "tests/oracle", "tests/kernel", *_without(*servers)]),
+        # What a test of the job leaves is there before the lab is made, and so not taken for its.
+        Lane([*timed, job, APPLY], apart=True),
         # Ranks over SSH are told apart by their processes, so that their tests run one by one.
-        Lane([*pytest, timed, labs, controller, f"--ignore={apply}"], apart=True),
+        Lane([*timed, "tests/end_to_end", controller, *_without(APPLY)], apart=True),
         # make leaves it to the terminal to interrupt its commands.
         Lane(["make", "--no-print-directory", "static"], idle=True, together=True),
-        Lane([*pytest, rest, optimizer, f"--ignore={CAPTURES}"], idle=True),
-        Lane([*pytest, rest, job, CAPTURES], idle=True),
-        Lane([*pytest, rest, *sorted(others)], idle=True),
+        Lane([*rest, optimizer, *_without(CAPTURES)], idle=True),
+        Lane([*rest, *early, CAPTURES], idle=True),
+        Lane([*rest, *(name for name in names if name not in early)], idle=True),
+        Lane([*rest, *sorted(one for one in others if one not in apart)], idle=True),
+        Lane([*rest, controller], idle=True),
     )
+
+
+def _without(*folders: str) -> list[str]:
+    return [f"--ignore={folder}" for folder in folders]
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.paths import ROOT
+from tests.run_side_by_side import Lane, lanes
 from tests.skipped import VARIABLE, summary
 
 # These tests run in the idle class, which others on the machine can keep waiting for long.
@@ -32,14 +33,39 @@ def started(*programs: str) -> subprocess.Popen[str]:
     )
 
 
-def test_every_test_is_in_a_lane() -> None:
-    """Lanes are given folders, so that a test's marks must fit the lane of its folder."""
-    for file in SCRIPT.parent.rglob("test_*.py"):
+def asked(lane: Lane) -> tuple[str, list[Path], list[Path]]:
+    """The marks that the lane asks pytest for, the folders that it gives, and those left out."""
+    _, _, _, *words = lane.command
+    marks, *given = words[words.index("-m") + 1 :]
+    left_out = [Path(one.removeprefix("--ignore=")) for one in given if one[0] == "-"]
+    return marks, [Path(one) for one in given if one[0] != "-"], left_out
+
+
+def has(lane: Lane, file: Path) -> bool:
+    """Whether pytest looks into the file in this lane."""
+    _, given, left_out = asked(lane)
+    above = {file, *file.parents}
+    return not above.isdisjoint(given) and above.isdisjoint(left_out)
+
+
+def test_every_test_is_in_one_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanes are given folders, so that a test's marks must fit the lanes of its folder."""
+    monkeypatch.chdir(ROOT)
+    of_pytest = [lane for lane in lanes() if "pytest" in lane.command]
+    for lane in of_pytest:
+        assert asked(lane)[0] == (
+            "not (network or timed or lab or thorough)"
+            if lane.idle
+            else "(network or timed or lab) and not thorough"
+        )
+    for file in Path("tests").rglob("test_*.py"):
         marks = set(re.findall(r"pytest\.mark\.(network|timed|lab)\b", file.read_text()))
-        folder = file.relative_to(SCRIPT.parent).parts[0]
-        assert not (marks and folder == "optimizer"), file
-        assert "lab" not in marks or folder in ("end_to_end", "controller"), file
-        assert folder != "end_to_end" or "lab" in marks, file
+        having = [lane for lane in of_pytest if has(lane, file)]
+        measuring = [lane for lane in having if not lane.idle]
+        assert len(having) - len(measuring) == 1, file
+        assert len(measuring) <= 1 and bool(measuring) >= bool(marks), file
+        assert "lab" not in marks or measuring[0].apart, file
+        assert "end_to_end" not in file.parts or "lab" in marks, file
 
 
 @pytest.mark.parametrize("codes", [(0, 0), (3, 0, 0), (0, 4, 0), (0, 0, 5), (0, 0, 0, 6)])

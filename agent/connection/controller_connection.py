@@ -68,6 +68,22 @@ def tls_context(config: AgentConfig) -> ssl.SSLContext:
     return context
 
 
+def _written(config: AgentConfig) -> tuple[tuple[int, int, int] | None, ...]:
+    """Which versions of its files these are; None: one is not there."""
+
+    def version(file: str) -> tuple[int, int, int] | None:
+        try:
+            found = Path(file).stat()
+        except OSError:
+            return None
+        # Of a file that was moved there, or that another may read now, the time of the change, too.
+        return found.st_ino, found.st_size, max(found.st_mtime_ns, found.st_ctime_ns)
+
+    return tuple(
+        version(file) for file in (config.authority_file, config.certificate_file, config.key_file)
+    )
+
+
 class ControllerConnection:
     """hello: called for each connection, in a thread, as it looks at the network. linked: set from
     a controller's welcome until the connection breaks."""
@@ -82,7 +98,10 @@ class ControllerConnection:
         self._url = config.controller_url.rstrip("/")
         self._service = service
         self._hello = hello
-        self._context: ssl.SSLContext | None = None  # until its files could be loaded
+        # It trusts nobody until its files could be loaded.
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        # The versions of these files that were loaded last, or could not be loaded.
+        self._loaded: object = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._replies: OrderedDict[str, Frozen] = OrderedDict()
         self._session_id = ""
@@ -92,15 +111,25 @@ class ControllerConnection:
         # The last logged reason why there is no controller.
         self._alone = ""
         self._looked_at_certificate = 0.0
+        # Whether what the last hello said is not so any more, and the poll that ends then.
+        self._has_news = False
+        self._polling: asyncio.Timeout | None = None
+
+    def greet_again(self) -> None:
+        """Has another hello said, because the last one is not true any more. To be called in the
+        event loop's thread."""
+        if self._polling is not None and not self._has_news:
+            self._polling.reschedule(asyncio.get_running_loop().time())
+        self._has_news = True
 
     async def run(self) -> None:
         """Runs until cancelled. Requests under way go on while the controller is away."""
-        self._context = await self._usable_context()
-        connector = aiohttp.TCPConnector(ssl=self._context)
-        async with aiohttp.ClientSession(connector=connector) as http:
+        await self._await_usable_context()
+        async with aiohttp.ClientSession() as http:
             while True:
                 pause = 0.0
                 try:
+                    self._load_what_was_brought()
                     await self._connect(http)
                 except ControllerRefusedError as error:
                     log.warning("the controller refuses: %s", error)
@@ -118,24 +147,39 @@ class ControllerConnection:
                 pause += random.uniform(*RECONNECT_SECONDS) * 2 ** min(self._late, MOST_DOUBLINGS)
                 await asyncio.sleep(pause)
 
-    async def _usable_context(self) -> ssl.SSLContext:
+    async def _await_usable_context(self) -> None:
         """Waits until the files can be loaded: without them no controller is heard, but what the
         lease says is done all the same."""
         while True:
             try:
-                return tls_context(self._config)
+                self._loaded, self._context = _written(self._config), tls_context(self._config)
+                return
             except CertificateUnusableError as error:
                 if str(error) != self._alone:
                     log.error("no controller can be reached: %s; trying again", error)
                 self._alone = str(error)
             await asyncio.sleep(REFUSED_SECONDS)
 
+    def _load_what_was_brought(self) -> None:
+        """Takes files that somebody wrote since, as `agent enrol` does beside a running agent whose
+        certificate is denied. Those that cannot be loaded are told once, and change nothing."""
+        if (written := _written(self._config)) == self._loaded:
+            return
+        self._loaded = written
+        try:
+            self._context = tls_context(self._config)
+        except CertificateUnusableError as error:
+            log.error("the files that were written since cannot be used: %s", error)
+        else:
+            log.info("its certificate was written anew, and is used from now on")
+
     async def _connect(self, http: aiohttp.ClientSession) -> None:
-        """Polls until something goes wrong."""
+        """Polls until something goes wrong, or there is news for another hello."""
         # Most of the time no controller listens, and looking at the whole network to greet nobody
         # took 7 % of a core. A controller that was late does listen, and is not asked again.
         if not self._late:
             await self._require_listener()
+        self._has_news = False
         hello = await asyncio.to_thread(self._hello)
         try:
             document = await self._post(http, "/v1/hello", hello, HELLO_SECONDS)
@@ -151,11 +195,23 @@ class ControllerConnection:
         self.linked.set()
         await self._renew_if_due(http)
         poll = Poll(session=self._session_id)
-        while True:
+        while not self._has_news:
             if time.monotonic() - self._looked_at_certificate > LOOK_AT_CERTIFICATE_SECONDS:
                 await self._renew_if_due(http)
-            document = await self._post(http, "/v1/poll", poll, POLL_SECONDS + ANSWER_SECONDS)
-            self._take_all(http, document)
+            self._take_all(http, await self._polled(http, poll))
+
+    async def _polled(self, http: aiohttp.ClientSession, poll: Poll) -> Any:
+        """The controller's requests. On news there are none: after the next hello a poll brings
+        those that this one would have brought."""
+        try:
+            async with asyncio.timeout(None) as self._polling:
+                return await self._post(http, "/v1/poll", poll, POLL_SECONDS + ANSWER_SECONDS)
+        except TimeoutError:
+            if self._has_news:
+                return {"envelopes": []}
+            raise
+        finally:
+            self._polling = None
 
     async def _renew_if_due(self, http: aiohttp.ClientSession) -> None:
         """Renews the certificate from half of its life on; new connections use the new one. What
@@ -173,8 +229,8 @@ class ControllerConnection:
             document = await self._post(http, "/v1/certificate", asked, ANSWER_SECONDS)
             chain = CertificateAnswer.model_validate(document).chain_pem
             await asyncio.to_thread(keep, file, key.key_pem, chain, like=file.parent)
-            assert self._context is not None
             self._context.load_cert_chain(file)
+            self._loaded = _written(self._config)
         except (OSError, ValueError, ControllerRefusedError) as error:
             log.warning("the certificate could not be renewed: %s", error)
         else:
@@ -259,6 +315,8 @@ class ControllerConnection:
         async with http.post(
             self._url + path,
             json=message.model_dump(mode="json"),
+            # Connections of former files stay for what they carry, and get nothing new.
+            ssl=self._context,
             server_hostname=CONTROLLER_NAME,
             timeout=aiohttp.ClientTimeout(total=seconds),
         ) as response:

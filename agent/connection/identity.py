@@ -77,11 +77,14 @@ def seconds_to_half_life(file: Path) -> float:
     return (half - datetime.datetime.now(datetime.UTC)).total_seconds()
 
 
-def require_serving(config: AgentConfig, authority_sha256: str | None) -> datetime.datetime:
+def require_serving(
+    config: AgentConfig, authority_sha256: str | None, not_before_unix: float | None = None
+) -> datetime.datetime:
     """Returns until when this server's certificate opens the link, as far as the server can know.
 
     authority_sha256: digest of the controller's authority in DER; None: of the one that the server
-    has. Raises OSError, and ValueError with the reason where the certificate is not valid.
+    has. not_before_unix: the controller denies a certificate that begins earlier; None: none.
+    Raises OSError, and ValueError with the reason where the certificate is not valid.
     """
     certificate = _certificate_in(Path(config.certificate_file))
     authority = x509.load_pem_x509_certificate(read_ordinary(Path(config.authority_file)))
@@ -100,6 +103,8 @@ def require_serving(config: AgentConfig, authority_sha256: str | None) -> dateti
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not begin <= datetime.datetime.now(datetime.UTC) < end:
         raise ValueError(f"it is valid from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC")
+    if not_before_unix is not None and begin.timestamp() < not_before_unix:
+        raise ValueError("it was denied by `controller authority deny`")
     return end
 
 

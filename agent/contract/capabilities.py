@@ -54,7 +54,8 @@ class Capabilities(Frozen):
     """set_queue_honoured: whether the datapath obeys a flow's set_queue. The kernel datapath does;
     the userspace datapath ignores it (Open vSwitch 3.1). offloading: NICs that can do traffic
     control in hardware (hw-tc-offload is on). gpu_problem: why GPUs are not among the devices that
-    this server has, or may have; "": none."""
+    this server has, or may have; "": none. gpus_unread: whether NVIDIA's driver has not said yet
+    which GPUs there are; the agent says hello again once it has."""
 
     datapath: Literal["system", "netdev", "none"]
     set_queue_honoured: bool
@@ -66,6 +67,7 @@ class Capabilities(Frozen):
     offloading: tuple[str, ...] = ()
     devices: tuple[Device, ...] = ()
     gpu_problem: str = ""
+    gpus_unread: bool = False
 
     @property
     def steering(self) -> Steering | None:

@@ -1,7 +1,7 @@
 """The messages between the controller and an agent.
 
 The agent dials the controller (HTTPS, mutual TLS):
-  POST /v1/hello      Hello     -> Welcome      once per connection attempt
+  POST /v1/hello      Hello     -> Welcome      once per connection attempt, and on news
   POST /v1/poll       Poll      -> Envelopes    long poll, at most POLL_SECONDS
   POST /v1/replies    Reply                     as requests finish, in any order
 The key `request` says which request a message is; its reply has the same id, and a result or a

@@ -21,10 +21,12 @@ import ovs.stream
 from ovs.db import idl
 
 from placewire.agent.drivers.ovsdb_json import parse_quickly
+from placewire.agent.drivers.ovsdb_polling import wait_by_poll
 from placewire.agent.drivers.ovsdb_references import References, columns_of, references_of
 from placewire.agent.reconcile.effects import EffectError, NoAnswerError
 
 parse_quickly()
+wait_by_poll()
 
 
 class _Uuids:

@@ -17,7 +17,6 @@ from placewire.agent.contract.state import ObservedState
 from placewire.agent.drivers import (
     abilities,
     bridges,
-    devices,
     interface_changes,
     interfaces,
     nic_moves,
@@ -31,6 +30,8 @@ from placewire.agent.drivers import (
     traffic_control,
 )
 from placewire.agent.drivers.as_effect_error import as_effect_error
+from placewire.agent.drivers.devices import processor
+from placewire.agent.drivers.known_devices import KnownDevices
 from placewire.agent.drivers.open_vswitch_version import open_vswitch_version
 from placewire.agent.drivers.ovsdb_connection import make_durable
 from placewire.agent.reconcile.effects import EffectError, NoAnswerError, UnreadableError
@@ -56,6 +57,7 @@ class Server:
         self._remote = config.ovsdb_remote
         self._run_dir = config.openvswitch_run_dir
         self.datapath = _datapath_of(config)
+        self.devices = KnownDevices()
 
     @cached_property
     def traffic_control(self) -> TrafficControl:
@@ -80,9 +82,10 @@ class Server:
                 return ObservedState(nics=interfaces.InterfaceView().nics({}, ())), str(error)
 
     def capabilities(self) -> Capabilities:
-        """Says less where Open vSwitch does not answer. Raises EffectError."""
+        """Says less where Open vSwitch does not answer, or NVIDIA's driver has not yet. Raises
+        EffectError."""
         datapath: Literal["system", "netdev", "none"] = self.datapath
-        found = devices.devices()
+        found = self.devices.known()
         observed, unreadable = self.observe_what_answers()
         # Only a stage and an undo go by what stands on a NIC, and by all of it: a hello is bounded.
         nics = tuple(nic.model_copy(update={"standing": ()}) for nic in observed.nics)
@@ -98,8 +101,9 @@ class Server:
             nics=nics,
             traffic_control=self.traffic_control,
             offloading=abilities.offloading(nic.name for nic in nics),
-            devices=found.devices,
-            gpu_problem=found.problem,
+            devices=(processor(),) if found is None else found.devices,
+            gpu_problem="" if found is None else found.problem,
+            gpus_unread=found is None,
         )
 
     def apply(self, steps: Sequence[Step], plan_name: str) -> None:

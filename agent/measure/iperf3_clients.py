@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from placewire.agent.contract.measurement import Transfer, TransferResult
-from placewire.agent.measure.processes import Processes, output_of
+from placewire.agent.measure.processes import Processes, output_of, why_not_started
 
 # TCP's slow start is left out of the figure, by what the receiver counted in each second. Where a
 # queue is slow, iperf3's own --omit (3.12) divides by a time that includes what it omits.
@@ -70,7 +70,7 @@ async def _run_one(transfer: Transfer, seconds: float, processes: Processes) -> 
     except FileNotFoundError:
         return _failed(transfer, "iperf3 is not installed on this server")
     except OSError as error:
-        return _failed(transfer, f"iperf3 cannot be started: {error}")
+        return _failed(transfer, f"iperf3 cannot be started: {why_not_started(error)}")
     try:
         async with asyncio.timeout(whole + SETTLE_SECONDS + CONNECT_SECONDS + GRACE_SECONDS):
             most_bytes = OUTPUT_BYTES + whole * OUTPUT_BYTES_A_SECOND

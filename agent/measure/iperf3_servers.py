@@ -11,7 +11,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from placewire.agent.contract.measurement import Transfer
-from placewire.agent.measure.processes import Processes, output_of
+from placewire.agent.measure.processes import Processes, output_of, why_not_started
 from placewire.agent.reconcile.effects import EffectError
 
 START_SECONDS = 5.0
@@ -39,10 +39,10 @@ class Iperf3Servers:
             try:
                 async with asyncio.TaskGroup() as group:
                     for transfer in transfers:
-                        group.create_task(self._start_one(transfer))
+                        group.create_task(self._start_or_say_why(transfer))
                 complete = True
             except ExceptionGroup as errors:
-                said = "; ".join(str(error) for error in errors.exceptions)
+                said = "; ".join(dict.fromkeys(str(error) for error in errors.exceptions))
                 raise EffectError(said) from errors
             finally:
                 if not complete:
@@ -67,15 +67,22 @@ class Iperf3Servers:
         await asyncio.sleep(seconds)
         await self.stop()
 
-    async def _start_one(self, transfer: Transfer) -> None:
-        address, port = transfer.destination_address, transfer.tcp_port
+    async def _start_or_say_why(self, transfer: Transfer) -> None:
         try:
-            process = await self.processes.start(
-                "iperf3", "--server", "--one-off", "--json",
-                "--bind", address, "--port", str(port),
-            )  # fmt: skip
+            await self._start_one(transfer)
         except FileNotFoundError as error:
             raise EffectError("iperf3 is not installed on this server") from error
+        except OSError as error:
+            raise EffectError(f"iperf3 cannot be started: {why_not_started(error)}") from error
+
+    async def _start_one(self, transfer: Transfer) -> None:
+        """Raises EffectError where it does not listen, and OSError where it cannot be started or
+        looked at."""
+        address, port = transfer.destination_address, transfer.tcp_port
+        process = await self.processes.start(
+            "iperf3", "--server", "--one-off", "--json",
+            "--bind", address, "--port", str(port),
+        )  # fmt: skip
         deadline = asyncio.get_running_loop().time() + START_SECONDS
         while process.returncode is None and asyncio.get_running_loop().time() < deadline:
             if listens(process.pid, address, port):

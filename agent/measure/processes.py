@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
+import resource
 import shutil
 import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -18,6 +20,19 @@ def _without_privileges() -> tuple[str, ...]:
     get everything in it anew. The unit's user gets nothing by starting a program."""
     bounding = ("--bounding-set=-all",) if os.geteuid() == 0 else ()
     return ("--inh-caps=-all", "--ambient-caps=-all", *bounding, "--no-new-privs")
+
+
+def why_not_started(error: OSError) -> str:
+    """What kept a program from being started, with what to do where this agent has too many files
+    open."""
+    if error.errno != errno.EMFILE:
+        return error.strerror or str(error)
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"the agent may have {most} files open, and each rate that is measured at once takes up to "
+        "three, at either end. Raise `LimitNOFILE=` of its unit (`systemctl edit placewire-agent` "
+        "on this server, then restart it), or have fewer rates, as with `network.sharing: job`"
+    )
 
 
 async def output_of(process: Process, most_bytes: int) -> tuple[bytes, bytes]:
@@ -46,7 +61,8 @@ class Processes:
         self._starting: set[asyncio.Task[Process]] = set()
 
     async def start(self, *command: str) -> Process:
-        """Pipes standard output and error. Raises FileNotFoundError."""
+        """Pipes standard output and error. Raises FileNotFoundError where there is no such program,
+        and OSError."""
         if shutil.which(command[0]) is None:
             raise FileNotFoundError(command[0])
         # An iperf3 server that outlives the agent would hold its TCP port for ever. It talks with

@@ -78,7 +78,7 @@ def _send(
     total = sum(pair[r] for r in rails)
     arrival = 0.0
     for r in rails:
-        begin = max(now, channel[*ends, r])
-        channel[*ends, r] = begin + setup + size * 8 / total
+        begin = max(now + setup, channel[*ends, r])
+        channel[*ends, r] = begin + size * 8 / total
         arrival = max(arrival, channel[*ends, r])
     return arrival

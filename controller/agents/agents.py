@@ -71,7 +71,10 @@ class Agents:
             raise CannotListen(
                 f"cannot listen for agents: {error.strerror}",
                 where=f"{host}:{tcp_port}",
-                remedy="another controller may be running; wait for it, or give another --listen",
+                remedy="another controller may be running there: wait for it to end. At another "
+                "--listen no agent dials in, because agents know the port that they were "
+                "provisioned with: `controller provision PLAN --listen HOST:PORT` tells a plan's "
+                "agents another one, which all its commands need from then on",
             ) from error
         link = AgentConnections(authority, refused_connections)
         tls = TlsListener(context, _certified_name, refused_connections.note, _LIMITS)

@@ -61,6 +61,12 @@ class Authority:
         """Of the certificate in DER. A token carries it, so a new agent knows its authority."""
         return self._certificate.fingerprint(hashes.SHA256()).hex()
 
+    def not_before_unix(self, name: str) -> float | None:
+        """When a certificate of this name must not begin, or it is denied: before this time. None:
+        none was denied. One that was issued in the very second of a denial counts as denied."""
+        since = self.revocations.denied_before(name)
+        return since - _CLOCK_SKEW_SECONDS if since else None
+
     @staticmethod
     def is_made(directory: Path) -> bool:
         """Whether there is an authority, which perhaps cannot be used."""

@@ -20,9 +20,12 @@ from typing import Any
 
 from aiohttp import http, web
 
-from placewire.controller.agents.descriptors import raised_limit
 from placewire.controller.agents.unproven import Limits, Unproven
+from placewire.descriptors import raised_limit
 
+# A plan has at most 2000 servers. Their agents have two connections each, as many peers again may
+# have shown nothing yet, and ranks, logs and the journal need some more.
+DESCRIPTORS = 8192
 # A client that takes longer only occupies a connection.
 HANDSHAKE_SECONDS = 10.0
 # For the header of the first request, once the handshake is done.
@@ -67,7 +70,7 @@ class TlsListener:
         limits: Limits,
     ) -> None:
         self._context, self._name_of, self._tell = context, name_of, on_refused
-        self._limits = limits.within(raised_limit())
+        self._limits = limits.within(raised_limit(DESCRIPTORS))
         self._unproven = Unproven[_Connection](self._limits)
         # By certificate's name, the oldest first.
         self._open_of: dict[str, OrderedDict[_Connection, None]] = {}

@@ -34,6 +34,9 @@ class DestroyAnswer(TypedDict):
         NotRequired[Mapping[str, str]],
         "by server, what differs from what was there before; only where something does",
     ]
+    forgotten: Annotated[
+        NotRequired[Sequence[str]], "of `--forget`: servers that were given up, and not asked"
+    ]
 
 
 class DoctorAnswer(TypedDict):

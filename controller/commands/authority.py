@@ -82,7 +82,8 @@ def _deny(authority: Authority, server: str, *, as_json: bool) -> int:
     else:
         print(
             f"{server}: all certificates that it was issued until now are denied ({count} of them "
-            "are recorded here and had not expired); `controller enrol` gives it a new one"
+            "are recorded here and had not expired); `controller provision PLAN --server "
+            f"{server}` or `controller enrol {server}` gives it a new one"
         )
     return 0
 

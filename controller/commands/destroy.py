@@ -10,7 +10,7 @@ from placewire.controller.commands.answers import DestroyAnswer
 from placewire.controller.commands.arguments import add_plan
 from placewire.controller.commands.session import in_session
 from placewire.controller.commands.talking import confirmed, print_json
-from placewire.controller.errors import UsageError
+from placewire.controller.errors import AgentUnreachable, UsageError
 from placewire.controller.few_names import counts_in_words
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from placewire.controller.story.tools import Tools
 
 PURPOSE = "remove all that Placewire made on the plan's servers"
+_WAIT_SECONDS = 10.0
 _ON_ITS_WAY = "a destroy cannot be stopped halfway: it goes on to its end, and says what came of it"
 
 
@@ -27,10 +28,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--server", action="append", metavar="SERVER",
         help="only on this one, which may have been taken out of the plan; may be repeated",
     )  # fmt: skip
+    parser.add_argument(
+        "--forget", action="store_true",
+        help="with --server: ask no agent; give up in the journal what a server had that never "
+        "comes back",
+    )  # fmt: skip
     parser.add_argument("--yes", action="store_true", help="do not ask before changing servers")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.forget:
+        return _run_to_forget(arguments)
+
     async def work(plan: Plan, tools: Tools) -> int:
         from placewire.controller.story.destruction import destroyed, others_on
         from placewire.controller.story.dropped_servers import dropped_servers
@@ -53,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
                 tools.show.say(_told(plan.name, counts, others, otherwise))
 
         with tools.journal.change_lock.exclusive():
-            await tools.agents.wait_for(servers, timeout_seconds=10)
+            await _wait_for(servers, tools, of_plan=arguments.server is None)
             # No rank is ended before it is known that there is something of this plan to remove.
             others = await others_on(plan.name, servers, tools.agents, tools.journal)
             if others:
@@ -70,6 +79,53 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
 
     return in_session(arguments, work, needs_journal=False)
+
+
+async def _wait_for(servers: Sequence[str], tools: Tools, *, of_plan: bool) -> None:
+    """Raises AgentUnreachable, which also says what to do about a server that never comes back."""
+    from placewire.controller.agent_advice import give_up
+
+    try:
+        await tools.agents.wait_for(servers, timeout_seconds=_WAIT_SECONDS)
+    except AgentUnreachable as error:
+        first = "take it out of the plan's file and destroy again; then " if of_plan else ""
+        error.remedy += f". Nothing was changed; {give_up(error.servers, first=first)}"
+        raise
+
+
+def _run_to_forget(arguments: argparse.Namespace) -> int:
+    """Raises UsageError where no server is named: who forgets all of a plan has misspelt it."""
+    if arguments.server is None:
+        raise UsageError(
+            "--forget needs --server", remedy="name each server that never comes back by --server"
+        )
+
+    async def work(plan: Plan, tools: Tools) -> int:
+        from placewire.controller.story.destruction import (
+            about_forgetting,
+            forget,
+            require_forgettable,
+        )
+        from placewire.controller.story.dropped_servers import dropped_servers
+
+        servers = _servers(plan, arguments.server)
+        with tools.journal.change_lock.exclusive():
+            missing = await tools.agents.missing(servers, timeout_seconds=_WAIT_SECONDS)
+            present = [server for server in servers if server not in missing]
+            require_forgettable(plan.name, servers, present, tools.journal)
+            tools.show.say(about_forgetting(servers))
+            if not await confirmed(yes=arguments.yes, question="Forget what is there?"):
+                raise UsageError("not confirmed; nothing was changed")
+            forget(plan, servers, tools.journal)
+        if arguments.json:
+            print_json({"changes": {}, "others": {}, "forgotten": servers})
+        else:
+            tools.show.say(f"plan {plan.name!r} is given up on {', '.join(servers)}")
+        for line in await dropped_servers(plan, tools, but=servers):
+            tools.show.say(line)
+        return 0
+
+    return in_session(arguments, work)
 
 
 def _told(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from placewire.controller.commands.interrupts import interruptible
 from placewire.controller.commands.session import CONTROLLER_PROGRAM, agents_listening
 from placewire.controller.commands.talking import print_json
 from placewire.controller.errors import AgentUnreachable, UsageError
+from placewire.controller.few_names import few_names
 from placewire.controller.own_lab import own_lab
 from placewire.optimizer.commands.arguments import positive
 
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 PURPOSE = "write a commented plan from what the agents find on their servers; changes no server"
 _ANY_SERVER = "any server"
+# An agent gives NVIDIA's driver 20 s to say which GPUs there are.
+_GPUS_SECONDS = 25.0
+_LOOK_SECONDS = 0.1
 _MODEL = "my_package.my_module:training_step"
 
 
@@ -71,7 +76,8 @@ async def _init(arguments: argparse.Namespace) -> int:
     whose = arguments.servers or [_ANY_SERVER]
     async with agents_listening(arguments, whose, say) as agents:
         say(f"waiting for agents, at most {arguments.seconds} s")
-        hellos = await _hellos(agents, arguments.servers, arguments.seconds)
+        found = await _hellos(agents, arguments.servers, arguments.seconds)
+        hellos = await _with_gpus(agents, list(found), say)
     name = arguments.name or arguments.lab or arguments.out.stem
     text = discovered_plan(name, arguments.model, hellos)
     with arguments.out.open("x", encoding="utf-8") as out:
@@ -92,3 +98,19 @@ async def _hellos(agents: Agents, wanted: list[str], seconds: float) -> Mapping[
     if not agents.hello:
         raise AgentUnreachable([_ANY_SERVER], why=f"none dialled in within {seconds:g} s")
     return dict(sorted(agents.hello.items()))
+
+
+async def _with_gpus(
+    agents: Agents, servers: Collection[str], say: Callable[[str], None]
+) -> Mapping[str, Hello]:
+    """Waits for agents that have not heard from NVIDIA's driver: they say hello again then."""
+
+    def unread() -> list[str]:
+        return [server for server in servers if agents.hello[server].capabilities.gpus_unread]
+
+    deadline = time.monotonic() + _GPUS_SECONDS
+    if some := unread():
+        say(f"waiting for NVIDIA's driver on {few_names(some)}, at most {_GPUS_SECONDS:.0f} s")
+    while unread() and time.monotonic() < deadline:
+        await asyncio.sleep(_LOOK_SECONDS)
+    return {server: agents.hello[server] for server in servers}

@@ -55,6 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--write-inventory", type=Path, metavar="FILE", help="only write the plan's inventory"
     )
     parser.add_argument("--remove", action="store_true", help="remove all that was installed")
+    parser.add_argument(
+        "--take-over",
+        action="store_true",
+        help="also servers whose agent obeys another controller, which loses them",
+    )
     parser.add_argument("--yes", action="store_true", help="do not ask before changing servers")
     add_json(parser)
     parser.add_argument(
@@ -92,7 +97,10 @@ async def _provision(arguments: argparse.Namespace, plan: Plan, servers: Sequenc
     site = Site(plan, servers, authority, *places, arguments.controller, show)
     # The table tells of them, too.
     site.refused_connections = RefusedConnections(arguments.state_dir / FILE)
-    derived = inventory(plan, servers, site.controller_urls(), arguments.login)
+    site.takes_over = arguments.take_over and not arguments.remove
+    # Whoever runs Ansible alone has them from the inventory; here the playbooks are given them.
+    more = site.variables() if arguments.write_inventory is not None else {}
+    derived = inventory(plan, servers, site.controller_urls(), arguments.login, more)
     if arguments.write_inventory is not None:
         return _write(derived, arguments.write_inventory)
     with ExitStack() as stack:
@@ -103,7 +111,9 @@ async def _provision(arguments: argparse.Namespace, plan: Plan, servers: Sequenc
             inventories.append(arguments.inventory)
             site.enrols_from = look_through(inventories, servers)
         if not arguments.check:
-            show.say(f"{'remove from' if arguments.remove else 'install on'} {', '.join(servers)}")
+            does = "remove from" if arguments.remove else "install on"
+            also = ", also where an agent obeys another controller, which loses the server"
+            show.say(f"{does} {', '.join(servers)}{also if site.takes_over else ''}")
             if not await confirmed(yes=arguments.yes):
                 raise UsageError("not confirmed; nothing was changed")
             journal = stack.enter_context(Journal.open(arguments.state_dir))

@@ -34,7 +34,7 @@ def print_only_json(document: Mapping[str, object]) -> None:
         print_document(document)
 
 
-async def confirmed(*, yes: bool) -> bool:
+async def confirmed(*, yes: bool, question: str = "Change these servers?") -> bool:
     """yes: the user said so on the command line. Raises UsageError where no terminal can ask."""
     if yes:
         return True
@@ -42,7 +42,7 @@ async def confirmed(*, yes: bool) -> bool:
         raise UsageError(
             "there is no terminal to confirm at; nothing was changed", remedy="give --yes"
         )
-    print("Change these servers? [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return (await _typed_line()).strip().lower() in ("y", "yes")
 
 

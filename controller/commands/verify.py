@@ -153,6 +153,7 @@ async def _measured(plan: Plan, tools: Tools, digest: str) -> tuple[LinkMeasurem
     from placewire.controller.compile.transfers import promises
     from placewire.controller.story.delivery import measure_until_sure
     from placewire.controller.story.rollback import states_in_force
+    from placewire.controller.verify.bandwidth_check import require_delivered
 
     allocation = allocation_of(tools.journal, plan.name, digest)
     if allocation is None:
@@ -162,11 +163,5 @@ async def _measured(plan: Plan, tools: Tools, digest: str) -> tuple[LinkMeasurem
     promised = promises(then, allocation)
     with tools.stage("measure"):
         links = await measure_until_sure(tools, then, promised)
-    if late := [link for link in links if not link.within_tolerance]:
-        raise VerificationFailed(
-            f"{len(late)} of {len(links)} promised rates are not delivered",
-            where=", ".join(f"{m.source} {m.nic} queue {m.queue_id}" for m in late),
-            remedy="nothing was changed; look for other traffic on those NICs",
-            links=links,
-        )
+    require_delivered(links, now="nothing was changed")
     return links

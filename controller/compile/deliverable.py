@@ -13,6 +13,7 @@ from placewire.agent.contract.capabilities import SOFTWARE_HTB_BITS_PER_SECOND, 
 from placewire.agent.contract.entries import LEAST_CLASS_BITS_PER_SECOND
 from placewire.agent.contract.state import DesiredState, NicFacts, Refusal
 from placewire.controller.compile.units import wire_rate
+from placewire.controller.few_names import few_names
 from placewire.controller.plan.plan import Plan
 from placewire.optimizer.allocation import Allocation
 from placewire.optimizer.cluster_plan.checks import nics_of
@@ -103,7 +104,7 @@ def _too_fast(
     ]
     if fast:
         yield (
-            f"{', '.join(fast)}: software HTB carries {SOFTWARE_HTB_BITS_PER_SECOND / _GIGABIT:g} "
+            f"{few_names(fast)}: software HTB carries {SOFTWARE_HTB_BITS_PER_SECOND / _GIGABIT:g} "
             "to 40 Gbit/s of a NIC, and Open vSwitch never asks a NIC to do it in hardware: the "
             "measurement will show whether software is enough here"
         )
@@ -120,6 +121,6 @@ def _rdma_beside(plan: Plan, able: Mapping[str, Capabilities]) -> Iterator[str]:
         ]
     if found:
         yield (
-            f"{', '.join(found)} can do RDMA, which bypasses every queue: this job uses sockets, "
+            f"{few_names(found)} can do RDMA, which bypasses every queue: this job uses sockets, "
             "but this plan's rates do not limit what others send by RDMA there"
         )

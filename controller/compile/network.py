@@ -35,6 +35,7 @@ from placewire.agent.contract.entries import (
 from placewire.agent.contract.state import DesiredState
 from placewire.controller.compile.queues import NicQueue, everything_else, job_queues
 from placewire.controller.compile.units import burst_bits, wire_rate
+from placewire.controller.few_names import few_names
 from placewire.controller.plan.plan import Plan
 from placewire.optimizer.allocation import Allocation
 from placewire.optimizer.cluster_plan.payload import ACKNOWLEDGEMENT_FRACTION
@@ -83,7 +84,7 @@ def larger_frames(plan: Plan, capabilities: Mapping[str, Capabilities]) -> tuple
             if (mtu_bytes := found.get(nic.name, 0)) > nic.mtu_bytes:
                 there.setdefault(mtu_bytes, []).append(f"{server.name} {nic.name}")
     return tuple(
-        f"{', '.join(nics)} could carry larger frames: they have MTU {mtu_bytes}, the plan uses "
+        f"{few_names(nics)} could carry larger frames: they have MTU {mtu_bytes}, the plan uses "
         "less; where all NICs of a rail and its switch can, give the NICs `mtu` in the plan"
         for mtu_bytes, nics in there.items()
     )

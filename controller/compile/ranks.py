@@ -83,6 +83,7 @@ def _of_kind(job: PlacedJob | ReplayJob, graph_file: Path) -> dict[str, Any]:
         "optimizer": OptimizerSpec.model_validate(job.optimizer_document),
         "state": None if job.state is None else StateSpec(**job.state.model_dump()),
         "seed": job.seed,
+        "timeout_seconds": job.start_limit_seconds,
         "checkpoint": None if asked is None else CheckpointSpec(**asked.model_dump()),
         "validation": None
         if job.validation is None

@@ -11,7 +11,10 @@ from placewire.optimizer.allocation import Allocation
 from placewire.optimizer.network.sharings import SHARINGS
 from placewire.optimizer.network.uplinks import within_uplinks
 
-FIRST_TCP_PORT = 42000
+# A server needs as many ports as transfers come into it: 252 on 64 servers with four NICs each. No
+# well-known service has one of these up to 26999; from 27000 on licence servers are, and from 32768
+# on the kernel may have given a port to somebody's connection.
+FIRST_TCP_PORT = 26_500
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from placewire.controller.errors import JobFailed
 from placewire.controller.few_names import few_names
 from placewire.controller.launch.followed import Followed
 from placewire.job.contract.signal_name import signal_name
+from placewire.job.contract.specification import RankSpec
 
 # Of what a rank says it failed by.
 _LONGEST_FAILURE = 10_000
@@ -96,14 +97,35 @@ def _names(ranks: Sequence[Followed]) -> list[str]:
 
 
 def has_not_begun(latest: Followed, late: Sequence[Followed]) -> JobFailed:
+    is_placed = _is_placed(latest)
     return JobFailed(
         f"{named(late)} not begun {latest.starting_seconds:.0f} s after the start"
         + quote(latest.tail),
         where=latest.process.server,
         remedy="look what hangs there: an import from a file server that is away, or the way to "
-        "rank 0 over the management network",
+        "rank 0 over the management network"
+        + ("; a model whose function takes so long needs job.start_limit" if is_placed else ""),
         rank=latest.process.rank,
     )
+
+
+def all_silent(ranks: Sequence[Followed], running: int, seconds: float) -> JobFailed:
+    """running: how many of the ranks still run."""
+    remedy = "look what the processes wait for there"
+    if _is_placed(ranks[0]):
+        remedy = (
+            "a `batches(step)` that takes so long is the usual cause: prepare its data before the "
+            "job, or print a line from it now and then; else look what the ranks wait for there"
+        )
+    return JobFailed(
+        f"no rank said anything for {seconds:.0f} s{quote(ranks[0].tail)}",
+        where=f"{running} of {len(ranks)} ranks still run",
+        remedy=remedy,
+    )
+
+
+def _is_placed(rank: Followed) -> bool:
+    return isinstance(rank.spec, RankSpec) and rank.spec.kind == "placed"
 
 
 def _ending(status: int | None) -> str:

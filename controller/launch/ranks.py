@@ -1,5 +1,8 @@
 """Runs all ranks of one job: starts them, collects their events, and names the rank that fails.
 
+Servers are started side by side, and the ranks of one server in their order. A rank that fails
+meanwhile, or one that cannot be started, ends the job at once.
+
 Either every rank finishes, or none is left: when a rank fails, when all are silent for too long, or
 when the work is cancelled, all ranks are ended, by SIGTERM and then by SIGKILL. In between a script
 has as long as torchrun gives it, and its network stays until then. When this process is killed,
@@ -17,12 +20,12 @@ from placewire.controller.errors import JobFailed
 from placewire.controller.launch.blame import (
     about_those_that_may_save,
     about_those_that_stay,
+    all_silent,
     culprit,
     has_not_begun,
     how_ranks_ended,
     job_failed,
     named,
-    quote,
 )
 from placewire.controller.launch.followed import Followed, event_of
 from placewire.controller.launch.launcher import RankProcess, Starter
@@ -38,6 +41,7 @@ from placewire.job.contract.specification import (
     RankEvent,
     ScriptSpec,
 )
+from placewire.optimizer.device_names import server_of
 
 SILENCE_SECONDS = 300.0
 # Before its first event a rank imports torch, which takes minutes from a file server that is slow,
@@ -54,6 +58,9 @@ _BLAME_SECONDS = 0.5
 _DRAIN_SECONDS = 1.0
 _MOST_DRAINS = 60
 _TELL_SECONDS = 2.0
+# A start over SSH is several questions to its server, and a handshake. At most so many servers get
+# theirs at once, which is as many as begin at once through a jump host (ssh_proxy.py).
+_SERVERS_AT_ONCE = 8
 # A wait is so many short ones, of which one alone passes while this process is held up.
 _WAITS = 10
 
@@ -77,10 +84,10 @@ async def run_ranks(
 
     on_line: gets each line that a rank printed beside its events: (rank, line, whether on standard
     error). on_late: gets a sentence every minute in which some ranks have not begun. on_gone: gets
-    each rank that ends by itself and had not finished. start_seconds:
-    how long after its start a rank may report nothing; silence_seconds: how long all of them may
-    say nothing once they have begun. held_seconds: how long from now ranks may run on if this
-    process should be gone; they get it with their start, and every two seconds until they ended.
+    each rank that ends by itself and had not finished. start_seconds: how long a rank may report
+    nothing after all were started; silence_seconds: how long all of them may say nothing once they
+    have begun. held_seconds: how long from now ranks may run on if this process should be gone;
+    they get it with their start, and every two seconds until they ended.
 
     Raises JobFailed, which names the rank, its server, how it ended and its last lines. No rank is
     left when this function returns, raises or is cancelled; on_late gets a sentence about scripts
@@ -93,10 +100,7 @@ async def run_ranks(
     try:
         if held_seconds is not None:  # The first ranks are told while the others start.
             telling = asyncio.create_task(job.tell(held_seconds))
-        for spec in specs:
-            # This process may be killed before it tells the rank.
-            first = {} if held_seconds is None else {"held_seconds": held_seconds()}
-            job.follow(await launcher.start(spec.model_copy(update=first)), spec)
+        job.start(launcher, specs, held_seconds)
         await job.watch(silence_seconds, start_seconds, on_late)
     except JobFailed as error:
         failure = error
@@ -117,12 +121,34 @@ class _Job:
         on_gone: Callable[[int], None],
     ) -> None:
         self._on_event, self._on_line, self._on_gone = on_event, on_line, on_gone
-        self._ranks: list[Followed] = []
+        self._ranks: list[Followed] = []  # by their number
+        self._starting: list[asyncio.Task[None]] = []
         self._blamed: list[Followed] = []
         self._heard = time.monotonic()
         # Of all ranks together one line is handled at a time, and the event loop has its turn
         # before the next: ranks that print fast delay one another, and nothing else.
         self._turn = asyncio.Lock()
+
+    def start(
+        self,
+        launcher: Starter,
+        specs: Sequence[ProgramSpec],
+        held_seconds: Callable[[], float] | None,
+    ) -> None:
+        """Begins to start them; `watch` raises what hinders a start, and `end` ends all starts."""
+        of_servers: dict[str, list[ProgramSpec]] = {}
+        for spec in specs:
+            of_servers.setdefault(server_of(spec.device), []).append(spec)
+        turns = asyncio.Semaphore(_SERVERS_AT_ONCE)
+
+        async def start_in_order(own: Sequence[ProgramSpec]) -> None:
+            async with turns:
+                for spec in own:
+                    # This process may be killed before it tells the rank.
+                    first = {} if held_seconds is None else {"held_seconds": held_seconds()}
+                    self.follow(await launcher.start(spec.model_copy(update=first)), spec)
+
+        self._starting = [asyncio.create_task(start_in_order(own)) for own in of_servers.values()]
 
     def follow(self, process: RankProcess, spec: ProgramSpec) -> None:
         rank = Followed(process, spec)
@@ -130,6 +156,7 @@ class _Job:
         rank.readers = [asyncio.create_task(each) for each in reading]
         rank.exit = asyncio.create_task(self._await_exit(rank))
         self._ranks.append(rank)
+        self._ranks.sort(key=lambda one: one.spec.rank)
 
     async def tell(self, held_seconds: Callable[[], float]) -> None:
         while True:
@@ -140,18 +167,21 @@ class _Job:
     async def watch(
         self, silence_seconds: float, start_seconds: float, on_late: Callable[[str], None]
     ) -> None:
-        """Returns when all have finished. Raises JobFailed, and whatever on_event raised."""
+        """Returns when all have finished. Raises JobFailed, what hindered a start, and whatever
+        on_event raised."""
         looked, say_late = time.monotonic(), _SAY_LATE_EVERY_SECONDS
-        while running := [rank.exit for rank in self._ranks if not rank.exit.done()]:
-            await asyncio.wait(running, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
-            for reader in self._readers():
-                if reader.done():
-                    reader.result()
+        while awaited := self._awaited():
+            await asyncio.wait(awaited, timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
+            for task in (*self._readers(), *self._starting):
+                if task.done():
+                    task.result()
             if any(rank.has_failed or rank.ends_itself for rank in self._ranks):
-                await _wait(running, _BLAME_SECONDS)
+                await _wait([rank.exit for rank in self._ranks], _BLAME_SECONDS)
                 break
             now = time.monotonic()
             passed, looked = min(now - looked, _LONGEST_LOOK_SECONDS), now
+            if self._unstarted():
+                continue  # Ranks may wait for those that are not there yet.
             if late := [r for r in self._ranks if not r.has_begun and r.status is None]:
                 for rank in late:
                     rank.starting_seconds += passed
@@ -164,27 +194,24 @@ class _Job:
                 continue
             silent = now - self._heard
             if silent > silence_seconds:
-                raise JobFailed(
-                    f"no rank said anything for {silent:.0f} s{quote(self._ranks[0].tail)}",
-                    where=f"{len(running)} of {len(self._ranks)} ranks still run",
-                )
+                raise all_silent(self._ranks, len(self._running()), silent)
         if failed := [rank for rank in self._ranks if rank.has_failed or rank.ends_itself]:
             rank, witness = culprit(failed, {r.process.rank: r for r in self._ranks})
             self._blamed = [rank] if witness is None else [rank, witness]
             raise job_failed(rank, witness)
 
     async def end(self, on_late: Callable[[str], None], failure: JobFailed | None) -> None:
+        for start in self._starting:
+            start.cancel()
         # A rank that fails from here on fails because it is ended.
         failed = [
             rank
             for rank in self._ranks
             if rank.has_failed or rank.failure or (rank.exited_seconds and not rank.finished)
         ]
-        for rank in self._running():
-            # What ends by itself has asked its processes to end, and must not ask them again.
-            if not rank.ends_itself:
-                rank.was_ended = True
-                rank.process.terminate()
+        self._ask_to_end()
+        await asyncio.gather(*self._starting, return_exceptions=True)
+        self._ask_to_end()  # Where a start came to its end all the same.
         await self._wait_for_end(TERMINATE_SECONDS)
         if scripts := [rank for rank in self._running() if isinstance(rank.spec, ScriptSpec)]:
             on_late(about_those_that_may_save(scripts, SCRIPT_END_SECONDS))
@@ -205,6 +232,19 @@ class _Job:
                 failure.what = job_failed(*self._blamed).what
             told = failure.remedy, how_ranks_ended(self._ranks, self._blamed, failed, stay)
             failure.remedy = "; ".join(filter(None, told))
+
+    def _ask_to_end(self) -> None:
+        for rank in self._running():
+            # What ends by itself has asked its processes to end, and must not ask them again.
+            if not (rank.ends_itself or rank.was_ended):
+                rank.was_ended = True
+                rank.process.terminate()
+
+    def _awaited(self) -> list[asyncio.Task[Any]]:
+        return [*self._unstarted(), *(rank.exit for rank in self._running())]
+
+    def _unstarted(self) -> list[asyncio.Task[None]]:
+        return [start for start in self._starting if not start.done()]
 
     def _running(self) -> list[Followed]:
         return [rank for rank in self._ranks if rank.status is None]

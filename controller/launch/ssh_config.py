@@ -63,7 +63,7 @@ def destination_of(
     """What is given wins; None: as the files say. Raises LaunchFailed, which names the file and the
     line that cannot be used."""
     given = [*([] if user is None else ["-l", user]), *([] if port is None else ["-p", str(port)])]
-    said = _said(where, address, given)
+    said = settings_of(where, address, given)
 
     def one(name: str) -> str:
         value = said[name][0] if name in said else _NONE
@@ -100,8 +100,9 @@ def destination_of(
     )
 
 
-def _said(where: str, address: str, given: Sequence[str]) -> Mapping[str, Sequence[str]]:
-    """By key, in small letters, the values that `ssh -G` prints."""
+def settings_of(where: str, address: str, given: Sequence[str]) -> Mapping[str, Sequence[str]]:
+    """By key, in small letters, the values that `ssh -G` prints. given: options for ssh. Raises
+    LaunchFailed."""
     try:
         done = subprocess.run(
             [*_SSH, "-G", "-T", *given, "--", address],

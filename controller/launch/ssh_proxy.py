@@ -12,8 +12,8 @@ from placewire.controller.errors import LaunchFailed
 from placewire.controller.launch.ssh_patience import Patience
 
 # A jump host's sshd drops connections at random where ten wait to be let in (MaxStartups).
-_MOST_AT_ONCE = 8
-_TURNS = threading.BoundedSemaphore(_MOST_AT_ONCE)
+MOST_AT_ONCE = 8
+_TURNS = threading.BoundedSemaphore(MOST_AT_ONCE)
 # By then the jump host has let us in, and what is silent is a server behind it, for which no other
 # has to wait.
 _TURN_SECONDS = 5.0
@@ -37,7 +37,7 @@ def proxy_in_turn(command: str, patience: Patience, where: str) -> Proxy:
         if patience.is_over:
             raise LaunchFailed(
                 f"within {patience.seconds:g} s, no SSH connection to it was begun: no more than "
-                f"{_MOST_AT_ONCE} begin at once through what ~/.ssh/config names, and too many "
+                f"{MOST_AT_ONCE} begin at once through what ~/.ssh/config names, and too many "
                 "servers before it were silent",
                 where=where,
                 remedy="look at the servers that gave no answer, and at the jump host; this one "

@@ -49,18 +49,26 @@ RATIO = Metric(
 )  # fmt: skip
 REMAINING = Metric(
     "placewire_run_remaining_seconds", "gauge", _RUN,
-    "How long the other steps take where they take as long as the latest 20.",
+    "How long the other steps, and the reading of their batches, take where they take as long as "
+    "the latest 20.",
 )  # fmt: skip
 SAMPLES = Metric(
     "placewire_run_samples_total", "counter", _RUN,
     "Samples of all batches of the steps done; of a placed job.",
 )  # fmt: skip
-LOSS = Metric("placewire_run_loss", "gauge", _RUN, "The latest loss that is finite.")
+LOSS = Metric(
+    "placewire_run_loss", "gauge", _RUN, "The latest step's loss; absent where it is not finite."
+)
+NON_FINITE = Metric(
+    "placewire_run_non_finite_loss_steps_total", "counter", _RUN,
+    "Steps of this run whose loss was not finite.",
+)  # fmt: skip
 VALIDATION_LOSS = Metric(
     "placewire_run_validation_loss",
     "gauge",
     _RUN,
-    "The mean loss of the latest validation; of its batches so far while it goes on.",
+    "The mean loss of the latest validation, of its batches so far while it goes on; absent where "
+    "it is not finite.",
 )
 REPORTED = Metric(
     "placewire_run_metric", "gauge", (*_RUN, "metric"),
@@ -106,7 +114,7 @@ PAIR_DELIVERED = Metric(
 
 METRICS = (
     INFO, BEGAN, STEPS, PLANNED_STEPS, STEP_SECONDS, LAST_STEP, PREDICTED, RATIO, REMAINING,
-    SAMPLES, LOSS, VALIDATION_LOSS, REPORTED,
+    SAMPLES, LOSS, NON_FINITE, VALIDATION_LOSS, REPORTED,
     RANK_UP, RANK_SECONDS, RANK_MEMORY, RANK_MEMORY_LIMIT,
     NIC_SENT, NIC_PLANNED, PAIR_PLANNED, PAIR_PROMISED, PAIR_DELIVERED,
 )  # fmt: skip
@@ -124,6 +132,7 @@ def exposition(state: RunState) -> str:
         if facts.steps is None
         else STEPS.of(run, state.steps or None) + STEP_SECONDS.of(run, state.step_seconds)
     )
+    non_finite = None if facts.steps is None else state.non_finite_steps
     samples = None if facts.samples is None else facts.samples * state.steps or None
     return "".join((
         INFO.of((*run, facts.kind, facts.sharing), 1),
@@ -136,6 +145,7 @@ def exposition(state: RunState) -> str:
         REMAINING.of(run, state.remaining_seconds),
         SAMPLES.of(run, samples),
         LOSS.of(run, state.loss),
+        NON_FINITE.of(run, non_finite),
         VALIDATION_LOSS.of(run, state.validation_loss),
         REPORTED.text(((*run, name), value) for name, value in state.metrics.items()),
         *_of_ranks(state, facts),

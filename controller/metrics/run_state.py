@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +46,9 @@ class RunState:
     NIC), has sent since the job began. steps: how many every rank has done, those before a resumed
     checkpoint included; steps_of: how many of them in this run, by bucket. step_seconds: of this
     run's steps together, each as long as on its slowest rank. latest: of the last ones the seconds
-    and the prediction, without the first, which warms up."""
+    and the prediction, without the first, which warms up; latest_loads: of the same, how long the
+    slowest rank read the batch before. loss, validation_loss: the last that was told; None where
+    that was not finite. non_finite_steps: of this run, those whose loss was not finite."""
 
     facts: RunFacts | None = None
     links: Sequence[LinkMeasurement] = ()
@@ -56,8 +59,10 @@ class RunState:
     step_seconds: float = 0.0
     last_step_unix: float | None = None
     latest: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=LATEST_STEPS))
+    latest_loads: deque[float] = field(default_factory=lambda: deque(maxlen=LATEST_STEPS))
     loss: float | None = None
     validation_loss: float | None = None
+    non_finite_steps: int = 0
     _joined: Steps = field(default_factory=lambda: Steps(ranks=1))
 
     def begin(self, facts: RunFacts, sent_bytes: SentBytes) -> None:
@@ -78,7 +83,7 @@ class RunState:
         elif isinstance(event, Resumed):
             self.steps = event.step
         elif isinstance(event, Validated):
-            self.validation_loss = self.validation_loss if event.loss is None else event.loss
+            self.validation_loss = event.loss
         elif isinstance(event, StepDone):
             self._step(rank, event, time.time() if now_unix is None else now_unix)
 
@@ -114,16 +119,16 @@ class RunState:
 
     @property
     def remaining_seconds(self) -> float | None:
-        """How long the other steps take where they take as long as the latest."""
+        """Of the other steps and their batches, where they take as long as the latest."""
         if self.facts is None or self.facts.steps is None or not self.latest:
             return None
-        typical = sum(seconds for seconds, _ in self.latest) / len(self.latest)
-        return max(0, self.facts.steps - self.steps) * typical
+        latest = sum(seconds for seconds, _ in self.latest) + sum(self.latest_loads)
+        return max(0, self.facts.steps - self.steps) * latest / len(self.latest)
 
     def _step(self, rank: Rank, event: StepDone, now_unix: float) -> None:
         rank.step_seconds += event.seconds
         rank.memory_bytes = event.memory_bytes or rank.memory_bytes
-        if event.loss is not None:
+        if event.loss is not None or event.non_finite_loss is not None:
             self.loss = event.loss
         if event.metrics:
             rank.metrics = event.metrics
@@ -135,7 +140,10 @@ class RunState:
         bucket = bucket if bucket in decided else next(iter(decided))
         if self.steps_of:
             self.latest.append((step.seconds, decided[bucket].predicted_seconds))
+            self.latest_loads.append(step.load_seconds)
         self.steps_of[bucket] += 1
+        if step.loss is not None and not math.isfinite(step.loss):
+            self.non_finite_steps += 1
         self.steps = step.number + 1
         self.step_seconds += step.seconds
         self.last_step_unix = now_unix

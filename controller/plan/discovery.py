@@ -166,6 +166,8 @@ def _server(
 
 
 def _devices(found: Capabilities) -> Iterator[str]:
+    if found.gpus_unread:
+        yield "# GPUs may be missing here. NVIDIA's driver has not answered yet."
     if found.gpu_problem:
         yield f"# GPUs may be missing here. {visible(found.gpu_problem)}"
     for device in found.devices:

@@ -19,6 +19,7 @@ from placewire.controller.plan.values import (
     PathText,
     SecretText,
     Seed,
+    StartLimit,
     TcpPort,
     Threads,
     TimeScale,
@@ -66,10 +67,12 @@ class PlanCheckpoint(Frozen):
         description="the steps from one checkpoint to the next; the last step makes one too",
     )
     keep: Count = Field(2, description="how many of the latest checkpoints are kept")
-    resume: Literal["auto", "never", "required"] = Field(
+    resume: Literal["auto", "never", "required", "changed"] = Field(
         "auto",
         description="`auto` resumes from the latest checkpoint in the folder, if there is one; "
-        "`required` refuses to run without one, `never` refuses to run where there is one",
+        "`required` refuses to run without one, `never` refuses to run where there is one; "
+        "`changed` is `auto`, and also resumes where the model computes otherwise than it did, as "
+        "with another dropout",
     )
 
 
@@ -198,6 +201,12 @@ class PlacedJob(Frozen):
         "optimizer and number of threads, looked for in the working directory, then beside the "
         "plan; the step is then not measured, and `accumulate`, `shards` and `recompute` are as it "
         "was made; none: the step is measured",
+    )
+    start_limit_seconds: StartLimit = Field(
+        alias="start_limit",
+        default=540.0,
+        description="how long ranks wait for one that imports and captures the model, with all "
+        "that its function does, as where it prepares data",
     )
     backend: CudaBackend = "auto"
     threads: RankThreads = 1

@@ -227,6 +227,7 @@ def _or_auto(of: Check) -> Check:
 
 _count = whole(1, 2**31 - 1)
 _lease = quantity(parse_seconds, 10, 604_800, "10s to 168h")
+_start_limit = quantity(parse_seconds, 10, 604_800, "10s to 168h")
 _time_limit = quantity(parse_seconds, 1e-3, 604_800, "1ms to 168h")
 _measured_seconds = quantity(
     _seconds_or_number, 1, 60, "1s to 60s; a number without a unit is seconds"
@@ -270,6 +271,7 @@ Threads = Annotated[int, BeforeValidator(whole(1, 1024))]
 Warmup = Annotated[int, BeforeValidator(whole(0, 2**31 - 1))]
 Seed = Annotated[int, BeforeValidator(whole(0, 2**32 - 1))]
 Lease = Annotated[float, BeforeValidator(_lease)]
+StartLimit = Annotated[float, BeforeValidator(_start_limit)]
 TimeLimit = Annotated[float, BeforeValidator(_time_limit)]
 Fraction = Annotated[float, BeforeValidator(quantity(parse_fraction, 0, 1, "0% to 100%"))]
 Floor = Annotated[float, BeforeValidator(_floor)]

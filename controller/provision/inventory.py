@@ -65,10 +65,11 @@ def inventory(
     servers: Sequence[str],
     controller_urls: Mapping[str, str],
     login: str | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """servers: those to list. controller_urls: where each one's agent dials, by server. login: the
-    user to log in as, who may become root; None: the one whom ssh itself takes. Raises UsageError
-    where a server's name means something else to Ansible."""
+    user to log in as, who may become root; None: the one whom ssh itself takes. more: variables of
+    all servers. Raises UsageError where a server's name means something else to Ansible."""
     for server in servers:
         if server in _RESERVED:
             raise UsageError(
@@ -84,7 +85,7 @@ def inventory(
         for server in plan.cluster.servers
         if server.name in servers
     }
-    return {"all": {"vars": _reached(plan.launch, login), "hosts": hosts}}
+    return {"all": {"vars": {**_reached(plan.launch, login), **(more or {})}, "hosts": hosts}}
 
 
 def agent_config(server: str, controller_url: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Runs playbooks with ansible-runner, and passes on their progress.
 
 ansible-runner writes its inputs, its artifacts and its SSH connections' sockets into a private
-folder, which is removed afterwards.
+folder, which is removed afterwards; before, these connections are ended.
 """
 
 from __future__ import annotations
@@ -15,23 +15,30 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from placewire.controller.errors import UsageError
+from placewire.controller.launch.ssh_proxy import MOST_AT_ONCE as MOST_THROUGH_A_PROXY
 from placewire.controller.provision.inventory import as_data
 from placewire.controller.provision.progress import Failed, Progress, read_event
+from placewire.controller.provision.proxies import is_behind_a_proxy
 
 PLAYBOOKS = Path(__file__).resolve().parents[2] / "playbooks"
 _MOST_AT_ONCE = 50
 _TAIL_LINES = 5
 _LOOK_SECONDS = 1
+_END_SECONDS = 10.0
 # Host keys are always checked, whatever Ansible's settings on this machine say; ansible-runner's
 # default is not to. Pipelining sends a module through the connection, not as a file on the server.
+# A connection lasts while a server waits for the slowest one, which may install torch meanwhile:
+# otherwise all would begin at once again. One that is not let in (MaxStartups) is tried again.
 _ENVIRONMENT = {
     "ANSIBLE_HOST_KEY_CHECKING": "True",
-    "ANSIBLE_SSH_ARGS": "-C -o ControlMaster=auto -o ControlPersist=60s "
+    "ANSIBLE_SSH_ARGS": "-C -o ControlMaster=auto -o ControlPersist=30m "
     "-o StrictHostKeyChecking=yes",
+    "ANSIBLE_SSH_RETRIES": "3",
     "ANSIBLE_PIPELINING": "True",
     # Otherwise Ansible ignores an inventory that it cannot read, does nothing and succeeds.
     "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "True",
@@ -79,20 +86,23 @@ class Playbooks:
                 given = Path(private, "env", "extravars")
                 given.parent.mkdir(mode=0o700)
                 given.write_text(as_data(variables), encoding="utf-8")
-                runner = ansible_runner.run(
-                    private_data_dir=private,
-                    project_dir=str(PLAYBOOKS),
-                    playbook=playbook,
-                    inventory=self._inventories,
-                    limit=",".join(servers),
-                    cmdline="--check" if self._check else None,
-                    envvars=environment(private),
-                    settings={"suppress_output_file": True, "pexpect_timeout": _LOOK_SECONDS},
-                    forks=min(len(servers), _MOST_AT_ONCE),
-                    quiet=True,
-                    event_handler=on_event,
-                    cancel_callback=cancelled.is_set,
-                )
+                try:
+                    runner = ansible_runner.run(
+                        private_data_dir=private,
+                        project_dir=str(PLAYBOOKS),
+                        playbook=playbook,
+                        inventory=self._inventories,
+                        limit=",".join(servers),
+                        cmdline="--check" if self._check else None,
+                        envvars=environment(private),
+                        settings={"suppress_output_file": True, "pexpect_timeout": _LOOK_SECONDS},
+                        forks=self.at_once(servers),
+                        quiet=True,
+                        event_handler=on_event,
+                        cancel_callback=cancelled.is_set,
+                    )
+                finally:
+                    end_connections(sockets_in(private))
                 return int(runner.rc)
 
         running = asyncio.ensure_future(asyncio.to_thread(work))
@@ -110,12 +120,39 @@ class Playbooks:
                 remedy="look at the inventory, and at Ansible's own settings on this machine",
             )
 
+    def at_once(self, servers: Sequence[str]) -> int:
+        """Returns of how many servers Ansible does a task at once, and begins connections."""
+        if len(servers) <= MOST_THROUGH_A_PROXY:
+            return len(servers)
+        try:
+            known = host_variables([Path(file) for file in self._inventories])
+        except UsageError:
+            return MOST_THROUGH_A_PROXY  # Ansible says itself what is wrong with them.
+        if any(is_behind_a_proxy(server, known.get(server, {})) for server in servers):
+            return MOST_THROUGH_A_PROXY
+        return min(len(servers), _MOST_AT_ONCE)
+
+
+def sockets_in(private: str) -> Path:
+    """Returns the folder of the sockets of SSH connections that go on between two tasks."""
+    return Path(private, "ssh")
+
+
+def end_connections(sockets: Path) -> None:
+    """Ends these connections, of which nobody else could make use."""
+    for socket in sockets.glob("*"):
+        with suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(
+                ["ssh", "-F", "none", "-o", f"ControlPath={socket}", "-O", "exit", "server"],
+                stdin=subprocess.DEVNULL, capture_output=True, timeout=_END_SECONDS, check=False,
+            )  # fmt: skip
+
 
 def environment(private: str) -> dict[str, str]:
     """Returns Ansible's environment. It finds Ansible's programs beside this interpreter."""
     return {
         **_ENVIRONMENT,
-        "ANSIBLE_SSH_CONTROL_PATH_DIR": f"{private}/ssh",
+        "ANSIBLE_SSH_CONTROL_PATH_DIR": str(sockets_in(private)),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
     }
 

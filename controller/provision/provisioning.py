@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from placewire.controller.agents.agents import Agents
 from placewire.controller.agents.authority import AGENT_LIFETIME_SECONDS, Authority
@@ -33,6 +33,8 @@ from placewire.controller.provision.progress import (
 _TOKEN_SECONDS = 900.0
 _DIAL_SECONDS = 120.0
 _CERTIFICATE_SECONDS = 2 * 86_400.0
+# Of clients that are none of the servers, so many refusals are told of each server.
+_MOST_STRANGE = 4
 
 
 class Telling(Protocol):
@@ -46,8 +48,9 @@ class Site:
     """listens: (host, TCP port) that agents dial. enrols: (host, TCP port) where servers ask for
     their first certificate. called: the name or address that servers use for this machine; None:
     its address on the route to each of them. enrols_from: the addresses that servers' requests must
-    come from, where these are not the management addresses. refused_connections: notes every client
-    that is turned away, at either port."""
+    come from, where these are not the management addresses. takes_over: also servers whose agents
+    obey another controller. refused_connections: notes every client that is turned away, at either
+    port."""
 
     plan: Plan
     servers: Sequence[str]
@@ -58,6 +61,7 @@ class Site:
     show: Telling
     enrols_from: Mapping[str, str] = field(default_factory=dict)
     refused_connections: RefusedConnections = field(default_factory=RefusedConnections)
+    takes_over: bool = False
     told: list[Progress] = field(default_factory=list)
 
     def tell(self, one: Progress) -> None:
@@ -76,6 +80,16 @@ class Site:
             if server.name in self.servers
         }
 
+    def variables(self) -> dict[str, Any]:
+        """Returns what the playbooks that install and enrol are told of the authority."""
+        begins = {server: self.authority.not_before_unix(server) for server in self.servers}
+        told: dict[str, Any] = {
+            "placewire_authority_sha256": self.authority.sha256,
+            "placewire_not_before": {s: f"{unix:.3f}" for s, unix in begins.items() if unix},
+        }
+        # Otherwise an inventory may say so of a server.
+        return told | ({"placewire_take_over": True} if self.takes_over else {})
+
     def controller_urls(self) -> dict[str, str]:
         return {
             server: f"https://{host}:{self.listens[1]}" for server, host in self.hosts().items()
@@ -85,8 +99,8 @@ class Site:
 async def install(site: Site, playbooks: Playbooks, *, check: bool) -> dict[str, Outcome]:
     """Returns outcomes by server. Raises UsageError where Ansible could not run at all."""
     site.show.stage("preview" if check else "install")
-    pinned = {"placewire_authority_sha256": site.authority.sha256}
-    await playbooks.run("agent.yaml", site.servers, pinned, site.tell)
+    variables = site.variables()
+    await playbooks.run("agent.yaml", site.servers, variables, site.tell)
     without = [one.server for one in site.told if isinstance(one, Certificate) and not one.serves]
     if check:
         for server in without:
@@ -94,7 +108,7 @@ async def install(site: Site, playbooks: Playbooks, *, check: bool) -> dict[str,
         return site.outcomes
     if without:
         site.show.stage("enrol")
-        await _enrol(site, playbooks, without, pinned)
+        await _enrol(site, playbooks, without, variables)
     site.show.stage("agents")
     await _see_agents(site)
     return site.outcomes
@@ -108,7 +122,7 @@ async def remove(site: Site, playbooks: Playbooks, *, check: bool) -> dict[str, 
 
 
 async def _enrol(
-    site: Site, playbooks: Playbooks, servers: Sequence[str], variables: Mapping[str, str]
+    site: Site, playbooks: Playbooks, servers: Sequence[str], variables: Mapping[str, Any]
 ) -> None:
     """Gives each server a token, which is good once, for _TOKEN_SECONDS, from its own address."""
     known = {server.name: server.management for server in site.plan.cluster.servers}
@@ -165,14 +179,36 @@ async def _see_agents(site: Site) -> None:
         for server in installed:
             site.tell(Noted(server, f"it is not known whether its agent dials in: {busy.what}"))
     except AgentUnreachable as problem:
+        lines = [line for line in refused.told if line not in told_before]
+        turned_away = _turned_away(lines, _addresses(site))
         for server in problem.servers:
             url = site.controller_urls()[server]
-            for line in (line for line in refused.told if line not in told_before):
+            for line in turned_away[server]:
                 site.tell(Noted(server, f"turned away meanwhile: {line}"))
             site.tell(Failed(
                 server, "its agent", f"it did not dial in within {_DIAL_SECONDS:.0f} s",
                 f"look there whether it reaches {url}: journalctl -u placewire-agent",
             ))  # fmt: skip
+
+
+def _addresses(site: Site) -> dict[str, str]:
+    """By server, the address that its requests come from."""
+    known = {server.name: server.management for server in site.plan.cluster.servers}
+    return {**known, **site.enrols_from}
+
+
+def _turned_away(lines: Sequence[str], addresses: Mapping[str, str]) -> dict[str, list[str]]:
+    """By server, the refusals of its own address, and the last few of addresses of none. lines:
+    each begins with an address. addresses: of all servers."""
+    of: dict[str, list[str]] = {}
+    for line in lines:
+        of.setdefault(line.partition(":")[0], []).append(line)
+    known = set(addresses.values())
+    strange = [line for line in lines if line.partition(":")[0] not in known]
+    return {
+        server: [*of.get(address, ()), *strange[-_MOST_STRANGE:]]
+        for server, address in addresses.items()
+    }
 
 
 def _write_secret(file: Path, text: str) -> None:

@@ -14,14 +14,16 @@ MOST_UNDER_WAY = 2**14
 
 @dataclass(frozen=True)
 class Step:
-    """seconds: of the slowest rank. loss: None where no rank computes one. metrics: those that are
-    finite, of all ranks. bucket: of its batch, where batches have several shapes."""
+    """seconds: of the slowest rank. loss: None where no rank computes one; it may be no finite
+    number. metrics: those that are finite, of all ranks. bucket: of its batch, where batches have
+    several shapes. load_seconds: how long the rank that read longest read its batch before."""
 
     number: int
     seconds: float
     loss: float | None
     metrics: Mapping[str, float] = field(default_factory=dict)
     bucket: str | None = None
+    load_seconds: float = 0.0
 
     def __str__(self) -> str:
         bucket = "" if self.bucket is None else f" ({self.bucket})"
@@ -35,6 +37,7 @@ class _UnderWay:
 
     ranks: int = 0
     seconds: float = 0.0
+    load_seconds: float = 0.0
     loss: float | None = None
     metrics: dict[str, float] | None = None
 
@@ -52,8 +55,9 @@ class Steps:
         step = self._under_way.setdefault(event.step, _UnderWay())
         step.ranks += 1
         step.seconds = max(step.seconds, event.seconds)
-        if step.loss is None:
-            step.loss = event.loss
+        step.load_seconds = max(step.load_seconds, event.load_seconds)
+        if step.loss is None:  # Several ranks may tell of it.
+            step.loss = _loss(event)
         if event.metrics:
             step.metrics = step.metrics or {}
             for name, value in event.metrics.items():
@@ -65,7 +69,11 @@ class Steps:
         del self._under_way[event.step]
         # In one order, whichever rank's event comes first.
         metrics = dict(sorted((step.metrics or {}).items()))
-        return Step(event.step, step.seconds, step.loss, metrics, event.bucket)
+        return Step(event.step, step.seconds, step.loss, metrics, event.bucket, step.load_seconds)
+
+
+def _loss(event: StepDone) -> float | None:
+    return event.loss if event.non_finite_loss is None else float(event.non_finite_loss)
 
 
 def reported(loss: float | None, metrics: Mapping[str, float]) -> str:

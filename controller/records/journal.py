@@ -252,15 +252,19 @@ class Journal:
                 "`recover` go by what it has"
             )
 
+    def remove(self, plan_name: str, servers: Collection[str]) -> None:
+        """Records that nothing of the plan is left on these servers, or is to be undone there."""
+        with self._file.transaction():
+            self._file.database.executemany(
+                "INSERT INTO removals (plan_name, server, latest_decision) "
+                "SELECT ?, ?, coalesce(max(id), 0) FROM decisions",
+                [(plan_name, server) for server in servers],
+            )
+
     def note_removals(self, plan_name: str, servers: Collection[str]) -> None:
-        """Records that nothing of the plan is left on these servers. Says where it cannot."""
+        """Records as `remove` does that these servers were destroyed. Says where it cannot."""
         try:
-            with self._file.transaction():
-                self._file.database.executemany(
-                    "INSERT INTO removals (plan_name, server, latest_decision) "
-                    "SELECT ?, ?, coalesce(max(id), 0) FROM decisions",
-                    [(plan_name, server) for server in servers],
-                )
+            self.remove(plan_name, servers)
         except JournalFailed as error:
             named = ", ".join(servers)
             self._say(f"{named}: the journal does not have that they were destroyed: {error.what}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.controller.errors import PlacewireError
+from placewire.controller.records.batch_reading import about_batches
 from placewire.controller.records.job_record import JobRecord
 from placewire.controller.records.nic_use import NicUse
 from placewire.controller.records.of_buckets import BucketRow, bucket_rows, weighted, weights
@@ -261,7 +262,11 @@ def of_placed(
             "processor_waits": {devices[k]: part for k, part in told.processor_waits.items()},
             "files": {name: str(file) for name, file in files.items()},
             "allocation_digest": allocation_digest(placement),
-            "notes": (*report.notes, *notes),
+            "notes": (
+                *report.notes,
+                *notes,
+                *about_batches(steps.load_seconds(done, good), times, devices),
+            ),
             **of_buckets,
         }
     )

@@ -7,6 +7,7 @@ group, and from then on steps are added to groups of that size.
 from __future__ import annotations
 
 import math
+import operator
 from array import array
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
@@ -32,23 +33,28 @@ def _numbers() -> array[float]:
 @dataclass
 class _OfRank:
     """first: the first step that it told of. seconds: of each group's first step; longest: of each
-    group. zeros: how many steps took no time at all."""
+    group. zeros: how many steps took no time at all. load_seconds: of the batches of each group
+    together, and total_load_seconds of all."""
 
     first: int | None = None
     steps: int = 0
     zeros: int = 0
     total_seconds: float = 0.0
+    total_load_seconds: float = 0.0
     seconds: array[float] = field(default_factory=_numbers)
     longest: array[float] = field(default_factory=_numbers)
+    load_seconds: array[float] = field(default_factory=_numbers)
 
 
 @dataclass(frozen=True)
 class ToldTimes:
-    """What a rank told of the times of its steps."""
+    """What a rank told of the times of its steps. load_seconds: of their batches together, which
+    total_seconds does not have."""
 
     steps: int
     zeros: int
     total_seconds: float
+    load_seconds: float
 
 
 class StepRecord:
@@ -89,12 +95,15 @@ class StepRecord:
         rank.steps += 1
         rank.zeros += event.seconds == 0
         rank.total_seconds += event.seconds
+        rank.total_load_seconds += event.load_seconds
         if begins:
             rank.seconds.append(event.seconds)
             rank.longest.append(event.seconds)
+            rank.load_seconds.append(event.load_seconds)
             self._take_values(event, len(rank.seconds) - 1)
         else:
             rank.longest[-1] = max(rank.longest[-1], event.seconds)
+            rank.load_seconds[-1] += event.load_seconds
         if event.rank == 0:
             self._take_bucket(event.bucket, begins)
         while len(rank.seconds) > self._room():
@@ -110,7 +119,7 @@ class StepRecord:
     def told_times(self) -> dict[int, ToldTimes]:
         """By rank, of those that told of a step."""
         return {
-            number: ToldTimes(rank.steps, rank.zeros, rank.total_seconds)
+            number: ToldTimes(rank.steps, rank.zeros, rank.total_seconds, rank.total_load_seconds)
             for number, rank in enumerate(self._ranks)
             if rank.steps
         }
@@ -122,6 +131,16 @@ class StepRecord:
     def longest(self, done: range, ranks: Collection[int]) -> tuple[float, ...]:
         """Of the longest step of each group, on the slowest of these ranks."""
         return self._slowest(done, [self._ranks[rank].longest for rank in ranks])
+
+    def load_seconds(self, done: range, ranks: Collection[int]) -> dict[int, tuple[float, ...]]:
+        """By rank, of each group the mean of how long the rank read a step's batch."""
+        each, groups = self.steps_each, self._groups(done)
+
+        def means(rank: _OfRank) -> Iterator[float]:
+            for group, seconds in enumerate(rank.load_seconds[:groups]):
+                yield seconds / min(each, rank.steps - group * each)
+
+        return {number: tuple(means(self._ranks[number])) for number in ranks}
 
     def losses(self, done: range) -> tuple[float | None, ...]:
         """Of the first step of each group, None where it is not finite; nothing where no rank
@@ -147,10 +166,10 @@ class StepRecord:
         return self._count - others
 
     def _take_values(self, event: StepDone, group: int) -> None:
-        if event.loss is not None:
+        if event.loss is not None or event.non_finite_loss is not None:
             if self._losses is None:
                 self._losses = _numbers()
-            _put(self._losses, group, event.loss)
+            _put(self._losses, group, _NONE if event.loss is None else event.loss)
         for name, value in event.metrics.items():
             if name not in self._metrics:
                 if len(self._metrics) >= MOST_METRICS:
@@ -168,7 +187,7 @@ class StepRecord:
 
     def _room(self) -> int:
         """How many groups there may be."""
-        series = 2 * len(self._ranks) + 2 + len(self._metrics)
+        series = 3 * len(self._ranks) + 2 + len(self._metrics)
         return max(2, min(self._most_groups, self._most_numbers // series))
 
     def _join_neighbours(self) -> None:
@@ -177,6 +196,8 @@ class StepRecord:
             longest = rank.longest
             pairs = map(max, longest[::2], [*longest[1::2], *longest[-1:]])
             rank.seconds, rank.longest = rank.seconds[::2], array("d", pairs)
+            loads = rank.load_seconds
+            rank.load_seconds = array("d", map(operator.add, loads[::2], [*loads[1::2], 0.0]))
         if self._losses is not None:
             self._losses = self._losses[::2]
         self._metrics = {name: values[::2] for name, values in self._metrics.items()}

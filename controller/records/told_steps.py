@@ -29,8 +29,13 @@ def believed(
 
 
 def _impossible(told: ToldTimes, job_seconds: float | None) -> str | None:
+    all_seconds = told.total_seconds + told.load_seconds
     if told.zeros:
         return f"{told.zeros} of {told.steps} steps took no time at all"
-    if job_seconds is None or told.total_seconds <= job_seconds * _FASTER + _LATE_SECONDS:
+    if job_seconds is None or all_seconds <= job_seconds * _FASTER + _LATE_SECONDS:
         return None
-    return f"they add up to {told.total_seconds:.3g} s, and the job ran for {job_seconds:.3g} s"
+    batches = told.load_seconds
+    with_batches = f" with the reading of batches ({batches:.3g} s)" if batches else ""
+    return (
+        f"they add up to {all_seconds:.3g} s{with_batches}, and the job ran for {job_seconds:.3g} s"
+    )

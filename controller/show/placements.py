@@ -99,6 +99,12 @@ def beside_tensors(notes: Mapping[str, Any]) -> list[str]:
     return [f"beside the tensors on its device a rank's program takes {format_bytes(program)}"]
 
 
+def kept_in_python(notes: Mapping[str, Any]) -> list[str]:
+    """Says what forward keeps from one call to the next that no step would. notes: of a captured
+    graph."""
+    return [notes["kept"]] if isinstance(notes.get("kept"), str) else []
+
+
 def placement_table(placement: Placement) -> Table:
     count = Counter(placement.operators.values())
     sent: Counter[str] = Counter()

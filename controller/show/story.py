@@ -108,7 +108,8 @@ class Show:
         self.console.print()
         self.console.print(placements.placement_table(placement))
         where = placements.where_data_is(placement, notes)
-        for line in [*placements.why(placement), *where, *placements.beside_tensors(notes)]:
+        about = [*placements.beside_tensors(notes), *placements.kept_in_python(notes)]
+        for line in [*placements.why(placement), *where, *about]:
             self.console.print("  " + visible(line))
         if placement.variants:
             self.console.print(placements.variants_table(placement))
@@ -158,6 +159,7 @@ class Show:
             batches = f"{event.batches} batch{'es' if event.batches > 1 else ''}"
             self.say(
                 f"  validation after {event.step} steps: {batches} in {event.seconds:.2f} s"
+                + (", loss not finite" if event.loss is None else "")
                 + reported(event.loss, event.metrics)
             )
         elif isinstance(event, Saved):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from placewire.agent.contract.messages import Destroy
 from placewire.agent.contract.state import ApplyReport, LeaseState, Refusal
+from placewire.controller.agent_advice import give_up
 from placewire.controller.agents.agents import Agents
 from placewire.controller.change.not_restored import not_restored, remedies
 from placewire.controller.errors import (
@@ -15,6 +16,7 @@ from placewire.controller.errors import (
     AgentUnreachable,
     JournalFailed,
     PlacewireError,
+    UsageError,
 )
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.journal import Decision, Journal, removed_on, to_remove_on
@@ -129,7 +131,52 @@ async def asked_to_destroy(
         problem.remedy += (
             f"; then `controller destroy` or `controller recover` again, which ends it on {rest}"
         )
+    if isinstance(problem, AgentUnreachable):
+        problem.remedy += f"; {give_up(problem.servers)}"
     return Asked(reports, problem, untouched)
+
+
+def require_forgettable(
+    plan_name: str, servers: Sequence[str], present: Sequence[str], journal: Journal
+) -> None:
+    """present: those of these servers whose agents are there. Raises UsageError where one is, and
+    where the journal has nothing of the plan on one."""
+    if present:
+        raise UsageError(
+            "its agent is there, and nothing was forgotten",
+            where=", ".join(present),
+            remedy="`controller destroy PLAN --server SERVER` takes the plan's network away there; "
+            "--forget is for servers that never come back",
+        )
+    if nothing := [s for s in servers if not _has_to_give_up(journal, plan_name, [s])]:
+        raise UsageError(
+            f"the journal has nothing of plan {plan_name!r} there that could be forgotten",
+            where=", ".join(nothing),
+            remedy="`controller status PLAN` names the servers that keep it",
+        )
+
+
+def about_forgetting(servers: Sequence[str]) -> str:
+    """What it means that these servers are forgotten."""
+    named = ", ".join(servers)
+    return (
+        f"{named}: no agent is asked, and only the journal changes. Should a server come back with "
+        "its disk, its agent puts the plan's network in force again, and keeps it: commands then "
+        "name that server as before, and `controller destroy PLAN --server SERVER` takes it away"
+    )
+
+
+def forget(plan: Plan, servers: Sequence[str], journal: Journal) -> None:
+    """Records without any agent's answer that nothing of the plan is to be undone on these servers
+    any more. Raises JournalFailed."""
+    mine = [one for one in journal.decisions() if one.plan_name == plan.name]
+    all_of_plan = {server.name for server in plan.cluster.servers} <= set(servers)
+    journal.decide(
+        mine[-1].id, "destroy decided", detail=to_remove_on(servers, all_of_plan=all_of_plan)
+    )
+    journal.remove(plan.name, servers)
+    detail = f"forgotten, {removed_on(servers)}"
+    note_destroyed(journal, mine[-1].id, detail, all_of_plan=all_of_plan)
 
 
 def note_destroyed(journal: Journal, decision: int, detail: str, *, all_of_plan: bool) -> None:

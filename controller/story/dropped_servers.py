@@ -26,12 +26,14 @@ async def dropped_servers(plan: Plan, tools: Tools, *, but: Collection[str] = ()
     said = {server: hello.lease for server, hello in tools.agents.hello.items()}
     having = {s for s, lease in said.items() if not lease.is_idle and lease.plan_name == plan.name}
     remedy = "`controller destroy PLAN --server {server}` takes it away"
-    found = dict.fromkeys(having - servers, "still has this network")
+    forget = "`controller destroy PLAN --server {server} --forget` ends this where it never does"
+    found = dict.fromkeys(having - servers, f"still has this network; {remedy}")
     found |= dict.fromkeys(
         kept - said.keys() - servers,
-        "kept this network, and its agent has not dialled in to say otherwise",
+        "kept this network, and its agent has not dialled in to say otherwise; "
+        f"{remedy} once it does; {forget}",
     )
     return [
-        f"server {server} is no longer in the plan and {what}; {remedy.format(server=server)}"
+        f"server {server} is no longer in the plan and {what.format(server=server)}"
         for server, what in sorted(found.items())
     ]

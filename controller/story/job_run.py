@@ -12,9 +12,9 @@ from placewire.controller.compile.scripts import script_specs
 from placewire.controller.decide.decide import PlacementDecision
 from placewire.controller.decide.measured.calibration import calibrate, wants_calibration
 from placewire.controller.decide.traffic import TrafficDecision
-from placewire.controller.launch.ranks import SILENCE_SECONDS, run_ranks
+from placewire.controller.launch.ranks import SILENCE_SECONDS, START_SECONDS, run_ranks
 from placewire.controller.metrics.run_facts import facts_of
-from placewire.controller.plan.job import TorchrunJob
+from placewire.controller.plan.job import PlacedJob, TorchrunJob
 from placewire.controller.records.job_record import JobRecord
 from placewire.controller.records.joined_steps import Steps
 from placewire.controller.records.report import CalibratedRow
@@ -27,6 +27,8 @@ from placewire.job.contract.specification import ProgramSpec, RankEvent, StepDon
 _STEPS_RANK = 0
 # Ranks are silent within a step; one may take so many times as long as predicted.
 SLOWER_STEPS = 20.0
+# The ranks that wait for one give it up before it is given up here: they know what it does.
+_AFTER_RANKS_SECONDS = 60.0
 
 
 async def calibrated_paths(
@@ -59,7 +61,7 @@ async def run_job(
 ) -> None:
     """Adds what ranks tell to `told`, also when the job fails; logs steps and what ranks print.
     nics: watches the NICs meanwhile."""
-    plan, silence_seconds = request.plan, SILENCE_SECONDS
+    plan, silence_seconds, start_seconds = request.plan, SILENCE_SECONDS, START_SECONDS
     specs: Sequence[ProgramSpec]
     buckets: list[str] = []
     if isinstance(decision, PlacementDecision):
@@ -73,6 +75,8 @@ async def run_job(
         )
         silence_seconds = max(silence_seconds, SLOWER_STEPS * decision.longest_step_seconds)
         buckets = [one.name for one in decision.buckets]
+        if isinstance(plan.job, PlacedJob):
+            start_seconds = plan.job.start_limit_seconds + _AFTER_RANKS_SECONDS
     else:
         assert isinstance(plan.job, TorchrunJob)
         specs = script_specs(plan, plan.job)
@@ -107,6 +111,7 @@ async def run_job(
                 on_late=tools.show.say,
                 on_gone=tools.run.rank_gone,
                 silence_seconds=silence_seconds,
+                start_seconds=start_seconds,
                 held_seconds=lambda: change.held_seconds,
             )
         finally:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from placewire.agent.contract.messages import Request, Restore
 from placewire.agent.contract.state import ApplyReport, DesiredState
+from placewire.controller.agent_advice import find_out_why, give_up
 from placewire.controller.agents.agents import Agents
 from placewire.controller.change.change import NetworkChange
 from placewire.controller.change.generations import with_next_generations
@@ -82,15 +83,20 @@ async def examine(plan: Plan, agents: Agents, journal: Journal) -> Examined | No
         servers = _servers(decision, way, journal)
     absent = await agents.missing(list(servers), timeout_seconds=_PRESENT_SECONDS)
     leases = await answered_leases(agents, [s for s in servers if s not in absent])
+    known = known_by(journal, plan.name)
+    if decision is not None and way == "destroy":
+        # A server that was destroyed since, or forgotten, is not waited for.
+        gone = {s for s, since in known.removed.items() if since >= decision.id and s not in leases}
+        servers = tuple(server for server in servers if server not in gone)
     # Nothing is done to a server that does not say what it holds.
     missing = tuple(server for server in servers if server not in leases)
-    require_known(plan.name, known_by(journal, plan.name), leases, way)
+    require_known(plan.name, known, leases, way)
     if decision is None or way is None:
         return None
     others = carried_by_others(leases, plan.name)
     reached = [s for s in servers if s not in missing and not (way == "finish" and s in others)]
-    if not reached and not _ends_by_lease(decision, way):
-        raise _not_ended(missing, others, plan, decision.id)
+    if servers and not reached and not _ends_by_lease(decision, way):
+        raise _not_ended(missing, others, plan, decision.id, way)
     if way == "finish":
         states_of(journal, decision, plan)
     return Examined(decision, way, servers, missing, others, is_over(decision, leases))
@@ -147,7 +153,7 @@ async def _ended(examined: Examined, plan: Plan, agents: Agents, journal: Journa
     else:
         made = await _undone(examined, plan, agents, journal)
     if missing and not by_lease and made is None:
-        raise _not_ended(missing, {}, plan, decision.id)
+        raise _not_ended(missing, {}, plan, decision.id, way)
     detail = "by recovery" if made is None else f"by recovery, as decision {made}"
     if way == "destroy":
         note_destroyed(
@@ -157,7 +163,7 @@ async def _ended(examined: Examined, plan: Plan, agents: Agents, journal: Journa
     else:
         journal.note(decision.id, "finished" if way == "finish" else "restored", detail=detail)
     if away and made is not None:  # It takes the place of this decision, and is due there.
-        raise _not_ended(missing, others if way == "finish" else {}, plan, made)
+        raise _not_ended(missing, others if way == "finish" else {}, plan, made, way)
     return Recovered(decision, way, servers, missing, others)
 
 
@@ -168,12 +174,13 @@ def _servers(decision: Decision, way: Way, journal: Journal) -> tuple[str, ...]:
 
 
 def _not_ended(
-    missing: Collection[str], others: Mapping[str, str], plan: Plan, decision: int
+    missing: Collection[str], others: Mapping[str, str], plan: Plan, decision: int, way: Way
 ) -> AgentProblem:
     """others: servers to which it cannot be brought while they carry another plan."""
     why = f"decision {decision} is not ended there"
     if not others:
-        return AgentUnreachable([*missing], why=why)
+        remedy = f"{find_out_why([*missing])}; {give_up([*missing])}" if way == "destroy" else ""
+        return AgentUnreachable([*missing], why=why, remedy=remedy)
     lost = f"; {', '.join(missing)} did not answer" if missing else ""
     return AgentProblem(
         f"{why}: another plan is in force there{lost}",
@@ -196,7 +203,7 @@ async def _undone(examined: Examined, plan: Plan, agents: Agents, journal: Journ
     former = {s: d for s, d in _former_states(decision, journal).items() if s not in others}
     if former and missing and not {*missing} < former.keys():
         # What is made below is kept, and the journal would no longer name this decision.
-        raise _not_ended(missing, {}, plan, decision.id)
+        raise _not_ended(missing, {}, plan, decision.id, "undo")
     rest = {s: Restore(generation=g) for s, g in generations.items() if s not in former}
     await _all_done(agents, {s: request for s, request in rest.items() if s not in missing})
     return await _kept_anew(former, missing, agents, journal) if former else None

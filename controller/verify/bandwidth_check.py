@@ -35,6 +35,11 @@ _START_DELAY_SECONDS = 1.0
 _MISSED_FRAMES = 2
 # The part of the measured time in which all transfers must run together.
 _TOGETHER_FRACTION = 0.8
+_LOOK_FOR_TRAFFIC = "look for other traffic on that NIC, or raise network.verify.tolerance"
+_MEASURE_FIRST = (
+    "what could not be measured is not known: see first to what hindered it; --no-measurement goes "
+    "without"
+)
 
 
 async def measure(
@@ -140,8 +145,13 @@ def judge(
     return tuple(measurements)
 
 
-def require_delivered(links: tuple[LinkMeasurement, ...]) -> None:
-    """Raises VerificationFailed, with all measurements, where a promise is broken."""
+def require_delivered(
+    links: tuple[LinkMeasurement, ...],
+    *,
+    now: str = "every server was put back on its former state",
+) -> None:
+    """Raises VerificationFailed, with all measurements, where a promise is broken; it names the
+    worst alone. now: what servers have by then."""
     late = [link for link in links if not link.within_tolerance]
     if late:
         worst = min(late, key=lambda m: m.measured_bits_per_second / m.promised_bits_per_second)
@@ -151,8 +161,7 @@ def require_delivered(links: tuple[LinkMeasurement, ...]) -> None:
             f"{worst.promised_bits_per_second / 1e6:.1f} Mbit/s"
             + (f" ({worst.error})" if worst.error else ""),
             where=f"{worst.source} {worst.nic} queue {worst.queue_id} to {worst.destination}",
-            remedy="every server was put back on its former state; look for other traffic on that "
-            "NIC, or raise network.verify.tolerance",
+            remedy=f"{now}; {_LOOK_FOR_TRAFFIC if worst.error is None else _MEASURE_FIRST}",
             links=links,
         )
 

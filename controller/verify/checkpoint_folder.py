@@ -10,13 +10,17 @@ from placewire.controller.errors import JobFailed, UsageError
 from placewire.controller.few_names import few_names
 from placewire.controller.launch.launcher import Launcher
 from placewire.controller.plan.job import PlacedJob
+from placewire.controller.plan.job_optimizer import PlanOptimizer
 from placewire.controller.verify.looks import Look, answers_of, problems_among
 from placewire.job.contract.checkpoint_look import CheckpointAnswer, CheckpointQuestion
 from placewire.job.contract.job_identity import JobIdentity
+from placewire.optimizer.capture.optimizer_options import DEFAULTS
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.graph.halves import forward_hash
 
 _PROGRAM = "placewire.job.contract.checkpoint_look"
+_OF_TORCH = "torch.optim:"
+_KEEPING = ("momentum", "amsgrad", "centered")
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,15 @@ def captured_identity(job: PlacedJob, graph_file: Path) -> JobIdentity:
     return planned_identity(job).model_copy(update=known)
 
 
+def _kept_by(optimizer: PlanOptimizer) -> tuple[str, ...]:
+    """The options for which it keeps more of all parameters, whichever group they are in."""
+    if optimizer.name not in DEFAULTS and not optimizer.name.startswith(_OF_TORCH):
+        return ()  # Another class may mean something else by them.
+    every = [optimizer.all_options]
+    every += [{**optimizer.all_options, **group.all_options} for group in optimizer.groups]
+    return tuple(o for o in _KEEPING if all(options.get(o) for options in every))
+
+
 async def checkpoint_outlook(
     job: PlacedJob, identity: JobIdentity, launcher: Launcher, servers: Sequence[str]
 ) -> CheckpointOutlook:
@@ -67,7 +80,11 @@ async def checkpoint_outlook(
     if checkpoint is None:
         return CheckpointOutlook({}, {})
     asked = CheckpointQuestion(
-        folder=checkpoint.folder, resume=checkpoint.resume, steps=job.steps, job=identity
+        folder=checkpoint.folder,
+        resume=checkpoint.resume,
+        steps=job.steps,
+        job=identity,
+        keeps=_kept_by(job.optimizer),
     )
     look = Look(_PROGRAM, asked, CheckpointAnswer, "job.checkpoint.folder")
     answers = await answers_of(look, launcher, servers)

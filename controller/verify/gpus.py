@@ -23,6 +23,14 @@ def gpu_findings(server: PlanServer, hello: Hello, processes: int = 0) -> Iterat
     found = hello.capabilities
     gpus = [device for device in found.devices if device.name != "cpu"]
     whole = [gpu for gpu in gpus if not gpu.mig]
+    unknown = bool(found.gpu_problem) or found.gpus_unread
+    if found.gpus_unread:
+        yield Finding(
+            severity="warning" if wanted else "note",
+            what="are not read yet: NVIDIA's driver has not answered since the agent started",
+            where="GPUs", why="the plan cannot be compared with the server yet",
+            remedy="ask again in half a minute; by then the agent has it, or the reason why not",
+        )  # fmt: skip
     if found.gpu_problem:
         yield Finding(
             severity="warning" if wanted else "note",
@@ -39,13 +47,13 @@ def gpu_findings(server: PlanServer, hello: Hello, processes: int = 0) -> Iterat
                 remedy=f"nvidia-smi -i {number} -mig 0, and reset the GPU; or leave it out of the "
                 "plan",
             )  # fmt: skip
-    if len(wanted) > len(whole) and not found.gpu_problem:
+    if len(wanted) > len(whole) and not unknown:
         yield Finding(
             severity="warning", where="GPUs",
             what=f"are {len(whole)} whole ones, the plan has {len(wanted)}",
             why="a rank would find no device", remedy="correct the plan's cluster",
         )  # fmt: skip
-    if wanted and processes > len(whole) and not found.gpu_problem:
+    if wanted and processes > len(whole) and not unknown:
         yield Finding(
             severity="warning", where="job.processes",
             what=f"is {processes}, and the server has {len(whole)} whole GPUs",

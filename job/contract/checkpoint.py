@@ -50,7 +50,7 @@ _LARGEST_MANIFEST_BYTES = 64 * 1024 * 1024
 MOST_VALUES = 2_000_000
 _MOST_VALUES_OF_ALL = 10_000_000
 
-Resume = Literal["auto", "never", "required"]
+Resume = Literal["auto", "never", "required", "changed"]
 
 
 class CheckpointError(ValueError):
@@ -87,8 +87,9 @@ class Manifest(JobIdentity):
     """step: how many steps are done, which is also the number of the next step. files: sizes in
     bytes, by name. param_groups: by the optimizer's name in the checkpoint, its entries as in
     torch's Optimizer.param_groups. scaler: what torch's GradScaler.state_dict() has beside the
-    scaler's tensors; None without one. A former release's has no computation_hash, accumulate and
-    shards."""
+    scaler's tensors; None without one. last_finite_step: the number of the last step whose loss was
+    finite, -1 where none was. A former release's has no computation_hash, accumulate, shards and
+    last_finite_step."""
 
     version: Literal[2] = 2
     step: int
@@ -100,6 +101,15 @@ class Manifest(JobIdentity):
     files: Mapping[TensorFileName, int]
     param_groups: Mapping[str, tuple[Mapping[str, Any], ...]] = {}
     scaler: Mapping[str, int | float] | None = None
+    last_finite_step: int | None = None
+
+    @property
+    def diverged_from(self) -> int | None:
+        """The first of the last steps whose losses were not finite; None where the last one's was,
+        or nothing is known of that."""
+        if self.last_finite_step is None or self.last_finite_step >= self.step - 1:
+            return None
+        return self.last_finite_step + 1
 
 
 class Checkpoint(Frozen):

@@ -2,15 +2,18 @@
 which step the job begins, or why they would refuse the folder.
 
 `python -m placewire.job.contract.checkpoint_look` reads a question from standard input and prints
-the answer. It changes nothing. What only the model itself tells, ranks still ask. Where the folder
-does not answer, it says so on standard error and ends with 1.
+the answer. It leaves nothing behind: to try whether files can be locked there, it makes one without
+a name. What only the model itself tells, ranks still ask. Where the folder does not answer, it says
+so on standard error and ends with 1.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import sys
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -19,8 +22,10 @@ from pydantic import Field
 
 from placewire.frozen import Frozen
 from placewire.job.contract.checkpoint import (
+    PROBE,
     Checkpoint,
     CheckpointError,
+    Manifest,
     Resume,
     listed_in,
 )
@@ -33,16 +38,22 @@ from placewire.job.contract.same_job import differences_between
 _SECONDS = 10.0
 # What others wrote into a manifest is told in so many characters: an answer has room for them.
 _LONGEST_LIST = 10_000
+OTHER_OPTIMIZER = (
+    "make job.optimizer as it was for the checkpoint, or give job.checkpoint another folder, in "
+    "which the training begins anew"
+)
 _WRITABLE = "give a folder that the ranks' user may write to, on every server"
 
 
 class CheckpointQuestion(Frozen):
-    """What a plan says of the folder of its job's checkpoints, and what is known of the job."""
+    """What a plan says of the folder of its job's checkpoints, and what is known of the job.
+    keeps: options for which its optimizer keeps more of every parameter than without them."""
 
     folder: str
     resume: Resume
     steps: int
     job: JobIdentity
+    keeps: tuple[str, ...] = ()
 
 
 class CheckpointProblem(Problem):
@@ -67,7 +78,7 @@ def answer_to(asked: CheckpointQuestion) -> CheckpointAnswer:
         what = f"job.checkpoint.folder {folder} cannot be read: {error.strerror}"
         return CheckpointAnswer(problem=CheckpointProblem(what=what, remedy=_WRITABLE))
     damaged = [one.why for one in found.unusable if one.is_ours]
-    own = [one for one in found.checkpoints if not differences_between(one.manifest, asked.job)]
+    own = [one for one in found.checkpoints if not _differences(asked, one)]
     is_captured = asked.job.structure_hash is not None
     last = _last_of_each_job(own, is_captured=is_captured)
     if (problem := _refusal(asked, found.checkpoints, damaged, last)) is not None:
@@ -82,6 +93,15 @@ def folder_above_missing(folder: Path) -> CheckpointProblem:
         what=f"job.checkpoint.folder {folder} cannot be made: {folder.parent} is not there",
         remedy="correct the path, or mount what is missing; ranks make the folder itself, and none "
         "above it",
+    )
+
+
+def not_lockable(folder: Path, error: OSError) -> CheckpointProblem:
+    return CheckpointProblem(
+        what=f"job.checkpoint.folder {folder} cannot be locked (flock): {error.strerror}. Ranks "
+        "lock it, so that no two jobs save there at once",
+        remedy="let its file system have locks (NFS 3 takes rpc.statd on both ends, or mount NFS "
+        "4; Lustre takes the mount option flock), or give a folder elsewhere",
     )
 
 
@@ -112,7 +132,8 @@ def of_another_job(last: Checkpoint, differences: Sequence[str]) -> CheckpointPr
     return CheckpointProblem(
         what=f"{last.path} is of another job: {'; '.join(differences)[:_LONGEST_LIST]}",
         remedy="give job.checkpoint another folder, or make the plan as it was for the checkpoint; "
-        "docs/job.md says how plain PyTorch loads it",
+        "where you changed nothing but what the model computes, as its dropout, "
+        "`job.checkpoint.resume: changed` goes on; docs/job.md says how plain PyTorch loads it",
     )
 
 
@@ -122,6 +143,11 @@ def incomplete(checkpoint: Checkpoint, missing: Sequence[str]) -> CheckpointProb
         remedy="every rank wrote a file of its own: put all of them into that folder, or move "
         "the checkpoint away to resume from the previous one",
     )
+
+
+def _differences(asked: CheckpointQuestion, one: Checkpoint) -> tuple[str, ...]:
+    may_compute_otherwise = asked.resume == "changed"
+    return differences_between(one.manifest, asked.job, may_compute_otherwise)
 
 
 def _refusal(
@@ -138,15 +164,31 @@ def _refusal(
     if asked.resume == "never":
         return with_checkpoints(Path(asked.folder), (last or found)[-1])
     if not last:
-        return of_another_job(found[-1], differences_between(found[-1].manifest, asked.job))
+        return of_another_job(found[-1], _differences(asked, found[-1]))
     if len(last) == 1 and (missing := last[0].missing):
         return incomplete(last[0], missing)
+    if len(last) == 1 and (option := _not_kept(last[0].manifest, asked.keeps)):
+        return CheckpointProblem(
+            what=f"{last[0].path} was saved without {option}, and the plan has it: what the "
+            "optimizer keeps of each parameter for it is not there",
+            remedy=OTHER_OPTIMIZER,
+        )
     # Which of these jobs is the plan's, the model may tell alone.
     if any(one.manifest.step < asked.steps for one in last):
         return None
     known = asked.job.structure_hash is not None
     of_model = [one for one in last if known or one.manifest.model == asked.job.model]
     return nothing_left(of_model[-1], asked.steps) if of_model else _of_another(last[-1], asked)
+
+
+def _not_kept(saved: Manifest, keeps: Sequence[str]) -> str | None:
+    """The first of these options that some parameter was saved without. Where the loss was scaled,
+    perhaps no step had updated anything yet, and then there is no state to miss."""
+    if saved.scaler is not None:
+        return None
+    every = (group for some in saved.param_groups.values() for group in some)
+    groups = [group for group in every if group.get("params")]
+    return next((o for o in keeps if any(not group.get(o, True) for group in groups)), None)
 
 
 def _of_another(last: Checkpoint, asked: CheckpointQuestion) -> CheckpointProblem:
@@ -198,10 +240,10 @@ def _unusable(folder: Path) -> CheckpointProblem | None:
         if not _is_there(nearest):
             return folder_above_missing(folder)
         why = _not_writable(nearest)
+        if why is None:
+            return _not_locked(folder, nearest)
     except OSError as error:
         why = f"{error.filename}: {error.strerror}"
-    if why is None:
-        return None
     return CheckpointProblem(
         what=f"job.checkpoint.folder {folder} cannot be written to: {why}", remedy=_WRITABLE
     )
@@ -226,6 +268,22 @@ def _not_writable(path: Path) -> str | None:
     if os.access(path, os.W_OK | os.X_OK, effective_ids=True):
         return None
     return f"{path} may not be written to by this user ({os.geteuid()})"
+
+
+def _not_locked(folder: Path, nearest: Path) -> CheckpointProblem | None:
+    """The lock that ranks take is left alone: a job that is about to begin would not get it. Raises
+    OSError where nothing can be written after all."""
+    probe = nearest / f"{PROBE}{uuid.uuid4().hex}"
+    descriptor = os.open(probe, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        # At once, since a lock may wait for a server that does not answer.
+        probe.unlink(missing_ok=True)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return not_lockable(folder, error)
+    finally:
+        os.close(descriptor)
+    return None
 
 
 def main() -> None:

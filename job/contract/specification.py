@@ -23,6 +23,8 @@ from placewire.job.contract.checkpoint import CheckpointSpec
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
 Share = Annotated[float, Field(ge=0, le=1)]
+# A number that no JSON can say.
+NonFinite = Literal["nan", "inf", "-inf"]
 # Names as placewire.optimizer.capture.metrics has them.
 MetricName = Annotated[str, Field(min_length=1, max_length=64)]
 # A sentence may quote what others wrote: a name of any length, or of bytes that are no UTF-8.
@@ -308,16 +310,19 @@ class Calibrated(Frozen):
 
 
 class StepDone(Frozen):
-    """seconds: from the barrier before the step. loss, and metrics by their names: from the rank
-    that computes them, where they are finite. bucket: of the step's batch, where the model has
-    buckets. memory_bytes, processor_wait: step_memory_bytes and processor_wait (Finished) as far as
-    is known, told every few seconds."""
+    """seconds: from the barrier before the step. load_seconds: how long the rank read the step's
+    batch before that. loss, and metrics by their names: from the rank that computes them, where
+    they are finite; non_finite_loss: of a loss that is not. bucket: of the step's batch, where the
+    model has buckets. memory_bytes, processor_wait: step_memory_bytes and processor_wait (Finished)
+    as far as is known, told every few seconds."""
 
     event: Literal["step"] = "step"
     rank: Count
     step: Count
     seconds: Seconds
+    load_seconds: Seconds = 0.0
     loss: float | None = None
+    non_finite_loss: NonFinite | None = None
     metrics: Annotated[Mapping[MetricName, float], Field(max_length=32)] = {}
     bucket: MetricName | None = None
     memory_bytes: Count | None = None

@@ -1,4 +1,4 @@
-"""Lets all ranks of a group learn which of them failed, by tensors of a fixed size."""
+"""Lets all ranks of a group learn what each of them says, by tensors of a fixed size."""
 
 from __future__ import annotations
 
@@ -18,11 +18,16 @@ _LONGEST = timedelta(days=1)
 
 
 def failures(group: dist.ProcessGroup | None, own: str) -> dict[int, str]:
-    """Returns why ranks failed, by rank of the group; the same on all of them. To be called by all
-    at once. own: why this rank failed; "" where it did not. group: None where it is alone. Raises
-    JobError where a rank is lost."""
+    """Returns why ranks failed, by rank of the group, as said_by_all() does. own: why this rank
+    failed; "" where it did not."""
+    return {rank: why for rank, why in enumerate(said_by_all(group, own)) if why}
+
+
+def said_by_all(group: dist.ProcessGroup | None, own: str) -> list[str]:
+    """Returns what each rank says, by rank of the group; the same on all of them. To be called by
+    all at once. group: None where this rank is alone. Raises JobError where a rank is lost."""
     if group is None:
-        return {0: own} if own else {}
+        return [own]
     said = torch.zeros(_LONGEST_BYTES, dtype=torch.uint8)
     text = own.encode()[:_LONGEST_BYTES]
     said[: len(text)] = torch.frombuffer(bytearray(text or b"\0"), dtype=torch.uint8)[: len(text)]
@@ -36,5 +41,4 @@ def failures(group: dist.ProcessGroup | None, own: str) -> dict[int, str]:
             f"lost a peer while a checkpoint was saved: {str(error).splitlines()[0]}",
             "look at the rank that failed first",
         ) from error
-    texts = [bytes(one.tolist()).rstrip(b"\0").decode(errors="replace") for one in everybody]
-    return {rank: text for rank, text in enumerate(texts) if text}
+    return [bytes(one.tolist()).rstrip(b"\0").decode(errors="replace") for one in everybody]

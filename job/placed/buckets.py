@@ -1,12 +1,13 @@
 """A rank's programs, one for each bucket: the shapes of a step's batch decide which of them runs.
 
 All of them hold the same parameters, buffers and optimizer state. Every rank reads the batch of
-each step, because no message says which bucket it is of.
+each step, because no message says which bucket it is of. Before a step ranks tell each other that
+bucket, and before the first one also what they read (first_batch.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ import torch
 from placewire.job.contract.specification import RankSpec
 from placewire.job.errors import JobError
 from placewire.job.messages.rank_messages import RankMessages, rank_messages
+from placewire.job.placed.first_batch import SAME_EVERYWHERE, require_same, told_of
 from placewire.job.placed.lower import RankProgram, lower
 from placewire.job.transport.transport import Transport
 from placewire.optimizer.capture.captured_step import CapturedStep
@@ -38,6 +40,9 @@ class Buckets:
         """placement, messages: of the first bucket. watched: the transport, as programs use it.
         Raises JobError where a bucket has no placement, or one that does not go with the first."""
         self._model, self._captured, self._transport = spec.model, captured, transport
+        self._tensors = len(captured.shapes) // spec.accumulate
+        # What is to be told of the first batch; None before it is read.
+        self._of_first: tuple[float, ...] | None = None if spec.world_size > 1 else ()
         self.placements = {captured.bucket: placement, **_placements(spec, captured)}
         self.messages = {captured.bucket: messages}
         self.first = lower(captured, placement, spec.device, messages, watched)
@@ -74,28 +79,36 @@ class Buckets:
         if several:
             self.bucket = self._captured.bucket_of(batch)
             self._transport.expect(self.messages[self.bucket])
+        if self._of_first is None:
+            most = max(len(one.shapes) for one in self._captured.each_bucket.values())
+            self._of_first = told_of(batch, most)
         self.program.tell(step)
         return tuple(batch[position] for position in self.program.inputs)
 
     def begin_step(self, bucket: str, batch: str) -> None:
         """Begins a step of the transport. batch: as the user calls it, like `batches(3)`; it is of
-        that bucket here. Raises JobError where it is of another one on another rank."""
-        names = [*self.placements]
-        if len(names) == 1:
-            self._transport.begin_step()
-            return
-        devices: dict[str, list[str]] = {}
-        chosen = self._transport.begin_step(names.index(bucket))
-        used = self.placements[names[0]].devices_used
-        for device, number in zip(used, chosen, strict=True):
-            devices.setdefault(names[number], []).append(device)
-        if len(devices) > 1:
-            each = "; ".join(f"{name!r} on {', '.join(some)}" for name, some in devices.items())
-            raise JobError(
-                f"{batch} of {self._model} is not of the same bucket on all ranks: {each}",
-                "let it return the same batch for the same number in every process: draw by a "
-                "generator that is seeded with this number, and have the same data on every server",
-            )
+        that bucket here. Raises JobError where it is of another one on another rank, and where
+        ranks read others as the job's first batch."""
+        names, of_first = [*self.placements], self._of_first or ()
+        of_bucket = (float(names.index(bucket)),) if len(names) > 1 else ()
+        self._of_first = ()
+        everybody = self._transport.begin_step((*of_bucket, *of_first))
+        used, what = self.placements[names[0]].devices_used, f"{batch} of {self._model}"
+        if of_bucket:
+            _require_one_bucket([names[int(one[0])] for one in everybody], used, what)
+        if of_first:
+            told = [one[len(of_bucket) :] for one in everybody]
+            require_same(told, used, self._tensors, what)
+
+
+def _require_one_bucket(chosen: Sequence[str], devices: Sequence[str], what: str) -> None:
+    """chosen: by rank. Raises JobError."""
+    found: dict[str, list[str]] = {}
+    for device, name in zip(devices, chosen, strict=True):
+        found.setdefault(name, []).append(device)
+    if len(found) > 1:
+        each = "; ".join(f"{name!r} on {', '.join(some)}" for name, some in found.items())
+        raise JobError(f"{what} is not of the same bucket on all ranks: {each}", SAME_EVERYWHERE)
 
 
 def _placements(spec: RankSpec, captured: CapturedStep) -> Mapping[str, Placement]:

@@ -13,6 +13,7 @@ from placewire.job.contract.specification import StateSpec
 from placewire.job.errors import JobError
 from placewire.job.placed.initial_state_file import opened_initial_state
 from placewire.job.placed.state import RankState
+from placewire.job.placed.tensor_file import overwrite
 from placewire.job.placed.tensor_header import TensorFileError
 from placewire.job.placed.tensor_sources import TensorSource
 from placewire.job.placed.told_progress import ToldProgress
@@ -117,4 +118,4 @@ def _overwrite(
     read = source.read(key, rows)
     if read.dtype != value.dtype and not (read.is_floating_point() and value.is_floating_point()):
         raise TensorFileError(f"{key} is {read.dtype} there, and {value.dtype} in the model")
-    value.copy_(read.reshape(value.shape))
+    overwrite(value, read.reshape(value.shape))

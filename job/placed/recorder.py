@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -202,7 +202,7 @@ class _WatchedTransport:
     def expect(self, messages: RankMessages) -> None:
         self._inner.expect(messages)
 
-    def begin_step(self, told: int | None = None) -> tuple[int, ...]:
+    def begin_step(self, told: Sequence[float] = ()) -> tuple[tuple[float, ...], ...]:
         return self._inner.begin_step(told)
 
     def send(self, message: RankMessage, wire: torch.Tensor) -> None:

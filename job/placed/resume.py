@@ -31,7 +31,12 @@ from placewire.job.contract.checkpoint_look import (
     with_checkpoints,
     without_checkpoint,
 )
-from placewire.job.contract.same_job import differences_between, same_computation
+from placewire.job.contract.same_job import (
+    differences_between,
+    same_computation,
+    same_cut,
+    structures,
+)
 from placewire.job.contract.specification import RankSpec, Resumed
 from placewire.job.errors import JobError
 from placewire.job.placed.checkpoint import Checkpoints
@@ -46,9 +51,11 @@ _NAMED_FOLDERS = 3
 
 @dataclass(frozen=True)
 class Beginning:
-    """step: the first step that runs. resumed: the event to report, on a resuming first rank."""
+    """step: the first step that runs. last_finite_step: the last one before it whose loss was
+    finite; -1: none. resumed: the event to report, on a resuming first rank."""
 
     step: int = 0
+    last_finite_step: int = -1
     resumed: Resumed | None = None
 
 
@@ -72,11 +79,14 @@ def begin(
     if chosen is None:
         return Beginning()
     checkpoints.load(chosen, progress)
+    saved = chosen.manifest
+    diverged_from = saved.diverged_from
+    last_finite_step = (saved.step if diverged_from is None else diverged_from) - 1
     if spec.rank:
-        return Beginning(chosen.manifest.step)
-    notes = changes(chosen.manifest, checkpoints.job)
-    step = chosen.manifest.step
-    return Beginning(step, Resumed(rank=0, step=step, path=chosen.path, notes=notes))
+        return Beginning(saved.step, last_finite_step)
+    notes = changes(saved, checkpoints.job)
+    resumed = Resumed(rank=0, step=saved.step, path=chosen.path, notes=notes)
+    return Beginning(saved.step, last_finite_step, resumed)
 
 
 def _choose(spec: RankSpec, checkpoints: Checkpoints) -> Checkpoint | None:
@@ -86,7 +96,8 @@ def _choose(spec: RankSpec, checkpoints: Checkpoints) -> Checkpoint | None:
     found = listed_in(checkpoints.folder)
     resume: Resume = spec.checkpoint.resume if spec.checkpoint else "never"
     differing = {
-        c.path: differences_between(c.manifest, checkpoints.job) for c in found.checkpoints
+        c.path: differences_between(c.manifest, checkpoints.job, resume == "changed")
+        for c in found.checkpoints
     }
     own = [one for one in found.checkpoints if not differing[one.path]]
     ours = [one for one in found.unusable if one.is_ours]
@@ -166,8 +177,13 @@ def _left_alone(
 
 
 def changes(saved: Manifest, job: Manifest) -> tuple[str, ...]:
-    """Returns differences that do not hinder resuming, but that the user should know."""
+    """Returns what does not hinder resuming, but the user should know."""
     notes = []
+    if (first := saved.diverged_from) is not None:
+        notes.append(
+            f"no loss from step {first} to step {saved.step - 1} was finite: to go on from before, "
+            f"end the job, and move its checkpoints after {first} and more steps away"
+        )
     if saved.devices != job.devices:
         notes.append(f"it was on {', '.join(saved.devices)} and is on {', '.join(job.devices)}")
     if saved.accumulate not in (None, job.accumulate):
@@ -178,7 +194,11 @@ def changes(saved: Manifest, job: Manifest) -> tuple[str, ...]:
     if saved.shards not in (None, job.shards):
         notes.append(f"it had job.shards {saved.shards} and has {job.shards}")
     if not same_computation(saved, job):
-        notes.append("whether the computation is otherwise the same cannot be compared")
+        notes.append(
+            f"its computation was another one ({structures(saved, job)})"
+            if same_cut(saved, job)
+            else "whether the computation is otherwise the same cannot be compared"
+        )
     if saved.optimizer_settings != job.optimizer_settings:
         notes.append(f"it had {saved.optimizer_settings} and has {job.optimizer_settings}")
     if saved.torch != job.torch:

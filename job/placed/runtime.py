@@ -16,6 +16,7 @@ from torch._C._distributed_c10d import TCPStore
 
 from placewire.job.contract.specification import (
     Finished,
+    NonFinite,
     Noted,
     RankEvent,
     RankSpec,
@@ -31,6 +32,7 @@ from placewire.job.placed.clocked import ClockedStep
 from placewire.job.placed.device import use_device
 from placewire.job.placed.heap_reading import HeapReading
 from placewire.job.placed.initial_state import load_initial_state
+from placewire.job.placed.losses import Losses, non_finite
 from placewire.job.placed.processor_waits import ProcessorWaits
 from placewire.job.placed.recorder import Recorder
 from placewire.job.placed.replay import payload_for, replay_actions, replay_step
@@ -49,7 +51,7 @@ from placewire.optimizer.capture.capture_options import CaptureOptions
 from placewire.optimizer.capture.memory import MemoryMeter
 from placewire.optimizer.capture.metrics import LOSS
 from placewire.optimizer.capture.partial_values import capture_part
-from placewire.optimizer.capture.protocol import Tensors
+from placewire.optimizer.capture.protocol import DeviceType, Tensors
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.graph.graph_file import load_graph
 from placewire.optimizer.placement import Placement, load_placement
@@ -63,7 +65,7 @@ _TELL_USE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Program:
-    """load(step) returns a step's data, untimed. begin_step(step) returns when all ranks have
+    """load(step) returns a step's data, timed apart. begin_step(step) returns when all ranks have
     loaded theirs. run(data) runs the step and returns those scalars by name that this rank reports.
     recorder: told of each step. checkpoints: where the job keeps any. notes: what the user should
     know of the start. held_bytes(): of what stays between steps.
@@ -179,18 +181,14 @@ def _emit_notes(spec: RankSpec, checkpoints: Checkpoints, emit: Emit) -> None:
         emit(Noted(rank=spec.rank, notes=notes))
 
 
-def _placed(
-    spec: RankSpec, placement: Placement, messages: RankMessages, transport: Transport
-) -> Program:
+def capture_options(spec: RankSpec, device_type: DeviceType) -> CaptureOptions:
+    """What the rank captures. Raises JobError, CaptureError."""
     if spec.model is None:
         raise JobError("a placed job needs a model")
-    choice = OptimizerChoice.of(spec.optimizer.model_dump())
-    device_type = use_device(spec, placement)
-    others = spec.rank == 0 and spec.checkpoint is not None
-    asked = CaptureOptions(
+    return CaptureOptions(
         spec.model,
         spec.batch,
-        choice,
+        OptimizerChoice.of(spec.optimizer.model_dump()),
         spec.seed,
         accumulate=spec.accumulate,
         autocast=spec.autocast,
@@ -199,6 +197,14 @@ def _placed(
         recompute=spec.recompute,
         bucket=spec.bucket,
     )
+
+
+def _placed(
+    spec: RankSpec, placement: Placement, messages: RankMessages, transport: Transport
+) -> Program:
+    device_type = use_device(spec, placement)
+    asked = capture_options(spec, device_type)
+    others = spec.rank == 0 and spec.checkpoint is not None
     part = capture_part(asked, wanted=placement.order[spec.device], others=others)
     captured = part.step
     recorder = Recorder(spec, placement)
@@ -275,12 +281,13 @@ def _replayed(
     )
 
 
-def _numbers(reported: Scalars) -> tuple[float | None, dict[str, float]]:
-    """Returns the loss and the metrics that are finite. A step that diverges is the user's matter:
-    the training goes on."""
+def _numbers(reported: Scalars) -> tuple[float | None, NonFinite | None, dict[str, float]]:
+    """Returns the loss where it is finite, what it is where it is not, and the metrics that are
+    finite."""
     numbers = {name: float(value) for name, value in reported.items()}
     finite = {name: number for name, number in numbers.items() if math.isfinite(number)}
-    return finite.pop(LOSS, None), finite
+    kind = non_finite(numbers.get(LOSS, 0.0))
+    return finite.pop(LOSS, None), kind, finite
 
 
 def _run_steps(
@@ -289,13 +296,16 @@ def _run_steps(
     checkpoints, validation = program.checkpoints, program.validation
     meter, reading = MemoryMeter(program.device_type), None
     waits, use_told = ProcessorWaits(), -math.inf
+    losses = Losses(spec, beginning)
 
     def tell(note: str) -> None:
         emit(Noted(rank=spec.rank, notes=(note,)))
 
     with torch.no_grad():
         for step in range(beginning.step, spec.steps):
+            began = time.perf_counter()
             data = program.load(step)
+            load_seconds = time.perf_counter() - began
             program.begin_step(step)
             start = time.perf_counter()
             program.recorder.begin(step, start)
@@ -307,9 +317,8 @@ def _run_steps(
                 reading = None
             transport.end_step()
             finish = time.perf_counter()
-            seconds = finish - start
             program.recorder.end(finish)
-            loss, metrics = _numbers(reported)
+            loss, odd_loss, metrics = _numbers(reported)
             memory = waited = None
             if finish - use_told >= _TELL_USE_SECONDS:
                 memory, waited, use_told = meter.step_bytes, waits.share, finish
@@ -317,14 +326,17 @@ def _run_steps(
                 StepDone(
                     rank=spec.rank,
                     step=step,
-                    seconds=seconds,
+                    seconds=finish - start,
+                    load_seconds=load_seconds,
                     loss=loss,
+                    non_finite_loss=odd_loss,
                     metrics=metrics,
                     bucket=program.bucket(),
                     memory_bytes=memory,
                     processor_wait=waited,
                 )
             )
+            losses.after(step, loss, odd_loss, tell)
             del data, reported
             if step == beginning.step and step + 1 < spec.steps:
                 if program.heap_reading is not None and meter.heap_in_use is not None:
@@ -332,7 +344,7 @@ def _run_steps(
                 meter.after_first_step(program.held_bytes())
                 waits.after_first_step()
             if checkpoints is not None and checkpoints.is_due(step + 1, spec.steps):
-                saved = checkpoints.save(step + 1, tell)
+                saved = checkpoints.try_to_save(step + 1, spec.steps, tell, losses.last_finite_step)
                 if saved is not None:
                     emit(saved)
                 _emit_notes(spec, checkpoints, emit)
@@ -346,18 +358,22 @@ def _run_steps(
         program.recorder.write(program.structure_hash)
     except OSError as error:  # All steps are done.
         emit(Noted(rank=spec.rank, notes=(f"its trace is not written: {error}",)))
+    emit(_finished(spec, transport, meter, waited))
+
+
+def _finished(
+    spec: RankSpec, transport: Transport, meter: MemoryMeter, waited: float | None
+) -> Finished:
     traffic = tuple(
         Traffic(destination=destination, rail=rail, bytes=count)
         for (destination, rail), count in sorted(transport.sent_bytes.items())
     )
-    emit(
-        Finished(
-            rank=spec.rank,
-            traffic=traffic,
-            peak_memory_bytes=meter.process_peak_bytes,
-            step_memory_bytes=meter.step_bytes,
-            tensor_memory_bytes=meter.tensor_bytes,
-            program_memory_bytes=meter.program_bytes,
-            processor_wait=waited,
-        )
+    return Finished(
+        rank=spec.rank,
+        traffic=traffic,
+        peak_memory_bytes=meter.process_peak_bytes,
+        step_memory_bytes=meter.step_bytes,
+        tensor_memory_bytes=meter.tensor_bytes,
+        program_memory_bytes=meter.program_bytes,
+        processor_wait=waited,
     )

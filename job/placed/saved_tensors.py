@@ -21,6 +21,7 @@ from placewire.job.placed.tensor_file import (
     TensorFile,
     TensorFileError,
     described,
+    overwrite,
 )
 
 _ROWS = re.compile(r"(.+)\[([0-9]{1,18}):([0-9]{1,18})\]", re.DOTALL)
@@ -28,6 +29,14 @@ _STATE = re.compile(r"(optimizer|loss_optimizer)\.state\.(.+)\.[^.]+", re.DOTALL
 _PART_OF = {"optimizer": "model", "loss_optimizer": "loss"}
 # The first extent in what `described` returns.
 _EXTENT = re.compile(r"\[([0-9]{1,18})")
+
+
+class NotSavedError(TensorFileError):
+    """Nothing was saved under this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"it has no {name}")
+        self.is_optimizer_state = _STATE.fullmatch(name) is not None
 
 
 class _Part(NamedTuple):
@@ -88,7 +97,7 @@ class SavedTensors:
         for name, tensor in tensors:
             if name in self._file_of:
                 self._require_alike(name, tensor, name, tuple(tensor.shape))
-                tensor.copy_(self._file_of[name].read(name))
+                overwrite(tensor, self._file_of[name].read(name))
             else:
                 self._load_rows(name, tensor)
 
@@ -97,7 +106,7 @@ class SavedTensors:
         whole = wanted[1] if wanted and name not in self._described else name
         parts = self._parts_of(whole)
         if not parts:
-            raise TensorFileError(f"it has no {name}")
+            raise NotSavedError(name)
         if not tensor.dim():  # The same for all rows.
             self._require_alike(name, tensor, parts[0].name, ())
             tensor.copy_(self._file_of[parts[0].name].read(parts[0].name))
@@ -163,7 +172,7 @@ class SavedTensors:
 
     def _file_with(self, name: str) -> TensorFile:
         if name not in self._file_of:
-            raise TensorFileError(f"it has no {name}")
+            raise NotSavedError(name)
         return self._file_of[name]
 
 

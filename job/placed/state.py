@@ -15,7 +15,7 @@ The entries of param_groups and the settings of the scaler stand in the manifest
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -38,22 +38,27 @@ class RankState:
     """parts, held and updates: by operator id, as in StateNames.of and RankProgram.
 
     others: on the first rank, what it saves for all because no operator of any rank holds it.
+    constants: which of these every rank keeps for itself, because its operators read them.
     """
 
     parts: Mapping[str, tuple[StatePart, ...]]
     held: Mapping[str, torch.Tensor]
     updates: Mapping[str, Update]
     others: Tensors
+    constants: Tensors = field(default_factory=dict)
 
     def to_load(
         self, steps_done: int, with_scaler: bool = True
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """The rank's own tensors, to be overwritten in place. Several replicas of a weight have the
-        same name. steps_done: 0 where no step has updated anything. with_scaler: whether the state
-        of the loss's scaler is among them."""
+        same name, and so have a constant and what the first rank saves of it. steps_done: 0 where
+        no step has updated anything. with_scaler: whether the state of the loss's scaler is among
+        them."""
         for name, tensor in self._own(lambda update: steps_done):
             if with_scaler or not name.startswith(f"{SCALER}."):
                 yield name, tensor
+        yield from self.constants.items()
+        yield from self.others.items()
 
     def _own(self, steps_of: Callable[[Update], int]) -> Iterator[tuple[str, torch.Tensor]]:
         """steps_of: after how many steps the optimizer's state is meant."""
@@ -80,11 +85,14 @@ class RankState:
 
 
 def rank_state(captured: CapturedStep, program: RankProgram, is_first: bool) -> RankState:
+    names, constants = captured.names, captured.code.constants
     return RankState(
-        parts=captured.names.of,
+        parts=names.of,
         held=program.held,
         updates=program.updates,
-        others={n.key: v for n, v in captured.names.others.items()} if is_first else {},
+        others={n.key: v for n, v in names.others.items()} if is_first else {},
+        # What no state_dict() has is in no checkpoint, and stays as the model's function made it.
+        constants={n.key: constants[c] for c, n in names.constants.items() if n in names.others},
     )
 
 

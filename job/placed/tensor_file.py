@@ -25,8 +25,8 @@ from placewire.job.placed.tensor_header import (
 )
 
 __all__ = [
-    "DTYPES", "Entry", "TensorFile", "TensorFileError", "described", "read_tensor", "require_bool",
-    "require_writable", "write_tensors",
+    "DTYPES", "Entry", "TensorFile", "TensorFileError", "described", "overwrite", "read_tensor",
+    "require_bool", "require_writable", "write_tensors",
 ]  # fmt: skip
 
 _ALIGNMENT_BYTES = 8
@@ -131,6 +131,15 @@ def read_tensor(file: TensorHeader, name: str, rows: slice | None) -> torch.Tens
     found = flat.view(dtype).reshape(shape)
     require_bool(f"{file.path}: {name}", found)
     return found
+
+
+def overwrite(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """value: of the same shape. A buffer may be an expanded tensor, of which torch writes only
+    elements that share no memory."""
+    for dimension, stride in enumerate(tensor.stride()):
+        if not stride and tensor.shape[dimension] > 1:
+            tensor, value = tensor.narrow(dimension, 0, 1), value.narrow(dimension, 0, 1)
+    tensor.copy_(value)
 
 
 def require_bool(where: str, tensor: torch.Tensor) -> None:

@@ -26,6 +26,7 @@ from contextlib import suppress
 from typing import IO
 
 from placewire.agent.interface_counters import read_counters
+from placewire.descriptors import raised_limit
 from placewire.job.contract.rdma import rdma_choices
 from placewire.job.contract.signal_name import signal_name
 from placewire.job.contract.specification import (
@@ -66,7 +67,9 @@ _READ_LAST_SECONDS = 10.0
 _LONGEST_LINE_BYTES = 65_536
 # What names the interfaces that the script is to use.
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-# More would slow down programs that close all that they might have open.
+# gloo has a socket for each process and each name in GLOO_SOCKET_IFNAME, in every group; a shell's
+# usual limit of 1024 would be too low for some dozens of processes. More would slow down programs
+# that close all that they might have open.
 _MOST_DESCRIPTORS = 65_536
 _INTERRUPTIONS = (signal.SIGTERM, signal.SIGINT)
 
@@ -109,7 +112,7 @@ def run_script(spec: ScriptSpec, events: Events) -> int:
     """Returns when every process has ended: 0 where all ended with 0, else 1, and then a Failed
     event was emitted. Raises JobError where the interface of a rail does not exist."""
     rails = _Rails(spec)
-    _allow_descriptors()
+    raised_limit(_MOST_DESCRIPTORS)
     adopt_orphans()
     began = time.monotonic()
     events.emit(Started(rank=spec.rank, pid=os.getpid(), structure_hash="", notes=_notes(spec)))
@@ -145,16 +148,6 @@ def run_script(spec: ScriptSpec, events: Events) -> int:
         )
     )
     return 0
-
-
-def _allow_descriptors() -> None:
-    """gloo has a socket for each process and each name in GLOO_SOCKET_IFNAME, in every group; a
-    shell's usual limit of 1024 would be too low for some dozens of processes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 class _Processes:

@@ -23,7 +23,7 @@ def transport_of(
     if spec.backend == "gloo":
         queues = queues_for(placement, spec.device, rails, spec.urgent_first)
         if spec.kind == "replay":
-            queues = with_set_up(queues, placement, spec.device)
+            queues = with_set_up(queues, placement)
         return GlooTransport(messages, queues, spec.sockets_per_rail)
     if placement.backend != "nccl":
         raise JobError(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -108,7 +108,7 @@ class GlooTransport:
     def report_to(self, watcher: Watcher) -> None:
         self._outbox.watcher = watcher
 
-    def begin_step(self, told: int | None = None) -> tuple[int, ...]:
+    def begin_step(self, told: Sequence[float] = ()) -> tuple[tuple[float, ...], ...]:
         try:
             for message in self._messages.receives:
                 wire = torch.empty(message.bytes, dtype=torch.uint8)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 import torch
@@ -124,7 +124,7 @@ class NcclTransport:
     def report_to(self, watcher: Watcher) -> None:
         """Does nothing: the host does not see when messages leave the device."""
 
-    def begin_step(self, told: int | None = None) -> tuple[int, ...]:
+    def begin_step(self, told: Sequence[float] = ()) -> tuple[tuple[float, ...], ...]:
         try:
             self._post(self._window.begin())
             torch.cuda.synchronize(self._device)

@@ -97,9 +97,13 @@ def await_key(store: TCPStore, spec: RankSpec, key: str, otherwise: str) -> str:
             if store.check([_LOADING]) and (now := store.get(_LOADING)) != loaded:
                 deadline, loaded = time.monotonic() + spec.timeout_seconds, now
             if time.monotonic() > deadline:
+                longer = (
+                    f"; where its model's function takes longer, as to prepare data, give "
+                    f"job.start_limit more than {spec.timeout_seconds:g}s, or prepare them before"
+                )
                 raise JobError(
                     f"{otherwise} after {spec.timeout_seconds:g} s",
-                    "see what that rank reports, or allow more time",
+                    "see what that rank reports" + (longer if spec.kind == "placed" else ""),
                 )
 
 

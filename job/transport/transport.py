@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -32,9 +33,9 @@ class Transport(Protocol):
     def expect(self, messages: RankMessages) -> None:
         """Sets the messages of a step, from the next step on."""
 
-    def begin_step(self, told: int | None = None) -> tuple[int, ...]:
-        """Posts the step's receives, and returns when all ranks have called it. told: where every
-        rank gives a number, those of all ranks are returned, else nothing."""
+    def begin_step(self, told: Sequence[float] = ()) -> tuple[tuple[float, ...], ...]:
+        """Posts the step's receives, and returns when all ranks have called it. told: numbers, as
+        many on every rank, which are returned by rank; nothing is where there are none."""
 
     def send(self, message: RankMessage, wire: torch.Tensor) -> None:
         """wire: uint8[bytes]; must not change before complete() or end_step() returns."""
@@ -63,8 +64,8 @@ class Alone:
     def expect(self, messages: RankMessages) -> None:
         pass
 
-    def begin_step(self, told: int | None = None) -> tuple[int, ...]:
-        return () if told is None else (told,)
+    def begin_step(self, told: Sequence[float] = ()) -> tuple[tuple[float, ...], ...]:
+        return (tuple(told),) if told else ()
 
     def send(self, message: RankMessage, wire: torch.Tensor) -> None:
         raise JobError(f"a single rank was asked to send {message.producer!r}")
@@ -82,15 +83,15 @@ class Alone:
         pass
 
 
-def meet_before_step(told: int | None) -> tuple[int, ...]:
+def meet_before_step(told: Sequence[float]) -> tuple[tuple[float, ...], ...]:
     """The barrier of all ranks, over gloo; what Transport.begin_step returns."""
-    if told is None:
+    if not told:
         dist.barrier()
         return ()
-    own = torch.tensor([told])
+    own = torch.tensor(told, dtype=torch.float64)
     everybody = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(everybody, own)  # A rank gets the last number when all have called it.
-    return tuple(int(one) for one in everybody)
+    dist.all_gather(everybody, own)  # A rank gets the last numbers when all have called it.
+    return tuple(tuple(one.tolist()) for one in everybody)
 
 
 def check_size(message: RankMessage, wire: torch.Tensor) -> None:

@@ -12,7 +12,7 @@ import logging
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from placewire.optimizer.capture.errors import (
     user_location,
     user_location_in,
 )
+from placewire.optimizer.capture.kept_values import exported_alone
 from placewire.optimizer.capture.metrics import metrics_apart, refuse_no_scalar
 from placewire.optimizer.capture.no_scaler import refusing_scalers
 from placewire.optimizer.capture.nodes import MODULE
@@ -45,7 +46,8 @@ class JointGraph:
     functional: gradients and new buffer values are results, nothing is written in place. parameters
     are in the module's order. values: the real parameters and buffers; tied parameters are one
     object under two names. metrics: by the names that the model gives them. outputs: what
-    a module returns that computes no loss; `loss` is then the first of them.
+    a module returns that computes no loss; `loss` is then the first of them. kept: about numbers
+    that modules keep in Python, a sentence; None where they keep none.
     """
 
     graph: fx.Graph
@@ -60,6 +62,7 @@ class JointGraph:
     gradients: Mapping[str, fx.Node]
     new_buffers: Mapping[str, fx.Node]
     outputs: tuple[fx.Node, ...] = ()
+    kept: str | None = None
 
 
 def joint_graph(
@@ -81,6 +84,12 @@ def joint_graph(
     from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
     whole = module if autocast is None else UnderAutocast(module, autocast)
+    prefix = "" if whole is module else f"{UnderAutocast.PREFIX}."
+
+    def export() -> torch.export.ExportedProgram:
+        with AnsweringSureDraws():
+            return torch.export.export(whole, inputs, strict=False)
+
     try:
         with (
             _quiet_torch(),
@@ -93,8 +102,7 @@ def joint_graph(
         ):
             # Nobody needs the Python source of intermediate graphs.
             stack.enter_context(_use_lazy_graph_module(True))
-            with AnsweringSureDraws():
-                program = torch.export.export(whole, inputs, strict=False)
+            program, kept = exported_alone(export, where, prefix)
             exported = program.module(check_guards=False)
             _run_by_node(exported)
             form = program.call_spec.out_spec
@@ -108,14 +116,14 @@ def joint_graph(
         raise CaptureError(_explained(error, where)) from error
     with_conditionals(joint.graph_module)
     correct_statistics(joint.graph_module.graph)
-    prefix = "" if whole is module else f"{UnderAutocast.PREFIX}."
     _note_modules(joint.graph_module.graph, prefix)
     values = {
         **dict(exported.named_parameters(remove_duplicate=False)),
         **dict(exported.named_buffers(remove_duplicate=False)),
     }
     names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
-    return _with_roles(joint.graph_module, values, prefix, names, metrics, where)
+    found = _with_roles(joint.graph_module, values, prefix, names, metrics, where)
+    return replace(found, kept=kept)
 
 
 def _run_by_node(module: fx.GraphModule) -> None:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from placewire.optimizer.capture.errors import CaptureError, one_line, user_location
+from placewire.optimizer.capture.seeded_draws import seeded_draws
 from placewire.optimizer.capture.variants import Autocast
 from placewire.optimizer.graph.checked_notes import BUCKET_NAME_WORDS, is_bucket_name
 
@@ -33,8 +34,9 @@ class TrainingStep:
     model           in training mode; where `loss` is None, `model(*inputs)` returns the scalar loss
                     or the loss and metrics
     example_inputs  tensors with the shapes, strides and types of every batch
-    batches         step number (from 0) -> inputs of that step; the same in every process, and
-                    without use of torch's global generator
+    batches         step number (from 0) -> inputs of that step; the same in every process. What it
+                    draws from torch's generator of the CPU, `random` and NumPy's global generator
+                    is: they are seeded for each call by the job's seed and that number
     loss            if given, `loss(model(*inputs[:-1]), inputs[-1])` returns these
     validation      if given, number of a validation batch (from 0) -> its inputs, as of `batches`
     buckets         by name, an example of each shape that batches may have, where that are several.
@@ -119,17 +121,17 @@ def load_training_step(model_path: str, batch: int, seed: int) -> TrainingStep:
     step = _with_ordered_buckets(step, model_path)
     return replace(
         step,
-        batches=_checked(step.batches, "batches", step, model_path),
+        batches=_checked(step.batches, "batches", step, model_path, seed),
         validation=None
         if step.validation is None
-        else _checked(step.validation, "validation", step, model_path),
+        else _checked(step.validation, "validation", step, model_path, seed),
     )
 
 
 def _checked(
-    batches: Callable[[int], Tensors], name: str, step: TrainingStep, model_path: str
+    batches: Callable[[int], Tensors], name: str, step: TrainingStep, model_path: str, seed: int
 ) -> Callable[[int], Tensors]:
-    return lambda number: _checked_batch(batches, number, step, model_path, name)
+    return lambda number: _checked_batch(batches, number, step, model_path, name, seed)
 
 
 def _checked_batch(
@@ -138,10 +140,12 @@ def _checked_batch(
     step: TrainingStep,
     model_path: str,
     name: str,
+    seed: int,
 ) -> Tensors:
     where = f"{model_path}: {name}({number})"
     try:
-        batch = batches(number)
+        with seeded_draws(name, seed, number):
+            batch = batches(number)
     except Exception as error:
         raise CaptureError(
             f"{where} failed at {user_location(error, model_path)}: {one_line(error)}"

@@ -170,6 +170,8 @@ def captured_from(step: TrainingStep, options: CaptureOptions) -> CapturedStep:
     if bucket:
         notes |= {"bucket": bucket, "buckets": [*step.buckets]}
         name += f" bucket {bucket}"
+    if joint.kept is not None:
+        notes |= {"kept": joint.kept}
     root = "model." if step.loss is None else ""  # ModelWithLoss adds it otherwise
     captured = CapturedStep(
         optimizer=optimizer,

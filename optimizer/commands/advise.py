@@ -78,6 +78,7 @@ def _advise(options: argparse.Namespace) -> int:
     from placewire.optimizer.explain.parallelism import parallelism_words, stages
     from placewire.optimizer.graph.graph_file import load_graph
     from placewire.optimizer.graph.variants import distinct, variant_names
+    from placewire.optimizer.network.sharings import SHARINGS, part_of_bound
     from placewire.optimizer.peers.compare import peers_of
     from placewire.optimizer.placement import save_placement
     from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
@@ -103,7 +104,12 @@ def _advise(options: argparse.Namespace) -> int:
     advice = advice_on(rows)
     if options.out is not None and placement is not None:
         save_placement(placement, options.out)
-    bound = None if placement is None else placement.least_bound_seconds
+    bound = None
+    if placement is not None:
+        # Proven under `job`; other sharings may carry more beside a neighbour.
+        floor = problems[0].floor
+        holds = min(part_of_bound(cluster, floor, "job", name) for name in SHARINGS)
+        bound = placement.least_bound_seconds * holds
     batch = every[0].notes.get("batch")
     if options.json:
         answer: AdviseAnswer = {

@@ -166,11 +166,10 @@ class _Program:
             producer = int(graph.tensor_producer[message.tensor])
             a, b = message.source, message.destination
             bits = float(graph.tensor_bytes[message.tensor]) * 8.0
-            took, slow = self._duration(a, b, bits, in_use)
+            setup, took, slow = self._duration(a, b, bits, in_use)
             arrival = self._new()
-            self._after(
-                arrival, [(self.start[producer], 1.0), *slow], self._seconds(producer) + took
-            )
+            made = self._seconds(producer) + setup + took
+            self._after(arrival, [(self.start[producer], 1.0), *slow], made)
             if self.problem.model == "contended":
                 if (a, b) in queue:
                     self._after(arrival, [(queue[a, b], 1.0), *slow], took)
@@ -181,10 +180,11 @@ class _Program:
 
     def _duration(
         self, a: int, b: int, bits: float, in_use: Mapping[tuple[int, int], int]
-    ) -> tuple[float, Terms]:
-        """Returns (fixed seconds of a message, its terms in slowness variables)."""
+    ) -> tuple[float, float, Terms]:
+        """Returns (seconds of a message's set-up, other fixed seconds of it, its terms in slowness
+        variables)."""
         if self.paths.rate[a, b] > 0:
-            return float(self.paths.setup[a, b] + bits / self.paths.rate[a, b]), []
+            return float(self.paths.setup[a, b]), float(bits / self.paths.rate[a, b]), []
         s, t = int(self.server[a]), int(self.server[b])
         rails = tuple(key for key in self.rate if key[:2] == (s, t))
         scale = bits / self.rate_unit / self.time_unit
@@ -196,7 +196,7 @@ class _Program:
             self.slowness[rails] = self._new()
             for fraction in _FIRST_TANGENTS:
                 self._tangent(rails, fraction * len(rails))
-        return self.problem.cluster.setup_latency_seconds, [(self.slowness[rails], scale)]
+        return self.problem.cluster.setup_latency_seconds, 0.0, [(self.slowness[rails], scale)]
 
     def _tangent(self, rails: tuple[tuple[int, int, int], ...], at: float) -> None:
         """Adds the tangent of 1 / x at x = at, which is 2 / at - x / at^2, as a lower bound."""

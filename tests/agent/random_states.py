@@ -61,10 +61,11 @@ def _of_nic(draw: st.DrawFn, nic: str) -> dict[str, Any]:
             datapath="netdev",
             mtu_bytes=draw(st.sampled_from([1500, 1500, 1400])),
         ),
+        # A bridge's own go with its interface, and no sooner: controllers ask the same of all.
         "sysctls": [
             Sysctl(name=f"net.ipv4.conf.{interface}.arp_ignore", value="1")
             for interface in (bridge, nic)
-            if draw(st.booleans())
+            if interface == bridge or draw(st.booleans())
         ],
         "routes": [_route(bridge, rail, gateway=draw(st.booleans()))]
         if draw(st.booleans())

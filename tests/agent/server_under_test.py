@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,13 +141,34 @@ class ServerUnderTest:
 
     def give_ipv6(self) -> None:
         """Gives nic0 and its peer an address each, and nic0 a route by the peer's."""
-        for rail_end, peer in (("fd07::1", False), ("fd07::2", True)):
-            self.sh(f"sysctl -qw net.ipv6.conf.nic0.disable_ipv6=0; "
-                    f"ip address add {rail_end}/64 dev nic0 nodad", peer=peer)  # fmt: skip
-        # Without `nodad` from now on, so that it is seen where an undo leaves that.
-        self.sh("ip address replace fd07::1/64 dev nic0; "
-                "ip route add 2001:db8::/32 via fd07::2 dev nic0 src fd07::1")  # fmt: skip
-        wait_for(lambda: "tentative" not in self.sh("ip address show dev nic0"), "its addresses")
+        with self.addresses_at_once():
+            for rail_end, peer in (("fd07::1", False), ("fd07::2", True)):
+                self.sh(f"sysctl -qw net.ipv6.conf.nic0.disable_ipv6=0; "
+                        f"ip address add {rail_end}/64 dev nic0 nodad", peer=peer)  # fmt: skip
+            # Without `nodad` from now on, so that it is seen where an undo leaves that.
+            self.sh("ip address replace fd07::1/64 dev nic0; "
+                    "ip route add 2001:db8::/32 via fd07::2 dev nic0 src fd07::1")  # fmt: skip
+
+    @contextmanager
+    def addresses_at_once(self) -> Iterator[None]:
+        """Within, both ends of each cable have their IPv6 addresses at once: the kernel does not
+        first look for somebody who has the same one, which takes up to two seconds."""
+        names = [
+            f"net.ipv6.conf.{nic}.{name}"
+            for nic in ("nic0", "nic1", "mgmt")
+            for name in ("dad_transmits", "router_solicitation_delay")
+        ]
+        ends = (False, True)
+        former = [self.sh(f"sysctl {' '.join(names)}", peer=peer) for peer in ends]
+        for peer in ends:
+            self.sh(f"sysctl -qw {' '.join(f'{name}=0' for name in names)}", peer=peer)
+        yield
+        for peer, was in zip(ends, former, strict=True):
+            wait_for(partial(self._has_its_addresses, peer), "its addresses")
+            self.sh(f"sysctl -qw {was.replace(' = ', '=')}".replace("\n", " "), peer=peer)
+
+    def _has_its_addresses(self, peer: bool) -> bool:
+        return "tentative" not in self.sh("ip address show", peer=peer)
 
     def snapshot(self) -> dict[str, str]:
         """All that a restore must bring back, as the system's own tools show it."""

@@ -8,6 +8,7 @@ import time
 
 from placewire.agent.contract.measurement import Transfer, TransferResult
 from placewire.agent.measure.iperf3_clients import run_transfers
+from placewire.controller.compile.transfers import FIRST_TCP_PORT
 from tests.agent.server_under_test import ServerUnderTest, wait_for
 
 # Payload of what HTB counts: 1448 of 1514 bytes.
@@ -17,7 +18,7 @@ PAYLOAD = 0.956
 RATES = {2: 10_000_000, 3: 30_000_000}
 
 
-def transfer(host: int, rail: int = 0, port: int = 42000) -> Transfer:
+def transfer(host: int, rail: int = 0, port: int = FIRST_TCP_PORT) -> Transfer:
     return Transfer(
         source="s1", destination=f"s{host}", rail="ab"[rail],
         source_address=f"10.7.{rail}.1", destination_address=f"10.7.{rail}.{host}",

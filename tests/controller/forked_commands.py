@@ -16,6 +16,7 @@ from typing import IO, Any
 from tests.paths import ROOT
 
 HERE = Path(__file__).parent
+PROGRAM = "forked_commands_process.py"
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def commands(
     output: Path, around: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> Iterator[Commands]:
     """around: words before the program's own, as those that enter a namespace."""
-    with program("forked_commands_process.py", around, environment) as process:
+    with program(PROGRAM, around, environment) as process:
         yield Commands(process, output)
 
 

@@ -8,6 +8,7 @@
                 agent, each change of the journal, and inside each of its transactions
     killed_after  it is killed from outside after so many seconds
     patches     values of modules in this process, as module.NAME: value
+    environment   variables beside this process's own
 
 and a line of JSON for each on standard output: its exit status, and how many steps it took.
 """
@@ -20,6 +21,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -86,6 +88,8 @@ def _run(order: dict[str, Any]) -> None:
     os.dup2(sink, 1)
     os.dup2(sink, 2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.environ.update(order.get("environment", {}))
+    tempfile.tempdir = None  # TMPDIR may be another one.
     for name, value in order.get("patches", {}).items():
         module, _, attribute = name.rpartition(".")
         assert hasattr(sys.modules[module], attribute), name

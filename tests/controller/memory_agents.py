@@ -10,6 +10,8 @@ then lines:
                                    many seconds, or until another server gets the request UNTIL;
                                    it does what it was asked, and nobody hears of it until then
     SERVER returns                 now
+
+or Members again: these agents end, and others begin.
 """
 
 from __future__ import annotations
@@ -231,11 +233,12 @@ async def _ended(task: asyncio.Task[None] | None) -> None:
 
 
 def told(members: Sequence[Member]) -> str:
-    """The first line that the program is given."""
+    """The line that begins these agents, and ends others."""
     return json.dumps([asdict(member) for member in members]) + "\n"
 
 
-async def _serve(members: Sequence[Member], lines: asyncio.StreamReader) -> None:
+async def _serve(members: Sequence[Member], lines: asyncio.StreamReader) -> bytes:
+    """Until a line that has other members, which is returned, or until there is none."""
     agents: Mapping[str, MemoryAgent] = {m.folder: MemoryAgent(m) for m in members}
 
     def on_request(request: str) -> None:
@@ -248,7 +251,7 @@ async def _serve(members: Sequence[Member], lines: asyncio.StreamReader) -> None
     async with asyncio.TaskGroup() as group:
         running = [group.create_task(agent.run()) for agent in agents.values()]
         print("ready", flush=True)
-        while line := await lines.readline():
+        while (line := await lines.readline()) and not line.startswith(b"["):
             server, what, *more = line.decode().split()
             for one in agents.values():
                 if one.member.server == server:
@@ -256,16 +259,18 @@ async def _serve(members: Sequence[Member], lines: asyncio.StreamReader) -> None
             print("ready", flush=True)
         for task in running:
             task.cancel()
+    return line
 
 
 async def main() -> None:
     lines = asyncio.StreamReader(limit=2**20)
     protocol = asyncio.StreamReaderProtocol(lines)
     await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
-    members = [Member(**one) for one in json.loads(await lines.readline())]
     # A cluster of tests is made and left every few seconds.
     controller_connection.RECONNECT_SECONDS = (0.01, 0.05)
-    await _serve(members, lines)
+    line = await lines.readline()
+    while line:
+        line = await _serve([Member(**one) for one in json.loads(line)], lines)
 
 
 if __name__ == "__main__":

@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from placewire.agent.contract.state import LeaseState
 from placewire.agent.store import read_kept
 from placewire.controller.agents.authority import Authority
-from tests.controller.forked_commands import Commands, Done, ask, commands, program
+from tests.controller.forked_commands import PROGRAM, Commands, Done, ask, program
 from tests.controller.memory_agents import Member, told
 from tests.controller.plans import plan_document
 from tests.free_port import free_port
@@ -37,6 +37,19 @@ from placewire.controller.cli import main
 agents.SILENCE_SECONDS = 60.0
 main(sys.argv[1:])
 """
+
+
+class Programs(NamedTuple):
+    """What clusters use that are there one after another: its imports take seconds."""
+
+    agents: subprocess.Popen[bytes]
+    commands: subprocess.Popen[bytes]
+
+
+@contextmanager
+def programs() -> Iterator[Programs]:
+    with program("memory_agents.py") as agents, program(PROGRAM) as commands:
+        yield Programs(agents, commands)
 
 
 class MemoryCluster:
@@ -69,17 +82,18 @@ class MemoryCluster:
         return replace(first, host=host, folder=str(own))
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """Agents and commands; ended with the block."""
+    def running(self, shared: Programs | None = None) -> Iterator[None]:
+        """Agents and commands; ended with the block. shared: for those whose programs go on."""
         with ExitStack() as stack:
-            self._agents = stack.enter_context(program("memory_agents.py"))
+            used = shared or stack.enter_context(programs())
             self.temporary.mkdir()
-            around = {**os.environ, "TMPDIR": str(self.temporary)}
-            self._commands = stack.enter_context(
-                commands(self.folder / "output", environment=around)
-            )
+            self._agents = used.agents
+            self._commands = Commands(used.commands, self.folder / "output")
             self._tell_agents(told(self.members))
-            yield
+            try:
+                yield
+            finally:
+                self._tell_agents(told([]))
 
     def leave(self, server: str, request: str, until: float | str = math.inf) -> None:
         """Its agent, when it is next asked that. until: the seconds, or what another is asked."""
@@ -102,6 +116,7 @@ class MemoryCluster:
         """order: of forked_commands_process.py."""
         assert self._commands is not None
         order["patches"] = {**_HERE, **order.get("patches", {})}
+        order["environment"] = {"TMPDIR": str(self.temporary)}
         return self._commands.run(self._words(command, *arguments), **order)
 
     def start(self, command: str, *arguments: str | Path) -> subprocess.Popen[str]:

@@ -32,6 +32,8 @@ def test_a_server_s_agent_is_a_unit_of_systemd(monkeypatch: pytest.MonkeyPatch) 
         assert "systemctl" in advice and "lab" not in advice
     assert f"as root: `{AGENT} status`" in see_what_makes_it_so("s2")
     assert "`controller provision` installs it" in AgentUnreachable(["s2"]).remedy
+    # The controller may be on another machine than before.
+    assert "it dials `controller_url` of its /etc/placewire/agent.json" in absent("s2").remedy
 
 
 def test_a_lab_s_agent_has_a_log_and_the_lab_s_commands(monkeypatch: pytest.MonkeyPatch) -> None:

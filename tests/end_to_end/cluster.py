@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,8 @@ class TestCluster:
     folder: Path
     new: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The snapshot of each server as the lab made it."""
+    is_as_new: bool = False
+    """Whether the last test was seen to leave it so."""
     forking: Forking | None = None
     """The process from which commands are forked; None where they start as a user's do."""
 
@@ -97,6 +100,7 @@ class TestCluster:
             *IMPORTED, around=lab.inside_controller([]), environment=lab.environment
         )
         self.new = self.snapshots()
+        self.is_as_new = True
 
     def down(self) -> None:
         if self.forking is not None:
@@ -112,7 +116,7 @@ class TestCluster:
     def make_anew_if_touched(self) -> None:
         """Makes the lab anew where a failed test left something, which would fail the next
         tests."""
-        if self.snapshots() != self.new or self.ranks():
+        if not self.is_as_new and (self.snapshots() != self.new or self.ranks()):
             self.down()
             self.up()
 
@@ -125,6 +129,20 @@ class TestCluster:
         # must not count as a broken promise.
         document["network"]["verify"] |= {"tolerance": "30%", "seconds": 1}
         return copy.deepcopy(document)
+
+    def script_document(self, *arguments: str, **network: Any) -> dict[str, Any]:
+        """The plan of a job that places itself, so that deciding takes no time. arguments: the
+        script's."""
+        document = self.document()
+        document["job"] = {
+            "kind": "torchrun", "script": "examples/ddp.py", "arguments": list(arguments),
+        }  # fmt: skip
+        del document["solve"], document["network"]["sharing"]
+        document["network"] |= network
+        return document
+
+    def script_plan(self, name: str, *arguments: str, **network: Any) -> str:
+        return str(self.plan(self.script_document(*arguments, **network), name))
 
     def plan(self, document: Mapping[str, Any], name: str = "plan") -> Path:
         file = self.folder / f"{name}.yaml"
@@ -195,12 +213,10 @@ class TestCluster:
         return lab.namespace(server)
 
     def snapshots(self) -> dict[str, Mapping[str, Any]]:
-        return {
-            server: server_snapshot(
-                self.namespace(server), run_directory(self.name, server) / "db.sock"
-            )
-            for server in SERVERS
-        }
+        spaces = map(self.namespace, SERVERS)
+        databases = (run_directory(self.name, server) / "db.sock" for server in SERVERS)
+        with ThreadPoolExecutor() as threads:
+            return dict(zip(SERVERS, threads.map(server_snapshot, spaces, databases), strict=True))
 
     def processes(self, words: str, *servers: str) -> list[int]:
         """Pids of the programs of this name whose network is one of these servers'. A program that

@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -28,13 +29,16 @@ def server_snapshot(namespace: str, database: Path) -> Mapping[str, Any]:
     """The oracle's snapshot, and the row numbers in Open vSwitch's database."""
     return {
         **take_in(namespace, str(database.parent)),
-        "row numbers": {table: _row_numbers(namespace, database, table) for table in _TABLES},
+        "row numbers": _row_numbers(namespace, database),
     }
 
 
-def _row_numbers(namespace: str, database: Path, table: str) -> list[str]:
-    words = ("--no-wait", "--format=csv", "--no-headings", "--columns=_uuid", "list", table)
-    return sorted(run(namespace, "ovs-vsctl", f"--db=unix:{database}", *words).splitlines())
+def _row_numbers(namespace: str, database: Path) -> dict[str, list[str]]:
+    """By table."""
+    words = [word for table in _TABLES for word in ("--", "--columns=_uuid", "list", table)]
+    command = ["ovs-vsctl", f"--db=unix:{database}", "--no-wait", "--format=json", *words]
+    shown = [json.loads(line)["data"] for line in run(namespace, *command).splitlines()]
+    return {t: sorted(map(str, rows)) for t, rows in zip(_TABLES, shown, strict=True)}
 
 
 def without_row_numbers(servers: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

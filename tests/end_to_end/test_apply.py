@@ -238,9 +238,7 @@ def _snapshots(cluster: TestCluster, plan: str, *words: str) -> Finished:
 def test_a_snapshot_tells_what_is_in_force_and_that_it_went(
     cluster: TestCluster, untouched: None
 ) -> None:
-    document = cluster.document()
-    document["network"] |= {"on_exit": "keep"}
-    plan = str(cluster.plan(document, "snapshot"))
+    plan = cluster.script_plan("snapshot", on_exit="keep")
     before = str(cluster.folder / "before.json")
     taken = _snapshots(cluster, plan, "--snapshot", before)
     assert taken.code == 0, taken.told
@@ -259,9 +257,8 @@ def test_a_snapshot_tells_what_is_in_force_and_that_it_went(
 def test_network_only_keeps_then_changes_nothing_then_is_destroyed(
     cluster: TestCluster, untouched: None
 ) -> None:
-    document = cluster.document()
     # With `drift: report` the agent does not heal what the test changes.
-    document["network"] |= {"on_exit": "keep", "drift": "report"}
+    document = cluster.script_document(on_exit="keep", drift="report")
     plan = str(cluster.plan(document, "keep"))
     report = cluster.folder / "keep.run.json"
     arguments = ("apply", plan, "--network-only", "--yes", "--out", str(report))
@@ -287,7 +284,6 @@ def test_network_only_keeps_then_changes_nothing_then_is_destroyed(
     assert verified.code == 0 and "kept" in verified.output, verified.told
     assert differences(between, cluster.snapshots()) == []
 
-    # The placement, which follows the profile, decides which servers have promised rates.
     shaped = read_report(report)["links"][0]["source"]
     throttle(cluster, shaped)
     assert cluster.run("status", plan).output.count("as decided") == len(SERVERS) - 1
@@ -393,9 +389,8 @@ def throttle(cluster: TestCluster, server: str) -> None:
 
 
 def test_a_queue_that_someone_throttles_is_exit_6(cluster: TestCluster, untouched: None) -> None:
-    document = cluster.document()
-    document["network"]["drift"] = "report"  # else the agent heals it during the measurement
-    plan = str(cluster.plan(document, "throttled"))
+    # Else the agent heals it during the measurement.
+    plan = cluster.script_plan("throttled", drift="report")
 
     def throttle_all(_: object) -> None:
         for server in SERVERS:
@@ -407,6 +402,14 @@ def test_a_queue_that_someone_throttles_is_exit_6(cluster: TestCluster, untouche
     assert "promised rates were not delivered" in done.output and " queue " in done.output
 
 
+def long_plan(cluster: TestCluster, **network: Any) -> str:
+    """The plan of a placed job that nobody waits for."""
+    document = cluster.document()
+    document["job"]["steps"] = 500
+    document["network"] |= network
+    return str(cluster.plan(document, "long"))
+
+
 def test_a_killed_rank_is_exit_7_and_all_ranks_are_gone(
     cluster: TestCluster, untouched: None
 ) -> None:
@@ -416,21 +419,21 @@ def test_a_killed_rank_is_exit_7_and_all_ranks_are_gone(
         os.kill(cluster.ranks()[-1], signal.SIGKILL)
         killed.append(time.monotonic())
 
-    document = cluster.document()
-    document["job"]["steps"] = 500
-    plan = str(cluster.plan(document, "long"))
-    done = cluster.run("apply", plan, "--yes", on_line=once("step 1:", kill_one))
+    done = cluster.run("apply", long_plan(cluster), "--yes", on_line=once("step 1:", kill_one))
     assert done.code == 7, done.told
     assert killed and time.monotonic() - killed[0] < 30
     assert cluster.ranks() == []
+
+
+# What it prints there is the same for a script, for which less is decided before.
+BEFORE_THE_JOB = ("staging on every server", "measuring all")
 
 
 @pytest.mark.parametrize(
     "words",
     [
         pytest.param("waiting for every agent", marks=pytest.mark.thorough),
-        "staging on every server",
-        "measuring all",
+        *BEFORE_THE_JOB,
         pytest.param("running the job", marks=pytest.mark.thorough),
         pytest.param("step 1:", marks=pytest.mark.thorough),
     ],
@@ -438,9 +441,8 @@ def test_a_killed_rank_is_exit_7_and_all_ranks_are_gone(
 def test_an_interrupt_at_any_stage_restores(
     cluster: TestCluster, untouched: None, words: str
 ) -> None:
-    document = cluster.document()
-    document["job"]["steps"] = 500
-    plan = str(cluster.plan(document, "long"))
+    placed = words not in BEFORE_THE_JOB
+    plan = long_plan(cluster) if placed else cluster.script_plan("long")
     done = cluster.run("apply", plan, "--yes", on_line=once(words, interrupt))
     assert done.code == 130, done.told
     assert cluster.ranks() == []
@@ -450,9 +452,8 @@ def test_an_interrupt_restores_though_what_read_the_output_ended_first(
     cluster: TestCluster, untouched: None
 ) -> None:
     """Like `| tee run.log`, which Ctrl-C ends too."""
-    document = cluster.document()
-    document["job"]["steps"] = 500
-    process = cluster.start("apply", str(cluster.plan(document, "long")), "--yes")
+    plan = cluster.script_plan("endless", "--steps", "100000")
+    process = cluster.start("apply", plan, "--yes")
     watchdog = threading.Timer(600, process.kill)
     watchdog.start()
     try:
@@ -468,22 +469,17 @@ def test_an_interrupt_restores_though_what_read_the_output_ended_first(
     assert cluster.ranks() == []
 
 
-def killed_in_the_middle(cluster: TestCluster, words: str) -> str:
-    """Kills a controller when it prints these words; returns the plan that it was applying."""
-    document = cluster.document()
-    document["job"]["steps"] = 500
-    document["network"]["lease"] = "10s"
-    plan = str(cluster.plan(document, "long"))
+def killed_in_the_middle(cluster: TestCluster, plan: str, words: str) -> None:
+    """Kills a controller that applies this plan when it prints these words."""
     before = cluster.snapshots()
     done = cluster.run("apply", plan, "--yes", on_line=once(words, lambda process: process.kill()))
     assert done.code == -signal.SIGKILL
     assert cluster.snapshots() != before, "killed before anything was changed"
-    return plan
 
 
 def test_a_killed_controller_is_undone_by_the_leases(cluster: TestCluster, untouched: None) -> None:
     before = cluster.snapshots()
-    killed_in_the_middle(cluster, "step 1:")
+    killed_in_the_middle(cluster, long_plan(cluster, lease="10s"), "step 1:")
     deadline = time.monotonic() + 60
     # A rank whose server is restored may get a processor a moment later, and then ends.
     while (cluster.snapshots() != before or cluster.ranks()) and time.monotonic() < deadline:
@@ -494,7 +490,8 @@ def test_a_killed_controller_is_undone_by_the_leases(cluster: TestCluster, untou
 def test_what_a_killed_controller_left_is_undone_at_once_by_the_next(
     cluster: TestCluster, untouched: None
 ) -> None:
-    plan = killed_in_the_middle(cluster, "measuring all promised")
+    plan = cluster.script_plan("long", lease="10s")
+    killed_in_the_middle(cluster, plan, "measuring all promised")
     status = cluster.run("status", plan)
     assert "was left at 'staged'" in status.output and "recover" in status.output, status.told
     done = cluster.run("recover", plan, "--yes")
@@ -510,13 +507,8 @@ def test_without_a_confirmation_nothing_happens(cluster: TestCluster, untouched:
 
 def test_an_ordinary_script_uses_every_nic(cluster: TestCluster, untouched: None) -> None:
     """DistributedDataParallel, started as by torchrun, sends its bytes over both NICs."""
-    document, report_file = cluster.document(), cluster.folder / "script.run.json"
-    document["job"] = {
-        "kind": "torchrun", "script": "examples/ddp.py",
-        "arguments": ["--steps", "32", "--width", "128"],
-    }  # fmt: skip
-    del document["solve"], document["network"]["sharing"]
-    plan = str(cluster.plan(document, "script"))
+    report_file = cluster.folder / "script.run.json"
+    plan = cluster.script_plan("script", "--steps", "32", "--width", "128")
     done = cluster.run("apply", plan, "--yes", "--out", str(report_file))
     assert done.code == 0, done.told
     report = read_report(report_file)
@@ -552,12 +544,7 @@ def test_a_script_in_an_environment_that_lacks_us_uses_every_nic(
 def test_a_rail_that_is_unplugged_ends_a_script_and_is_named(
     cluster: TestCluster, untouched: None
 ) -> None:
-    document, unplugged = cluster.document(), list[float]()
-    document["job"] = {
-        "kind": "torchrun", "script": "examples/ddp.py",
-        "arguments": ["--steps", "100000", "--width", "128"],
-    }  # fmt: skip
-    del document["solve"], document["network"]["sharing"]
+    unplugged = list[float]()
     cable = ["ip", "-n", f"pw-{cluster.name}-rail-b", "link", "set", "port1"]
 
     def unplug(process: Process) -> None:
@@ -565,7 +552,7 @@ def test_a_rail_that_is_unplugged_ends_a_script_and_is_named(
         unplugged.append(time.monotonic())
 
     try:
-        plan = str(cluster.plan(document, "unplugged"))
+        plan = cluster.script_plan("unplugged", "--steps", "100000", "--width", "128")
         done = cluster.run("apply", plan, "--yes", on_line=once("step 3:", unplug))
     finally:
         subprocess.run([*cable, "up"], check=True)

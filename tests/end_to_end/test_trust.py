@@ -53,15 +53,6 @@ def lab_of(cluster: TestCluster) -> Lab:
     return lab
 
 
-def script_plan(cluster: TestCluster, name: str, **network: Any) -> str:
-    """The plan of a job that places itself, so that deciding takes no time."""
-    document = cluster.document()
-    document["job"] = {"kind": "torchrun", "script": "examples/ddp.py"}
-    del document["solve"], document["network"]["sharing"]
-    document["network"] |= network
-    return str(cluster.plan(document, name))
-
-
 # -- a controller that is killed -------------------------------------------------------------------
 
 
@@ -73,8 +64,8 @@ def test_killed_anywhere_every_server_ends_on_one_decision(
     destroy it. The network without queues is not measured."""
     lab, rng = lab_of(cluster), random.Random(6)
     plans = [
-        script_plan(cluster, "with queues", on_exit="keep"),
-        script_plan(cluster, "without", on_exit="keep", sharing="unshaped"),
+        cluster.script_plan("with queues", on_exit="keep"),
+        cluster.script_plan("without", on_exit="keep", sharing="unshaped"),
     ]
     output = cluster.folder / "output"
     options = ("--network-only", "--yes")
@@ -330,7 +321,7 @@ def crosswise(cluster: TestCluster, server: str) -> Iterator[None]:
 def test_rails_wired_crosswise_are_found_by_the_measurement(
     cluster: TestCluster, untouched: None
 ) -> None:
-    plan = script_plan(cluster, "crosswise")
+    plan = cluster.script_plan("crosswise")
     with crosswise(cluster, "s3"):
         done = cluster.run("apply", plan, "--network-only", "--yes")
     assert done.code == 6, done.told
@@ -343,7 +334,7 @@ def test_a_server_that_goes_halfway_is_named_and_all_is_undone(
     cluster: TestCluster, untouched: None
 ) -> None:
     """Its agent is killed during the measurement, and runs again while the others restore."""
-    lab, plan = lab_of(cluster), script_plan(cluster, "halfway")
+    lab, plan = lab_of(cluster), cluster.script_plan("halfway")
     config = lab.directory / "s2" / "agent.json"
     back: list[threading.Timer] = []
 

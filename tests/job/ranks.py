@@ -74,12 +74,15 @@ def start_ranks(
     last: Mapping[str, Any] | None = None,
     prefixes: Sequence[Sequence[str]] = (),
     forked: bool = True,
+    captured_once: bool = False,
     **options: Any,
 ) -> list[Rank]:
     """One process per used device; options as in RankSpec, `last` for the last rank only.
 
     prefixes: what each rank's command is run by, for example `ip netns exec NAME`.
     forked: from a process that has imported all; otherwise, and behind a prefix, as users' ranks.
+    captured_once: forked ranks get their step from a process that captures it for all, as also for
+    later runs. The model must not lie in a temporary folder, and not change.
 
     Models are looked for in the folder and beside the tests of the optimizer.
     """
@@ -92,10 +95,11 @@ def start_ranks(
     ranks = []
     for number, spec in enumerate(specs):
         file = folder / f"rank{number}.json"
-        file.write_text(spec.model_dump_json())
+        file.write_text(text := spec.model_dump_json())
         if forked and not prefixes:
+            before = ("tests.job.shared_capture", "share_capture", text) if captured_once else None
             process = _forking().start(
-                "placewire.job", str(file), paths=paths, environment=os.environ
+                "placewire.job", str(file), paths=paths, environment=os.environ, before=before
             )
             ranks.append(Rank(spec, process))
         else:

@@ -90,7 +90,10 @@ def options(folder: Path, found: Mapping[str, Placement], **more: Any) -> dict[s
 
 def run(folder: Path, found: Mapping[str, Placement], **more: Any) -> list[Rank]:
     first = next(iter(found.values()))
-    return run_ranks(first, folder, ("a", "b"), **options(folder, found, **more))
+    # One rank captures the step itself.
+    several = len(first.devices_used) > 1
+    asked = options(folder, found, **more)
+    return run_ranks(first, folder, ("a", "b"), captured_once=several, **asked)
 
 
 def losses(ranks: list[Rank]) -> list[float]:
@@ -192,7 +195,7 @@ def test_a_batch_of_no_bucket_ends_the_job_and_is_named(
 ) -> None:
     found = placements(captured, 2)
     asked = options(tmp_path, found, model="tests.models.lengths:of_another_length")
-    ranks = start_ranks(found["12"], tmp_path, ("a", "b"), **asked)
+    ranks = start_ranks(found["12"], tmp_path, ("a", "b"), captured_once=True, **asked)
     assert [rank.finish(LONGEST_SECONDS) for rank in ranks] == [1, 1]
     for rank in ranks:
         assert len(rank.step_seconds) == 2
@@ -212,7 +215,7 @@ def test_batches_that_differ_between_ranks_end_the_job_and_are_named(
 ) -> None:
     found = placements(captured, 3)
     asked = options(tmp_path, found, last={"model": f"tests.models.lengths:{model}"})
-    ranks = start_ranks(found["12"], tmp_path, ("a", "b"), **asked)
+    ranks = start_ranks(found["12"], tmp_path, ("a", "b"), captured_once=True, **asked)
     assert [rank.finish(LONGEST_SECONDS) for rank in ranks] == [1, 1, 1]
     devices = [rank.spec.device for rank in ranks]
     ours, theirs = ("5", "12") if batch == "batches(2)" else ("8", "5")
@@ -244,7 +247,8 @@ def test_what_does_not_go_together_is_refused_before_the_first_step(
         found["5"] = other["5"]
     else:
         more["trace"] = TraceSpec(folder=str(tmp_path), steps=1)
-    ranks = start_ranks(found["12"], tmp_path, ("a", "b"), **options(tmp_path, found, **more))
+    asked = options(tmp_path, found, **more)
+    ranks = start_ranks(found["12"], tmp_path, ("a", "b"), captured_once=True, **asked)
     assert [rank.finish(LONGEST_SECONDS) for rank in ranks] == [1, 1]
     said = {
         "one is missing": "beside '12' tests.models.lengths:training_step has buckets '5', '8', "

@@ -248,6 +248,38 @@ def test_another_computation_of_the_same_parameters_is_another_job(tmp_path: Pat
     assert differences_between(old, saved.model_copy(update={"structure_hash": "b" * 64})) != ()
 
 
+def test_another_computation_goes_on_where_the_user_says_so(tmp_path: Path) -> None:
+    """As after another dropout."""
+    first = job(tmp_path)
+    first.begin()
+    first.train(range(SAVED_AFTER))
+    first.checkpoints[0].save(SAVED_AFTER)
+    first.checkpoints[0].close()
+    changed = "tests.models.hard:without_dropout"
+    refused = job(tmp_path, model=changed)
+    with pytest.raises(JobError, match="and the computation is not") as raised:
+        refused.begin()
+    assert "`job.checkpoint.resume: changed` goes on" in raised.value.remedy
+    refused.checkpoints[0].close()
+
+    second = job(tmp_path, model=changed, resume="changed", keep=1)
+    beginning = begin(second.specs[0], second.checkpoints[0], None)
+    assert beginning.step == SAVED_AFTER and beginning.resumed is not None
+    (note,) = beginning.resumed.notes
+    was, now = (made.captured.operators.structure_hash[:12] for made in (first, second))
+    assert note.startswith("its computation was another one (the structure of its step ")
+    assert note.endswith(f"was {was} and is {now})")
+    ours, theirs = second.state(SAVED_AFTER), first.state(SAVED_AFTER)
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+    # What may be another job's is never removed.
+    for step in (4, 5):
+        second.checkpoints[0].save(step)
+    assert [one.manifest.step for one in checkpoints_in(tmp_path)] == [SAVED_AFTER, 5]
+    second.checkpoints[0].close()
+    with pytest.raises(JobError, match="seed was 3 and is 4"):
+        job(tmp_path, model=changed, resume="changed", seed=4).begin()
+
+
 @pytest.mark.slow
 def test_ranks_save_together(tmp_path: Path) -> None:
     """Two processes save, three go on; the folder keeps as many checkpoints as asked."""
@@ -255,6 +287,7 @@ def test_ranks_save_together(tmp_path: Path) -> None:
     expected = unbroken.train(range(STEPS))
     options: dict[str, Any] = {
         "kind": "placed", "model": HARD, "batch": 4, "seed": 3, "optimizer": ADAMW,
+        "captured_once": True,
         "checkpoint": CheckpointSpec(folder=str(tmp_path / "kept"), every=2),
     }  # fmt: skip
     two = run_ranks(spread(unbroken.captured, 2), tmp_path / "two", steps=5, **options)

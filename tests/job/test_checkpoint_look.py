@@ -117,6 +117,7 @@ def test_another_model_s_checkpoint_is_refused_as_soon_as_the_step_is_captured(
     save(tmp_path, 5, structure_hash="other", computation_hash="another", **cut)
     assert begins(asked(tmp_path)), "the plan alone does not say what the model computes"
     assert "the structure of its step was other and is h" in told(captured(tmp_path))
+    assert begins(captured(tmp_path, resume="changed")).endswith(f"from {tmp_path}/step-00000005")
     assert begins(captured(tmp_path, accumulate=2)), "in another cut only ranks can compare"
     renamed = told(captured(tmp_path, accumulate=2, model="m:g"))
     assert "model was m:f and is m:g" in renamed

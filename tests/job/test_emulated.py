@@ -12,7 +12,6 @@ from placewire.job.errors import JobError
 from placewire.job.messages.emulated_setup import TRANSPORT_SECONDS, SetUp, with_set_up
 from placewire.job.messages.send_queues import InOrder, RailQueue, Waiting
 from placewire.job.transport.outbox import Outbox
-from placewire.optimizer.names import SharingName
 from tests.job.graphs import fork_and_join
 from tests.job.sent_messages import MEGABYTE, Sent, message
 from tests.placements import cluster_of, placement_of
@@ -37,22 +36,9 @@ def departures(queue: RailQueue, clock: Clock) -> list[tuple[int, float]]:
     return found
 
 
-def test_messages_to_one_device_are_set_up_in_turn() -> None:
+def test_set_ups_overlap() -> None:
     clock = Clock()
-    rates = {"s2/0": 10e6, "s3/0": 10e6}
-    queue = SetUp(InOrder(), 0.002, rates, in_turn=True, clock=clock)
-    for parts in (message(0), message(1), message(2, device="s3/0")):
-        queue.add(parts)
-    # The first is carried in 0.1 s; only then does the second's set-up begin. The third waits for
-    # neither.
-    assert departures(queue, clock) == [
-        (0, pytest.approx(0.002)), (2, pytest.approx(0.002)), (1, pytest.approx(0.104)),
-    ]  # fmt: skip
-
-
-def test_set_ups_overlap_where_messages_have_no_turn() -> None:
-    clock = Clock()
-    queue = SetUp(InOrder(), 0.002, {"s2/0": 10e6}, in_turn=False, clock=clock)
+    queue = SetUp(InOrder(), 0.002, clock=clock)
     queue.add(message(0))
     clock.now += 0.001
     queue.add(message(1))
@@ -61,38 +47,42 @@ def test_set_ups_overlap_where_messages_have_no_turn() -> None:
 
 def test_inside_a_server_the_bytes_take_their_time_too() -> None:
     clock = Clock()
-    queue = SetUp(InOrder(), 0.002, {"s2/0": 10e6}, in_turn=True, carried=True, clock=clock)
-    queue.add(message(0))
-    queue.add(message(1))
-    assert departures(queue, clock) == [(0, pytest.approx(0.102)), (1, pytest.approx(0.204))]
+    queue = SetUp(InOrder(), 0.002, 10e6, clock)
+    for parts in (message(0), message(1), message(2, device="s1/1")):
+        queue.add(parts)
+    # Each of the first two is carried for 0.1 s, one after the other; the third waits for neither.
+    assert departures(queue, clock) == [
+        (0, pytest.approx(0.102)), (2, pytest.approx(0.102)), (1, pytest.approx(0.202)),
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("sharing", "second"), [("strict", 0.0005 + 0.1 + 0.0005), ("unshaped", None), ("job", 0.0005)]
-)
-def test_channels_are_those_of_the_placement(sharing: SharingName, second: float | None) -> None:
-    """Under strict at the pair's own rate, under unshaped at the NIC's; under job in parallel."""
+def test_what_is_emulated_is_of_the_placement() -> None:
+    """On a rail its set-up, and inside a server also the rate there."""
     graph = fork_and_join()
     devices = dict.fromkeys(graph.ids, "s1/0") | {"right": "s2/0", "idle": "s2/0"}
     cluster = cluster_of(2, ("a",), rate=160e6).model_copy(
-        update={"setup_latency_seconds": TRANSPORT_SECONDS + 0.0005}
+        update={
+            "setup_latency_seconds": TRANSPORT_SECONDS + 0.0005,
+            "intra_server_bits_per_second": 80e6,
+        }
     )
-    placement = placement_of(graph, cluster, devices).model_copy(
-        update={"sharing": sharing, "rates_bits_per_second": (("s1", "s2", "a", 80e6),)}
-    )
-    before = {"": InOrder(), "a": InOrder()}
     clock = Clock()
-    queue = with_set_up(before, placement, "s1/0", clock)["a"]
-    queue.add(message(0))
-    queue.add(message(1))
-    expected = second if second is not None else 0.0005 + 0.05 + 0.0005
-    assert departures(queue, clock) == [(0, pytest.approx(0.0005)), (1, pytest.approx(expected))]
+    before = {"": InOrder(), "a": InOrder()}
+    queues = with_set_up(before, placement_of(graph, cluster, devices), clock)
+    for rail, second in (("a", 0.0005), ("", 0.2005)):
+        queues[rail].add(message(0))
+        queues[rail].add(message(1))
+        left = departures(queues[rail], clock)
+        assert left == [
+            (0, pytest.approx(0.0005 + (second > 0.1) * 0.1)),
+            (1, pytest.approx(second)),
+        ]
 
 
 @pytest.mark.parametrize("size", [64, MEGABYTE])
 def test_a_message_still_set_up_when_the_step_ends_is_waited_for(size: int) -> None:
     """Also a small message, which no lane waits for unless asked."""
-    queues: Mapping[str, RailQueue] = {"a": SetUp(InOrder(), 0.05, {"s2/0": 10e6}, in_turn=True)}
+    queues: Mapping[str, RailQueue] = {"a": SetUp(InOrder(), 0.05)}
     posted: list[int] = []
 
     def post(part: Waiting, wire: torch.Tensor) -> Sent:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -275,13 +277,23 @@ def answers(ended: list[subprocess.CompletedProcess[str]]) -> list[dict[str, Any
     return [json.loads(one.stdout.splitlines()[-1]) for one in ended]
 
 
+@pytest.fixture(scope="module")
+def plain_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[dict[str, Any]]]:
+    """What every collective gives so many ranks where nothing is cut; run once."""
+    return functools.cache(
+        lambda ranks: answers(run(tmp_path_factory.mktemp("plain"), COLLECTIVES, ranks))
+    )
+
+
 @pytest.mark.parametrize(
     ("ranks", "nics"),
     [pytest.param(2, "lo:1,lo:1", marks=pytest.mark.thorough), (3, "lo:0.7,lo:0.2,lo:0.1")],
 )
-def test_every_collective_gives_what_it_gave(tmp_path: Path, ranks: int, nics: str) -> None:
+def test_every_collective_gives_what_it_gave(
+    tmp_path: Path, plain_of: Callable[[int], list[dict[str, Any]]], ranks: int, nics: str
+) -> None:
     """From 1000 bytes on they are cut; or none is, and each is one NIC's."""
-    plain = answers(run(tmp_path, COLLECTIVES, ranks))
+    plain = plain_of(ranks)
     assert [one["groups"] for one in plain] == [0] * ranks
     lacking = {name for name, it in plain[0]["found"].items() if str(it).startswith("lacking")}
     assert not lacking or [sys.executable] != PYTHON, lacking
@@ -302,9 +314,11 @@ handles.Holding.holder = lambda self, work: handles.kept(work)
 
 
 @pytest.mark.parametrize("least", [1000, pytest.param(1 << 30, marks=pytest.mark.thorough)])
-def test_what_an_older_torch_needs_gives_the_same(tmp_path: Path, least: int) -> None:
-    plain = answers(run(tmp_path, COLLECTIVES, 2))
-    cut = answers(run(tmp_path, OLDER + COLLECTIVES, 2, nics="lo:0.7,lo:0.3", least=least))
+def test_what_an_older_torch_needs_gives_the_same(
+    tmp_path: Path, plain_of: Callable[[int], list[dict[str, Any]]], least: int
+) -> None:
+    plain = plain_of(3)
+    cut = answers(run(tmp_path, OLDER + COLLECTIVES, 3, nics="lo:0.7,lo:0.3", least=least))
     assert [one["found"] for one in cut] == [one["found"] for one in plain]
     assert all(one["groups"] >= 2 for one in cut)
 
@@ -456,14 +470,21 @@ dist.destroy_process_group()
 """
 
 
-def test_ranks_that_would_cut_otherwise_agree_not_to(tmp_path: Path) -> None:
-    for change in (
-        "os.environ['PLACEWIRE_NICS'] = 'no'", "os.environ['PLACEWIRE_NICS'] = 'lo:2'",
-        "os.environ['PLACEWIRE_CUT_FROM_BYTES'] = '2000'",
-    ):  # fmt: skip
-        ended = run(tmp_path, DIFFER.format(change=change), 2, nics="lo:1,lo:2")
-        assert [one.returncode for one in ended] == [0, 0], ended[0].stderr
-        assert "not every rank can cut" in ended[1].stderr
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("PLACEWIRE_NICS", "no"),
+        pytest.param("PLACEWIRE_NICS", "lo:2", marks=pytest.mark.thorough),
+        ("PLACEWIRE_CUT_FROM_BYTES", "2000"),
+    ],
+)
+def test_ranks_that_would_cut_otherwise_agree_not_to(
+    tmp_path: Path, variable: str, value: str
+) -> None:
+    change = f"os.environ[{variable!r}] = {value!r}"
+    ended = run(tmp_path, DIFFER.format(change=change), 2, nics="lo:1,lo:2")
+    assert [one.returncode for one in ended] == [0, 0], ended[0].stderr
+    assert "not every rank can cut" in ended[1].stderr
 
 
 def test_a_torch_that_cannot_is_left_alone_and_says_so(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from placewire.job.contract.checkpoint import checkpoints_in
-from placewire.job.contract.specification import OptimizerSpec, ScalerSpec, StepDone
+from placewire.job.contract.specification import Noted, OptimizerSpec, ScalerSpec, StepDone
 from placewire.job.placed.checkpoint import Checkpoints
 from placewire.job.placed.plain_state import read_checkpoint
 from placewire.job.placed.resume import changes
@@ -98,6 +98,7 @@ def test_real_ranks_report_scales_and_skipped_steps(tmp_path: Path, devices: int
     ranks = run_ranks(
         spread(step, devices), tmp_path, kind="placed", model=model, batch=4, seed=3,
         accumulate=2, autocast="fp16", optimizer=SPECS["adamw"], steps=LONG,
+        captured_once=devices > 1,  # One rank captures the step itself.
     )  # fmt: skip
     done = [e for rank in ranks for e in rank.events if isinstance(e, StepDone)]
     told: list[dict[str, float]] = [{} for _ in range(LONG)]
@@ -108,6 +109,12 @@ def test_real_ranks_report_scales_and_skipped_steps(tmp_path: Path, devices: int
     skipped = [after < before for before, after in zip(scales, expected.scales[1:], strict=True)]
     assert [one["skipped"] for one in told] == skipped
     assert {*skipped} == {True, False}
+    # A step that the scaler skips has diverged only where its loss is not finite either.
+    notes = [
+        note for rank in ranks for e in rank.events if isinstance(e, Noted) for note in e.notes
+    ]
+    assert not any(note.startswith("the loss of step") for note in notes)
+    assert not any(event.non_finite_loss for event in done)
     assert [loss for rank in ranks for loss in rank.losses] == expected.losses[:LONG]
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,22 +10,11 @@ import pytest
 import torch
 
 from placewire.job.placed.pickle_tuples import require_hashable
+from tests.job.tensor_reader import start_reader
 from tests.job.value_files import as_distributed, as_state_dict
 
 # So many that the stack of C has no room for them.
 DEEP = 2_000_000
-READS = """
-import sys
-from pathlib import Path
-from placewire.job.placed.tensor_header import TensorFileError
-from placewire.job.placed.tensor_sources import opened
-try:
-    with opened(Path(sys.argv[1]), "") as source:
-        source.read("a", None)
-except TensorFileError as error:
-    print(error)
-print("torch.onnx" in sys.modules)
-"""
 
 
 def with_key(key: bytes) -> bytes:
@@ -81,10 +68,15 @@ def _tell_length(folder: Path, length: int) -> None:
     (folder / ".metadata").write_bytes(pickle.dumps(metadata))
 
 
-def reader_of(path: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", READS, str(path)], capture_output=True, text=True, timeout=240
-    )
+def read(path: Path) -> str:
+    """What a process says that reads it, and that has ended as it should."""
+    reader = start_reader(path)
+    try:
+        said, errors = reader.communicate(timeout=240)
+    finally:
+        reader.kill()
+    assert reader.returncode == 0, (reader.returncode, errors.decode())
+    return said.decode()
 
 
 @pytest.mark.parametrize("write", [as_archive, as_metadata, as_part, as_old_part])
@@ -92,17 +84,15 @@ def test_tuples_in_each_other_are_refused(
     tmp_path: Path, write: Callable[[bytes, Path], Path]
 ) -> None:
     """The stack of C ran out while the key was hashed, and the process ended by SIGSEGV."""
-    ended = reader_of(write(nested(), tmp_path / "values"))
-    assert ended.returncode == 0, ended.stderr
+    said = read(write(nested(), tmp_path / "values"))
     words = "no archive of torch.save" if write is as_old_part else "holds more than|others in it"
-    assert any(word in ended.stdout for word in words.split("|")), ended.stdout
+    assert any(word in said for word in words.split("|")), said
 
 
 def test_a_name_of_torch_in_metadata_has_nothing_imported(tmp_path: Path) -> None:
-    folder = as_metadata(b"ctorch\nonnx\n.", tmp_path / "values")
-    ended = reader_of(folder)
-    assert "it names torch.onnx, which it has no need of" in ended.stdout
-    assert ended.stdout.splitlines()[-1] == "False"
+    said = read(as_metadata(b"ctorch\nonnx\n.", tmp_path / "values"))
+    assert "it names torch.onnx, which it has no need of" in said
+    assert said.splitlines()[-1] == "False"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +131,6 @@ def test_what_trainings_save_has_few_tuples_in_each_other(tmp_path: Path) -> Non
     whole: dict[str, object] = {"a": torch.ones(2, 3), "optimizer": optimizer.state_dict()}
     whole |= {"losses": tuple(range(50_000)), "shapes": [(k, (k, k)) for k in range(20_000)]}
     for write in (as_state_dict, as_distributed):
-        ended = reader_of(write(whole, tmp_path / write.__name__))
-        assert ended.stdout == "False\n", "it was read"
+        assert read(write(whole, tmp_path / write.__name__)) == "False\n", "it was read"
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         require_hashable(pickle.dumps([whole["losses"], whole["shapes"]], protocol))

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from placewire.job.contract.checkpoint import CheckpointSpec
+from placewire.job.contract.checkpoint import CheckpointSpec, checkpoints_in
 from placewire.job.contract.specification import Noted, Resumed, StateSpec
 from placewire.job.errors import JobError
+from placewire.job.placed.checkpoint import Checkpoints
 from placewire.job.placed.initial_state import load_initial_state
+from placewire.job.placed.plain_state import read_checkpoint
 from placewire.optimizer.capture import shards
 from placewire.optimizer.capture.protocol import TrainingStep, load_training_step
 from placewire.optimizer.capture.step import capture
@@ -21,6 +23,8 @@ from tests.job.ranks import run_ranks
 from tests.job.test_checkpoint import (
     ADAMW,
     EAGER,
+    HARD,
+    SAVED_AFTER,
     STEPS,
     Job,
     captured_step,
@@ -39,6 +43,7 @@ from tests.job.value_files import (
 )
 
 GPT2, MLP = EAGER
+FROZEN = "tests.models.frozen:training_step"
 FORMATS: list[Callable[[Any, Path], Path]] = [as_safetensors, as_state_dict, as_distributed]
 
 
@@ -78,14 +83,14 @@ def test_what_a_job_loads_is_not_in_the_next(tmp_path: Path) -> None:
     """Tests share what they captured: all that is loaded is a job's own, constants too."""
     hard = "tests.models.hard:training_step"
     captured = captured_step(hard, 4, 3, ADAMW)
-    shared = [captured.values, captured.code.constants, captured.names.others]
-    before = [{name: value.clone() for name, value in some.items()} for some in shared]
-    assert all(before)
+    constants, unused = captured.code.constants.values(), captured.names.others.values()
+    assert constants and unused
+    shared = [*captured.values.values(), *constants, *unused]
+    before = [value.clone() for value in shared]
     _, values = others(hard)
     values |= {name: value + 1 for name, value in values.items() if value.is_floating_point()}
     load(job(tmp_path / "unused", devices=2), as_safetensors(values, tmp_path / "values"))
-    for some, kept in zip(shared, before, strict=True):
-        assert all(torch.equal(some[name], value) for name, value in kept.items())
+    assert all(map(torch.equal, shared, before))
 
 
 @pytest.mark.parametrize("write", FORMATS)
@@ -197,17 +202,66 @@ def test_what_cannot_be_loaded_is_told(tmp_path: Path) -> None:
         assert f"job.state.file {file} cannot be loaded" in str(raised.value)
 
 
-@pytest.mark.slow
-def test_buffers_that_are_only_read_begin_there_on_every_rank(tmp_path: Path) -> None:
-    path = "tests.models.frozen:training_step"
-    step, values = others(path)
+def test_a_resumed_job_has_what_no_step_writes_from_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A buffer that is only read, of which every rank has its own, and an unused parameter."""
+    _, values = others(HARD)
+    values["mask"] = torch.full((12, 12), -3.0).triu(1)
+    first = job(tmp_path / "kept")
+    assert first.begin() == 0
+    load(first, as_safetensors(values, tmp_path / "values"))
+    first.train(range(SAVED_AFTER))
+    assert first.checkpoints[0].save(SAVED_AFTER) is not None
+    first.checkpoints[0].close()
+
+    second = job(tmp_path / "kept", devices=3)
+    monkeypatch.setattr(Checkpoints, "make_ready", lambda self: "")
+    assert second.begin() == SAVED_AFTER
+    for name in ("model.mask", "model.unused.weight"):
+        expected = values[name.removeprefix("model.")]
+        assert torch.equal(second.state(SAVED_AFTER)[name], expected)
+    rest = range(SAVED_AFTER, STEPS)
+    assert second.train(rest) == first.train(rest)
+
+
+def frozen() -> tuple[TrainingStep, Values]:
+    """A step with values of its own, of which three buffers are only read."""
+    step, values = others(FROZEN)
     for name in ("scale", "norm.running_mean", "norm.running_var"):
         values[name] = torch.rand(8) + 0.5
     step.model.load_state_dict(values)
-    captured = captured_step(path, 4, 3, ADAMW)
-    assert len(captured.names.constants) == 3
+    assert len(captured_step(FROZEN, 4, 3, ADAMW).names.constants) == 3
+    return step, values
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 2])
+def test_frozen_averages_outlive_a_resume_on_another_number_of_ranks(
+    tmp_path: Path, devices: int
+) -> None:
+    (step, values), captured = frozen(), captured_step(FROZEN, 4, 3, ADAMW)
     options: dict[str, Any] = {
-        "kind": "placed", "model": path, "batch": 4, "seed": 3, "optimizer": ADAMW,
+        "kind": "placed", "model": FROZEN, "batch": 4, "seed": 3, "optimizer": ADAMW,
+        "state": StateSpec(file=str(as_safetensors(values, tmp_path / "values"))),
+        "checkpoint": CheckpointSpec(folder=str(tmp_path / "kept"), every=2),
+    }  # fmt: skip
+    first = run_ranks(spread(captured, devices), tmp_path / "first", steps=2, **options)
+    second = run_ranks(spread(captured, 3 - devices), tmp_path / "second", steps=4, **options)
+    losses = [loss for run in (first, second) for rank in run for loss in rank.losses]
+    settings = captured.optimizer.torch_options
+    optimizer = torch.optim.AdamW(step.model.parameters(), **dict[str, Any](settings), fused=True)
+    assert losses == eager(step, optimizer, range(4))
+    saved = read_checkpoint(checkpoints_in(tmp_path / "kept")[-1].path)["model"]
+    assert all(torch.equal(saved[name], value) for name, value in step.model.state_dict().items())
+
+
+@pytest.mark.slow
+def test_buffers_that_are_only_read_begin_there_on_every_rank(tmp_path: Path) -> None:
+    (step, values), captured = frozen(), captured_step(FROZEN, 4, 3, ADAMW)
+    options: dict[str, Any] = {
+        "kind": "placed", "model": FROZEN, "batch": 4, "seed": 3, "optimizer": ADAMW,
+        "captured_once": True,
         "state": StateSpec(file=str(as_safetensors(values, tmp_path / "values"))),
     }  # fmt: skip
     ranks = run_ranks(spread(captured, 2), tmp_path / "ranks", steps=3, **options)
@@ -222,6 +276,7 @@ def test_ranks_begin_there_and_resume_from_checkpoints(tmp_path: Path) -> None:
     captured = captured_step(MLP, 4, 3, ADAMW)
     options: dict[str, Any] = {
         "kind": "placed", "model": MLP, "batch": 4, "seed": 3, "optimizer": ADAMW,
+        "captured_once": True,
         "state": StateSpec(file=str(as_safetensors(values, tmp_path / "values"))),
         "checkpoint": CheckpointSpec(folder=str(tmp_path / "kept"), every=2),
     }  # fmt: skip

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from placewire.job.contract.specification import RailInterface, Started
+from placewire.job.contract.checkpoint import CheckpointSpec, checkpoints_in
+from placewire.job.contract.specification import Noted, RailInterface, Started, StepDone
 from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
 from placewire.optimizer.graph.graph_file import save_graph
@@ -59,12 +60,21 @@ def one_rank_losses(graph: OperatorGraph, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_a_training_that_diverges_goes_on(tmp_path: Path) -> None:
-    """Its loss is no number soon, which no JSON can say."""
+    """Its loss is no number soon, which no JSON can say. The first such step is told, and the last
+    checkpoint of before is kept."""
     choice = OptimizerChoice(lr=1e38)
     graph = capture("tests.models.hard:training_step", 4, choice, 0).operators
     options = HARD | {"optimizer": {"name": choice.name, "lr": choice.lr}}
+    options["checkpoint"] = CheckpointSpec(folder=str(tmp_path / "kept"), every=1, keep=1)
     (rank,) = run_ranks(spread(graph, 1, 0, ("a",)), tmp_path, (), **options)
-    assert len(rank.step_seconds) == STEPS and 1 <= len(rank.losses) < STEPS
+    first = len(rank.losses)
+    assert len(rank.step_seconds) == STEPS and 1 <= first < STEPS
+    odd = [e.step for e in rank.events if isinstance(e, StepDone) and e.non_finite_loss]
+    assert odd == list(range(first, STEPS))
+    notes = [note for e in rank.events if isinstance(e, Noted) for note in e.notes]
+    assert [note for note in notes if note.startswith(f"the loss of step {first} is ")] == notes
+    kept = [one.manifest.step for one in checkpoints_in(tmp_path / "kept")]
+    assert kept == [first, STEPS], "with `keep` 1, the one of before it is only spared from then on"
 
 
 @pytest.mark.slow

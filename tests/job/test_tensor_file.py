@@ -13,7 +13,13 @@ import torch
 
 from placewire.job.contract.checkpoint import open_folder
 from placewire.job.placed import tensor_file
-from placewire.job.placed.tensor_file import DTYPES, TensorFile, TensorFileError, write_tensors
+from placewire.job.placed.tensor_file import (
+    DTYPES,
+    TensorFile,
+    TensorFileError,
+    overwrite,
+    write_tensors,
+)
 
 
 def written(folder: Path, tensors: Mapping[str, torch.Tensor]) -> Path:
@@ -51,6 +57,14 @@ def test_every_type_comes_back_to_the_bit(tmp_path: Path, name: str) -> None:
             assert found.dtype == dtype and found.shape == value.shape
             ours, theirs = (t.contiguous().reshape(-1).view(torch.uint8) for t in (found, value))
             assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("shape", [(4, 1), (1, 3), (1, 1)])
+def test_an_expanded_tensor_is_overwritten_too(shape: tuple[int, int]) -> None:
+    """Several of its elements share memory."""
+    tensor, value = torch.zeros(shape).expand(4, 3), torch.rand(shape).expand(4, 3)
+    overwrite(tensor, value.contiguous())
+    assert torch.equal(tensor, value)
 
 
 def entry(**change: Any) -> dict[str, Any]:

@@ -80,7 +80,9 @@ def test_one_two_and_three_ranks_validate_as_pytorch(tmp_path: Path, accumulate:
     captured = capture(MODEL, BATCH, CHOICE, SEED, accumulate)
     for devices in (1, 2, 3):
         placement = spread(captured, devices)
-        ranks = run_ranks(placement, tmp_path / str(devices), **options(accumulate))
+        # One rank captures the step itself.
+        asked = options(accumulate, captured_once=devices > 1)
+        ranks = run_ranks(placement, tmp_path / str(devices), **asked)
         assert validated(ranks) == expected
         assert [loss for rank in ranks for loss in rank.losses] == losses
         for rank in ranks:
@@ -95,8 +97,9 @@ def test_a_resumed_job_validates_as_one_that_was_never_interrupted(tmp_path: Pat
     _, expected = eager(MODEL, 1)
     captured = capture(MODEL, BATCH, CHOICE, SEED)
     kept = CheckpointSpec(folder=str(tmp_path / "kept"), every=3)
-    run_ranks(spread(captured, 2), tmp_path / "first", **options(checkpoint=kept, steps=3))
-    ranks = run_ranks(spread(captured, 3), tmp_path / "second", **options(checkpoint=kept))
+    asked = options(checkpoint=kept, captured_once=True)
+    run_ranks(spread(captured, 2), tmp_path / "first", **asked | {"steps": 3})
+    ranks = run_ranks(spread(captured, 3), tmp_path / "second", **asked)
     assert [e.step for rank in ranks for e in rank.events if isinstance(e, Resumed)] == [3]
     assert validated(ranks) == {step: expected[step] for step in (4, 5)}
 
@@ -211,7 +214,7 @@ def test_a_model_without_validation_batches_is_refused_before_the_first_step(
 def test_a_batch_that_is_missing_is_told_before_the_first_step(tmp_path: Path) -> None:
     model = "tests.models.validated:of_one_batch"
     placement = spread(capture(model, BATCH, CHOICE, SEED), 2)
-    ranks = start_ranks(placement, tmp_path, **{**options(), "model": model})
+    ranks = start_ranks(placement, tmp_path, **options(model=model, captured_once=True))
     assert [rank.finish(120) for rank in ranks] == [1, 1]
     assert not any(rank.step_seconds for rank in ranks)
     assert any("validation(1) failed at " in rank.failed.what for rank in ranks)

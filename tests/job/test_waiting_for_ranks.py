@@ -55,6 +55,7 @@ def test_the_limit_begins_anew_while_more_is_loaded(
     if more:
         assert await_key(theirs, spec, "a", "rank 1 was not ready") == "b"
         return
-    with pytest.raises(JobError, match="rank 1 was not ready after 10 s"):
+    with pytest.raises(JobError, match="rank 1 was not ready after 10 s") as gave_up:
         await_key(theirs, spec, "a", "rank 1 was not ready")
+    assert "give job.start_limit more than 10s" in gave_up.value.remedy
     assert store.seconds < 2 * LIMIT_SECONDS

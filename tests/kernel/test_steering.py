@@ -19,6 +19,7 @@ from contextlib import suppress
 import pytest
 
 from placewire.agent.contract.state import DesiredState
+from placewire.controller.compile.transfers import FIRST_TCP_PORT
 from tests.agent import keeping
 from tests.agent.server_under_test import ServerUnderTest, wait_for
 from tests.agent.states import desired_state
@@ -37,7 +38,7 @@ def test_every_destination_has_its_class_and_the_rest_the_first(server: ServerUn
     assert not server.sh("tc filter show dev nic0"), "no classifier helps"
     for address, queue_id in (("10.7.0.2", 2), ("10.7.0.3", 3), (STRANGER, 0)):
         before = [class_bytes(server, n) for n in range(4)]
-        received = transfer(server, address, 42000 + queue_id)
+        received = transfer(server, address, FIRST_TCP_PORT + queue_id)
         sent = [class_bytes(server, n) - was for n, was in enumerate(before)]
         assert sent[queue_id] > received, (address, sent)
         others = sum(sent) - sent[queue_id]

@@ -27,9 +27,10 @@ Limit = tuple[str, str]
 
 @dataclass(eq=False)
 class Flow:
-    """The part of a message that travels over one rail. rate: bits per second from the time `since`
-    on, for at most granted_bits; counted_on_bits: what was granted when its end was computed;
-    version: counts the changes of rate, so that an outdated end is recognised."""
+    """The part of a message that travels over one rail. since: when it was queued, and later when
+    it got its rate, in bits per second, for at most granted_bits. counted_on_bits: what was granted
+    when its end was computed; version: counts the changes of rate, so that an outdated end is
+    recognised."""
 
     tensor: int
     channel: tuple[str, str, str]

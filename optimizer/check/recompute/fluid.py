@@ -130,7 +130,8 @@ class _FluidRun:
         self._parts_left[key] = len(cut)
         for rail, bits in cut:
             channel = (message.source, message.destination, rail)
-            flow = Flow(key[0], channel, (*servers_of(message), rail), message.send_order, bits)
+            ends = (*servers_of(message), rail)
+            flow = Flow(key[0], channel, ends, message.send_order, bits, since=self.now)
             if self.sharing.first_come or not self.facts.on_nics(message):
                 self._channels[channel].append(flow)
                 if len(self._channels[channel]) > 1:
@@ -138,13 +139,15 @@ class _FluidRun:
             self._set_up(flow)
 
     def _set_up(self, flow: Flow) -> None:
+        """Begins the flow, which is first in its channel, as soon as it has been set up."""
         message = self.facts.message[flow.tensor, flow.channel[1]]
         if self.facts.on_nics(message):
             latency = self.facts.placement.cluster.setup_latency_seconds
-            self._at(self.now + latency, (flow, _SET_UP))
+            self._at(max(self.now, flow.since + latency), (flow, _SET_UP))
         else:
             latency, rate = self.facts.off_nics(message)
-            self._at(self.now + latency + flow.bits_left / rate, (flow, flow.version))
+            begin = max(self.now, flow.since + latency)
+            self._at(begin + flow.bits_left / rate, (flow, flow.version))
 
     def _finish_flow(self, flow: Flow) -> None:
         flow.version += 1

@@ -51,7 +51,8 @@ def orderly_times(facts: Facts, travel: Travel) -> Times | None:
 
 def queued_travel(facts: Facts) -> Travel:
     """`strict` and `even`: each (source device, destination device, rail) is a first-come channel
-    of a fixed rate; the device pairs in use between two servers share that pair's rate equally."""
+    of a fixed rate, which sets a message up while it carries the one before; the device pairs in
+    use between two servers share that pair's rate equally."""
     free: dict[tuple[str, str, str], float] = defaultdict(float)
     latency = facts.placement.cluster.setup_latency_seconds
 
@@ -60,13 +61,12 @@ def queued_travel(facts: Facts) -> Travel:
         for rail, bits in parts(message):
             if facts.on_nics(message):
                 pair = servers_of(message)
+                setup = latency
                 rate = facts.rate.get((*pair, rail), 0.0) / facts.device_pairs_in_use[pair]
-                took = latency + _divided(bits, rate)
             else:
                 setup, rate = facts.off_nics(message)
-                took = setup + _divided(bits, rate)
             channel = (message.source, message.destination, rail)
-            free[channel] = max(free[channel], now) + took
+            free[channel] = max(free[channel], now + setup) + _divided(bits, rate)
             arrived = max(arrived, free[channel])
         return arrived
 

@@ -48,7 +48,8 @@ class MarkedSchedule(NamedTuple):
     input was there, in the order of tables.inputs.
 
     There is a mark every `every` events; mark k stands before event k * every. At each mark, idle
-    float64[K, D] is when each device was done, and free float64[K, D, D, R] when each channel was.
+    float64[K, D] is when each device was done, and free float64[K, D, D, R] what `send` keeps of
+    each channel.
     Of the events from each mark to the next, ends float64[K] is the last finish, and work
     float64[K, D] the seconds on each device.
     """

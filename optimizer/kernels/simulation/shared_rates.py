@@ -2,10 +2,10 @@
 
 This module decides which parts are under way; rate_filling.py gives them their rates. Under MAX_MIN
 and LENDING a lane is a channel (source device, destination device, rail): parts are served first
-come, first served, and each waits p0 when its turn comes. Under MOST_URGENT a lane is a (source
-server, destination server, rail): each part waits p0 from when it is queued, all of them at the
-same time, and then the most urgent one is sent, even before parts that have begun. What was handed
-over of these (Tables.window_bits) still leaves: first in the same lane, and beside it in others.
+come, first served. Under MOST_URGENT a lane is a (source server, destination server, rail): the
+most urgent part is sent, even before parts that have begun. What was handed over of these
+(Tables.window_bits) still leaves: first in the same lane, and beside it in others. Under each, a
+part waits p0 from when it is queued, whatever its lane carries meanwhile.
 Shortly before its end (Tables.low_water_bits) the next one begins in another lane, beside it.
 """
 
@@ -197,15 +197,14 @@ def run_shared_rates(
                         part_finish[queued, r] = -1.0
                     if tables.path_rate[a, b] > 0.0:
                         part_start[queued, 0] = max(now, path_free[a, b])
-                        path_free[a, b] = (
+                        there = (
                             part_start[queued, 0]
                             + tables.path_setup[a, b]
                             + tables.bits[e] / tables.path_rate[a, b]
                         )
-                        part_finish[queued, 0] = path_free[a, b]
-                        arrivals = push(
-                            arrival_key, arrival_item, 0, arrivals, path_free[a, b], queued
-                        )
+                        part_finish[queued, 0] = there
+                        path_free[a, b] = there - tables.path_setup[a, b]
+                        arrivals = push(arrival_key, arrival_item, 0, arrivals, there, queued)
                         queued += 1
                         continue
                     s, t = tables.server[a], tables.server[b]
@@ -224,6 +223,7 @@ def run_shared_rates(
                             part_start[queued, r] = now
                             continue
                         lane = (a * devices + b) * rails + r
+                        part_start[queued, r] = now
                         if head[lane] < 0:
                             head[lane] = slot
                             source[lane], target[lane] = s, t
@@ -231,7 +231,6 @@ def run_shared_rates(
                             count[r] += 1
                             sending[lane] = False
                             state[lane, EVENT_AT] = now + tables.setup_seconds
-                            part_start[queued, r] = now
                         else:
                             following[tail[lane]] = slot
                         tail[lane] = slot
@@ -287,14 +286,16 @@ def run_shared_rates(
                     sending[lane] = False
                     head[lane] = following[head[lane]]
                     if head[lane] >= 0:
-                        part_start[head[lane] // rails, r] = now
-                        state[lane, EVENT_AT] = now + tables.setup_seconds
-                if head[lane] >= 0:
-                    k += 1
-                else:
+                        after = head[lane] // rails
+                        queued_at = part_start[after, r]
+                        state[lane, EVENT_AT] = max(queued_at + tables.setup_seconds, now)
+                        part_start[after, r] = max(queued_at, now - tables.setup_seconds)
+                if head[lane] < 0:
                     sending[lane] = False
                     count[r] -= 1
                     active[r, k] = active[r, count[r]]
+                elif urgent or state[lane, EVENT_AT] > now:
+                    k += 1  # else its next part begins at once, in the next round of this loop
                 parts_left[message] -= 1
                 if parts_left[message] > 0:
                     continue

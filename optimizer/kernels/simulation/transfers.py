@@ -94,8 +94,10 @@ def send(
     """Puts one message on its first-come channels; returns its arrival, inf where no rail is there.
 
     part_start and part_finish float64[R] get the times of its part on each rail, -1 where it has
-    none. path_rate > 0: the devices have a path past the NICs, for which column 0 then stands. free
-    float64[D, D, R]: when each channel is done with its messages; it is advanced. It takes scalars
+    none. path_rate > 0: the devices have a path past the NICs, for which column 0 then stands.
+    A part is set up while the channel still carries the part before it, and is carried as soon as
+    both are over. So free float64[D, D, R] is when a set-up that ends with the channel's last part
+    would begin: the earliest start of its next part. It is advanced. The function takes scalars
     instead of Tables, because passing Tables costs more than the work done here.
     """
     rails = channels.shape[2]
@@ -105,7 +107,7 @@ def send(
     if path_rate > 0.0:
         part_start[0] = max(queued, free[a, b, 0]) if paths_queue else queued
         part_finish[0] = part_start[0] + path_setup + bits / path_rate
-        free[a, b, 0] = part_finish[0]
+        free[a, b, 0] = part_finish[0] - path_setup
         return float(part_finish[0])
     total, fastest, used = 0.0, 0, 0
     for r in range(rails):
@@ -120,7 +122,7 @@ def send(
         part_start[fastest] = max(queued, free[a, b, fastest])
         took = setup_seconds + bits / channels[a, b, fastest]
         part_finish[fastest] = part_start[fastest] + took
-        free[a, b, fastest] = part_finish[fastest]
+        free[a, b, fastest] = part_finish[fastest] - setup_seconds
         return float(part_finish[fastest])
     # Where parts are in proportion to the rates, each takes as long as the whole at their sum.
     took = setup_seconds + bits / total
@@ -131,7 +133,7 @@ def send(
                 took = setup_seconds + bits / used / channels[a, b, r]
             part_start[r] = max(queued, free[a, b, r])
             part_finish[r] = part_start[r] + took
-            free[a, b, r] = part_finish[r]
+            free[a, b, r] = part_finish[r] - setup_seconds
             arrival = max(arrival, part_finish[r])
     return arrival
 

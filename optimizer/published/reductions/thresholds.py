@@ -3,8 +3,11 @@
 Thesis, sections 4.1 and 4.3: a smoothed CDF of the computing delays is steep at first and flat at
 the end. With sl_max and sl_min its largest and smallest slope, alpha is the delay at which the
 slope is (sl_max + sl_min) / 4, and beta the delay at which it is (sl_max + sl_min) / 2 (the text
-calls the slopes themselves thresholds), so that beta is never above alpha. The smoothing is a
-logistic function fitted to the CDF; operators without cost are left out.
+calls the slopes themselves thresholds), so that beta is never above alpha. The smoothing is our
+choice: a logistic function fitted to the CDF. So is the largest slope, that of the function between
+the shortest and the longest delay: where its middle lies above the shortest delay, it is steeper
+than "at the beginning", where the text takes it, and alpha and beta are smaller. Operators without
+cost are left out.
 
 QuickP, section V.C: alpha is the 90th percentile of the delays that are not zero.
 """

@@ -26,7 +26,10 @@ async def test_it_ends_though_its_dialling_ended_in_that_moment(
         return await answer
 
     monkeypatch.setattr(asyncio, "open_connection", open_connection)
-    config = AgentConfig.model_construct(controller_url="https://127.0.0.1:1", server="s1")  # type: ignore[call-arg]
+    config = AgentConfig.model_construct(  # type: ignore[call-arg]
+        controller_url="https://127.0.0.1:1", server="s1", authority_file="/none",
+        certificate_file="/none", key_file="/none",
+    )  # fmt: skip
     monkeypatch.setattr(
         controller_connection, "tls_context", lambda _: ssl.create_default_context()
     )

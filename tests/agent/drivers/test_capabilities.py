@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from placewire.agent.contract.capabilities import (
 )
 from placewire.agent.contract.config import AgentConfig
 from placewire.agent.contract.state import DesiredState, Ledger, ObservedState
-from placewire.agent.drivers import abilities
+from placewire.agent.drivers import abilities, known_devices
 from placewire.agent.drivers import server as server_driver
+from placewire.agent.drivers.devices import Found, processor
+from placewire.agent.drivers.known_devices import KnownDevices
 from placewire.agent.drivers.server import Server
 from placewire.agent.reconcile.unmarkable import Unmarked
 from placewire.agent.reconcile.validate import refusals
@@ -112,20 +115,38 @@ def test_answers_are_told_apart_by_line() -> None:
     assert not TrafficControl().lacks("anything")
 
 
-def test_a_hello_has_nothing_of_what_stands_on_nics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A NIC that is down may have thousands of VLANs, and a hello with too many values is refused;
-    whoever takes the NIC over reads all of them."""
-    down = nic("nic0", up=False, standing=tuple(f"interface vlan{i}" for i in range(4000)))
-    found = ObservedState(nics=(down,)), None
-    monkeypatch.setattr(Server, "observe_what_answers", lambda _: found)
+def server_that_observes(found: ObservedState, monkeypatch: pytest.MonkeyPatch) -> Server:
+    monkeypatch.setattr(Server, "observe_what_answers", lambda _: (found, None))
     monkeypatch.setattr(Server, "traffic_control", EVERYTHING)
     monkeypatch.setattr(server_driver, "open_vswitch_version", lambda _: "3.1.0")
     config = AgentConfig(
         server="s1", controller_url="https://x", certificate_file="", key_file="",
         authority_file="", state_dir="", datapath="netdev",
     )  # fmt: skip
-    (told,) = Server(config).capabilities().nics
+    return Server(config)
+
+
+def test_a_hello_has_nothing_of_what_stands_on_nics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A NIC that is down may have thousands of VLANs, and a hello with too many values is refused;
+    whoever takes the NIC over reads all of them."""
+    down = nic("nic0", up=False, standing=tuple(f"interface vlan{i}" for i in range(4000)))
+    server = server_that_observes(ObservedState(nics=(down,)), monkeypatch)
+    (told,) = server.capabilities().nics
     assert told == down.model_copy(update={"standing": ()})
+
+
+def test_a_hello_says_that_the_driver_has_not_answered_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, may_answer = server_that_observes(BARE, monkeypatch), threading.Event()
+    monkeypatch.setattr(known_devices, "FIRST_SECONDS", 0.0)
+
+    def hangs() -> Found:
+        may_answer.wait()
+        return Found((), "")
+
+    server.devices = KnownDevices(hangs)
+    told = server.capabilities()
+    may_answer.set()
+    assert told.gpus_unread and told.devices == (processor(),) and not told.gpu_problem
 
 
 @pytest.mark.network

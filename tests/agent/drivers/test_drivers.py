@@ -26,6 +26,12 @@ from tests.agent.states import desired_state, first_changes
 
 network = pytest.mark.network
 
+
+def thorough(value: Any) -> Any:
+    """A case like another one, which `make test` has."""
+    return pytest.param(value, marks=pytest.mark.thorough)
+
+
 FOREIGN = f"""
 ovs-vsctl --db=unix:$OVS_RUNDIR/db.sock -- add-br theirs -- set bridge theirs \
   datapath_type={DATAPATH} \
@@ -175,7 +181,7 @@ def refused(server: ServerUnderTest) -> list[str]:
 
 
 @network
-@pytest.mark.parametrize("by", ["10.7.0.3 dev nic0", "10.9.0.254 dev mgmt"])
+@pytest.mark.parametrize("by", [thorough("10.7.0.3 dev nic0"), "10.9.0.254 dev mgmt"])
 def test_a_nic_with_two_routes_in_one_place_is_refused(server: ServerUnderTest, by: str) -> None:
     server.sh("ip route add 172.16.0.0/16 via 10.7.0.2 dev nic0 metric 5")
     server.sh("ip route add 172.16.0.0/16 via 10.7.0.3 dev nic0 metric 5 tos 0x10")
@@ -192,7 +198,7 @@ def test_a_nic_with_two_routes_in_one_place_is_refused(server: ServerUnderTest, 
 
 
 @network
-@pytest.mark.parametrize("group", [False, True])
+@pytest.mark.parametrize("group", [thorough(False), True])
 def test_a_nic_of_a_nexthop_object_is_refused(server: ServerUnderTest, group: bool) -> None:
     """Also one by which no route leads yet; but one without a gateway is nobody's loss."""
     server.sh("ip nexthop add id 7 via 10.7.0.2 dev nic0")
@@ -234,7 +240,7 @@ def test_a_nic_that_rules_of_routing_name_is_refused_unless_they_name_its_bridge
 
 
 @network
-@pytest.mark.parametrize("protocol", ["bird", "keepalived"])
+@pytest.mark.parametrize("protocol", ["bird", thorough("keepalived")])
 def test_a_nic_with_a_route_that_a_program_may_withdraw_is_refused(
     server: ServerUnderTest, protocol: str
 ) -> None:
@@ -512,7 +518,9 @@ def test_keys_that_others_put_into_our_rows_stay(server: ServerUnderTest) -> Non
 
 
 @network
-@pytest.mark.parametrize("then", ["the same again", "another", "nothing of ours"])
+@pytest.mark.parametrize(
+    "then", [thorough("the same again"), thorough("another"), "nothing of ours"]
+)
 def test_rows_that_others_left_without_a_port_go_with_the_next_change(
     server: ServerUnderTest, then: str
 ) -> None:

@@ -39,12 +39,12 @@ ip route add 10.55.0.0/16 via inet6 fd07::2 dev nic0
 
 @pytest.fixture
 def server_with_v6(server: ServerUnderTest) -> ServerUnderTest:
-    server.sh(_ON)
-    server.sh(_ON, peer=True)
-    server.give_ipv6()
-    server.sh(_MORE)
-    server.sh("ip address add 2001:db8::5/128 dev lo", peer=True)
-    wait_for(lambda: "tentative" not in server.sh("ip address show"), "the addresses")
+    with server.addresses_at_once():
+        server.sh(_ON)
+        server.sh(_ON, peer=True)
+        server.give_ipv6()
+        server.sh(_MORE)
+        server.sh("ip address add 2001:db8::5/128 dev lo", peer=True)
     return server
 
 

@@ -29,7 +29,7 @@ from tests.agent.states import desired_state
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
-SEQUENCES = 5
+SEQUENCES, MORE_SEQUENCES = 3, 5
 LONGEST = 3
 
 # Foreign entries as near to ours as they can be without being in the way: priorities, tables,
@@ -64,6 +64,10 @@ V="ovs-vsctl --db=unix:$OVS_RUNDIR/db.sock"
 $V list bridge theirs; $V list port op0; $V list interface op0 | grep -v statistics
 qos=$($V get port op0 qos); $V list queue $($V get qos $qos queues:1); $V list qos $qos
 """
+_DRAWN = settings(
+    deadline=None, derandomize=True, database=None, phases=[Phase.explicit, Phase.generate]
+)
+_ANY_SEQUENCE = st.lists(desired_states(), min_size=2, max_size=LONGEST)
 # (what the agent reads, lines of the system's tools)
 Shown = tuple[ObservedState, list[str]]
 # These are on a bridge and on an HTB of ours, as long as those exist.
@@ -79,12 +83,20 @@ def busy_server() -> Iterator[ServerUnderTest]:
         yield server
 
 
-@settings(
-    max_examples=SEQUENCES, deadline=None, derandomize=True, database=None,
-    phases=[Phase.explicit, Phase.generate],
-)  # fmt: skip
-@given(st.lists(desired_states(), min_size=2, max_size=LONGEST))
+@settings(_DRAWN, max_examples=SEQUENCES)
+@given(_ANY_SEQUENCE)
 def test_laws_of_any_sequence(states: list[DesiredState]) -> None:
+    keeps_the_laws(states)
+
+
+@pytest.mark.thorough
+@settings(_DRAWN, max_examples=MORE_SEQUENCES)
+@given(_ANY_SEQUENCE)
+def test_laws_of_more_sequences(states: list[DesiredState]) -> None:
+    keeps_the_laws(states)
+
+
+def keeps_the_laws(states: list[DesiredState]) -> None:
     with busy_server() as server:
         before, theirs = server.snapshot(), server.sh(SHOW_FOREIGN)
         guests = Guests(server)

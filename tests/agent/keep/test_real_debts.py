@@ -67,8 +67,17 @@ def tick(config: AgentConfig) -> ApplyReport | None:
     return keeping.keeper(config).tick()
 
 
-@pytest.mark.parametrize("how", ["moved", "renamed", "made anew"])
-@pytest.mark.parametrize("end", ["destroyed", "lease over"])
+@pytest.mark.parametrize(
+    ("how", "end"),
+    [
+        ("moved", "destroyed"),
+        ("renamed", "lease over"),
+        ("made anew", "lease over"),
+        pytest.param("moved", "lease over", marks=pytest.mark.thorough),
+        pytest.param("renamed", "destroyed", marks=pytest.mark.thorough),
+        pytest.param("made anew", "destroyed", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_nic_that_is_away_at_the_undo_gets_all_back(
     server: ServerUnderTest, how: str, end: str
 ) -> None:

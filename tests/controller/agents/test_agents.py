@@ -313,9 +313,11 @@ async def test_closing_does_not_wait_for_long_polls(site: Site) -> None:
 
 async def test_two_controllers_do_not_listen_at_one_address(site: Site) -> None:
     async with site.listening():
-        with pytest.raises(UsageError, match="another controller may be running"):
+        with pytest.raises(UsageError, match="cannot listen for agents") as refused:
             async with site.listening():
                 pass
+        assert "another controller may be running" in refused.value.remedy
+        assert "`controller provision PLAN --listen HOST:PORT`" in refused.value.remedy
 
 
 async def shown(site: Site) -> str:

@@ -533,6 +533,57 @@ async def test_a_denied_certificate_is_turned_away_and_a_new_one_is_not(site: Si
         assert await hello_status(site, config) == 200
 
 
+async def test_an_agent_that_runs_uses_what_agent_enrol_wrote_beside_it(site: Site) -> None:
+    """After a denial, and also where the authority is another one."""
+    async with site.waiting():
+        config = await site.enrol("s1", site.enrolment.new_token("s1").text)
+    hello = Hello(server="s1", agent_pid=1, capabilities=capabilities(), lease=LEASE)
+    link = ControllerConnection(config, create_autospec(Service), lambda: hello)
+    running = asyncio.create_task(link.run())
+    try:
+        async with Agents.listening("127.0.0.1", site.link_port, site.authority) as agents:
+            await agents.wait_for(["s1"], timeout_seconds=60)
+            site.authority.revocations.deny("s1")
+            await until(lambda: not link.linked.is_set())
+            token = site.expecting({"s1": None}).new_token("s1").text
+            async with site.waiting():
+                await site.enrol("s1", token)
+            await until(link.linked.is_set)
+        site.authority = Authority.load(site.folder / "another")
+        token = site.expecting({"s1": None}).new_token("s1").text
+        async with site.waiting():
+            await site.enrol("s1", token)
+        async with Agents.listening("127.0.0.1", site.link_port, site.authority) as agents:
+            await agents.wait_for(["s1"], timeout_seconds=60)
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def test_files_that_cannot_be_used_are_told_once_and_change_nothing(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with site.waiting():
+        config = await site.enrol("s1", site.enrolment.new_token("s1").text)
+    hello = Hello(server="s1", agent_pid=1, capabilities=capabilities(), lease=LEASE)
+    link = ControllerConnection(config, create_autospec(Service), lambda: hello)
+    running = asyncio.create_task(link.run())
+    file = Path(config.certificate_file)
+    whole = file.read_bytes()
+    try:
+        async with Agents.listening("127.0.0.1", site.link_port, site.authority) as agents:
+            await agents.wait_for(["s1"], timeout_seconds=60)
+        await until(lambda: not link.linked.is_set())
+        file.write_bytes(whole[: len(whole) // 2])
+        await until(lambda: "cannot be used" in caplog.text)
+        async with Agents.listening("127.0.0.1", site.link_port, site.authority) as agents:
+            await agents.wait_for(["s1"], timeout_seconds=60)
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+    assert caplog.text.count("cannot be used") == 1 and str(file) in caplog.text
+
+
 async def test_from_half_of_its_life_on_the_link_renews_the_certificate(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:

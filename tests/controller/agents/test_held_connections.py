@@ -19,7 +19,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import placewire.controller.agents.descriptors as descriptors_of_agents
 import placewire.controller.agents.tls_listener
 import placewire.controller.change.change
 from placewire.agent.contract.messages import (
@@ -79,7 +78,7 @@ def descriptors(most: int) -> Iterator[None]:
 async def test_more_idle_connections_than_descriptors_keep_no_agent_out(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(descriptors_of_agents, "WANTED", 200)
+    monkeypatch.setattr(placewire.controller.agents.tls_listener, "DESCRIPTORS", 200)
     with descriptors(200):
         async with site.linked() as agents:
             with held(site, 400):
@@ -89,20 +88,6 @@ async def test_more_idle_connections_than_descriptors_keep_no_agent_out(
                 async with asyncio.timeout(PATIENCE_SECONDS):
                     assert (await site.post("hello", hello()))[0] == 200, "another comes in"
         assert site.notes == ["too many connections that show no certificate or token"]
-
-
-def test_the_limit_of_descriptors_is_raised_as_far_as_it_may() -> None:
-    script = (
-        "import resource\n"
-        "from placewire.controller.agents.descriptors import WANTED, raised_limit\n"
-        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))\n"
-        "most = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)\n"
-        "assert raised_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[0] == most\n"
-        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128))\n"
-        "assert raised_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 128\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 async def test_one_certificate_opens_no_more_than_its_share(

@@ -48,7 +48,8 @@ def tasks(folder: Path, tasks_from: str, programs: Mapping[str, str], **added: o
     done = subprocess.run(
         [Path(sys.executable).with_name("ansible-playbook"), "--check", "-i", "s1,", "play.yaml"],
         cwd=folder, capture_output=True, text=True,
-        env={**os.environ, "ANSIBLE_ROLES_PATH": str(PLAYBOOKS / "roles")},
+        env={**os.environ, "ANSIBLE_ROLES_PATH": str(PLAYBOOKS / "roles"),
+             "ANSIBLE_PIPELINING": "True"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

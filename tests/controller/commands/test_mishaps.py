@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from placewire.controller.cli import main
-from tests.controller.memory_cluster import SILENCE, MemoryCluster
+from tests.controller.memory_cluster import SILENCE, MemoryCluster, Programs, programs
 from tests.free_port import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timed]
@@ -31,10 +31,16 @@ IMPATIENT = {"placewire.controller.records.journal_file._WAIT_SECONDS": 0.1}
 SILENT = {SILENCE: 4.0}
 
 
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Programs]:
+    with programs() as made:
+        yield made
+
+
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[MemoryCluster]:
+def cluster(tmp_path: Path, shared: Programs) -> Iterator[MemoryCluster]:
     built = MemoryCluster(tmp_path)
-    with built.running():
+    with built.running(shared):
         yield built
 
 
@@ -125,6 +131,26 @@ def test_a_destroy_that_a_server_does_not_answer_says_what_each_holds(
     assert "again, which ends it on s2" in done.document["error"]["remedy"]
 
 
+def test_a_server_that_never_comes_back_is_forgotten(cluster: MemoryCluster) -> None:
+    plan = cluster.plan()
+    assert cluster.run("apply", plan, *APPLY).code == 0
+    forget = ("destroy", plan, "--yes", "--server", "s2", "--forget")
+    there = cluster.run(*forget)
+    assert there.code == 2 and "its agent is there" in there.output, there.output
+    cluster.leave("s2", "destroy")
+    done = cluster.run("destroy", plan, "--yes", patches=SILENT)
+    assert done.code == 5 and "`controller destroy PLAN --server s2 --forget`" in done.output
+    short = {"placewire.controller.commands.destroy._WAIT_SECONDS": 2.0}
+    again = cluster.run("destroy", plan, "--yes", patches=short)
+    assert again.code == 5 and "take it out of the plan's file" in again.output, again.output
+    done = cluster.run(*forget, "--json", patches=short)
+    assert done.code == 0 and done.document["forgotten"] == ["s2"], done.output
+    assert "Should a server come back with its disk" in done.output
+    assert cluster.run("recover", plan, "--yes").code == 0
+    assert cluster.run("status", plan, "--json").document["left_open"] is None
+    assert cluster.run("destroy", plan, "--yes", "--forget").code == 2, "it names no server"
+
+
 def test_a_server_that_goes_and_stays_away_is_said_to_be_left(cluster: MemoryCluster) -> None:
     cluster.leave("s2", "run_transfers")
     short = {"placewire.controller.change.change._RESTORE_TIMEOUT_SECONDS": 3.5}
@@ -140,10 +166,12 @@ def test_a_server_that_goes_and_stays_away_is_said_to_be_left(cluster: MemoryClu
     wait_until_idle(cluster)
 
 
-def test_a_nic_at_the_wrong_speed_is_named_before_anything_changes(tmp_path: Path) -> None:
+def test_a_nic_at_the_wrong_speed_is_named_before_anything_changes(
+    tmp_path: Path, shared: Programs
+) -> None:
     cluster = MemoryCluster(tmp_path)
     cluster.members[1] = dataclasses.replace(cluster.members[1], speeds={"nic1": 10_000_000})
-    with cluster.running():
+    with cluster.running(shared):
         done = cluster.run("apply", cluster.plan(), *APPLY)
         assert done.code == 5, done.output
         assert "s2 NIC nic1: runs at 10 Mbit/s, less than the 50 Mbit/s" in done.output
@@ -151,10 +179,12 @@ def test_a_nic_at_the_wrong_speed_is_named_before_anything_changes(tmp_path: Pat
         assert {lease.highest_generation for lease in cluster.leases.values()} == {0}
 
 
-def test_two_servers_with_one_identity_are_named_and_refused(tmp_path: Path) -> None:
+def test_two_servers_with_one_identity_are_named_and_refused(
+    tmp_path: Path, shared: Programs
+) -> None:
     cluster = MemoryCluster(tmp_path)
     cluster.members.append(cluster.copy_of("s1", 9))
-    with cluster.running():
+    with cluster.running(shared):
         for command in (("preview", "--network-only"), ("apply", *APPLY), ("destroy", "--yes")):
             # The first sees both; the others know from its record what the certificate is.
             patches = DIAL if command[0] == "preview" else {}

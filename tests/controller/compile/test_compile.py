@@ -19,7 +19,7 @@ from placewire.controller.compile import deliverable
 from placewire.controller.compile.network import compile_network, larger_frames
 from placewire.controller.compile.queues import JOB_QUEUE
 from placewire.controller.compile.ranks import rank_specs
-from placewire.controller.compile.transfers import promises
+from placewire.controller.compile.transfers import FIRST_TCP_PORT, promises
 from placewire.controller.compile.units import burst_bits, wire_rate
 from placewire.optimizer.cluster_plan.payload import payload_capacity, payload_fraction
 from placewire.optimizer.names import SharingName
@@ -106,6 +106,25 @@ def test_nics_that_could_carry_larger_frames_than_planned_are_named() -> None:
     (note,) = larger_frames(plan(), able)
     assert note.startswith("s1 nic0, s2 nic0 could") and "MTU 9000" in note
     assert larger_frames(plan(_with_mtu(9000)), able) == ()
+
+
+def test_of_many_nics_notes_and_doubts_name_a_few() -> None:
+    of = plan(plan_document(64, rate="30Gbit"))
+    names = [server.name for server in of.cluster.servers]
+    nics = tuple(
+        NicFacts(
+            name=name, mac="02:00:00:00:00:01", mtu_bytes=9000, up=True, rdma=True, driver=None,
+            speed_bits_per_second=None, addresses=(), bridge=None,
+        )
+        for name in ("nic0", "nic1")
+    )  # fmt: skip
+    able = dict.fromkeys(names, capabilities().model_copy(update={"nics": nics}))
+    rates = tuple((name, "s1" if name != "s1" else "s2", r, 1e9) for name in names for r in "ab")
+    desired = compile_network(of, placement(of, rates), able, dict.fromkeys(names, 1))
+    notes = (*larger_frames(of, able), *deliverable.doubts(of, able, desired))
+    assert len(notes) == 3
+    for note in notes:
+        assert note.startswith("s1 nic0") and "… s64 nic1" in note and len(note) < 400
 
 
 def test_a_pair_gets_queue_flow_and_classifier_on_its_own_rail() -> None:
@@ -334,6 +353,24 @@ def test_transfers_of_one_server_have_ports_of_their_own() -> None:
     for t in transfers:
         subnet = ipaddress.ip_network(f"{t.source_address}/24", strict=False)
         assert ipaddress.ip_address(t.destination_address) in subnet
+
+
+def test_no_measurement_needs_a_port_that_the_kernel_gives_to_connections() -> None:
+    document = plan_document(64, rate="100Gbit")
+    for k, server in enumerate(document["cluster"]["servers"], start=1):
+        first = server["nics"][0]
+        server["nics"] = [
+            {**first, "name": f"nic{r}", "rail": rail, "address": f"10.7.{r}.{k}/24"}
+            for r, rail in enumerate("abcd")
+        ]
+    of = plan(document)
+    names = [server.name for server in of.cluster.servers]
+    rates: Rates = tuple(
+        (s, d, rail, 1e9) for s in names for d in names if s != d for rail in "abcd"
+    )
+    ports = Counter(promise.transfer.tcp_port for promise in promises(of, placement(of, rates)))
+    assert ports == dict.fromkeys(range(FIRST_TCP_PORT, FIRST_TCP_PORT + 252), 64)
+    assert max(ports) < 27_000, "no licence server, and nothing of net.ipv4.ip_local_port_range"
 
 
 def test_rails_that_do_not_carry_the_job_are_no_part_of_the_cluster() -> None:

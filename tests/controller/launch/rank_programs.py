@@ -41,6 +41,14 @@ def specs(count: int = 2) -> list[RankSpec]:
     ]
 
 
+def on_servers(servers: int, each: int = 1) -> list[RankSpec]:
+    """Specifications of ranks, so many on each server, numbered by server."""
+    return [
+        spec.model_copy(update={"device": f"s{spec.rank // each + 1}/{spec.rank % each}"})
+        for spec in specs(servers * each)
+    ]
+
+
 def script_specs(count: int = 1, script: str = "train.py", **more: Any) -> list[ScriptSpec]:
     port = free_port()
     return [

@@ -11,7 +11,7 @@ import pytest
 from placewire.controller.errors import JobFailed
 from placewire.controller.launch.ranks import run_ranks
 from placewire.job.contract.specification import Hold, ProgramSpec
-from tests.controller.launch.rank_programs import specs
+from tests.controller.launch.rank_programs import on_servers
 
 FAILS, FINISHES, RUNS = "fails", "finishes", "runs"
 SAYS_WHY_AND_HANGS = "says why it fails, and hangs"
@@ -100,13 +100,13 @@ async def test_ranks_that_failed_are_told_apart_from_those_that_were_ended(
     does: list[str], remedy: str
 ) -> None:
     with pytest.raises(JobFailed, match=r"rank [01] ended with 7") as failure:
-        await run_ranks(Starter(*does), specs(len(does)), lambda event: None)
+        await run_ranks(Starter(*does), on_servers(len(does)), lambda event: None)
     assert failure.value.remedy == remedy
 
 
 async def test_a_rank_that_says_whom_it_lost_is_named_once() -> None:
     with pytest.raises(JobFailed, match=r"rank 0 is lost \(as rank 1 says\)") as failure:
-        await run_ranks(Starter(RUNS, LOSES_RANK_0, RUNS), specs(3), lambda event: None)
+        await run_ranks(Starter(RUNS, LOSES_RANK_0, RUNS), on_servers(3), lambda event: None)
     assert failure.value.remedy == "look; ranks 0 (s1), 2 (s3) were ended"
 
 
@@ -116,11 +116,11 @@ async def test_a_rank_that_says_whom_it_lost_is_named_once() -> None:
 async def test_ranks_that_were_silent_too_long_are_ended(ranks: int, remedy: str) -> None:
     does = [RUNS] * ranks
     with pytest.raises(JobFailed, match="no rank said anything") as failure:
-        await run_ranks(Starter(*does), specs(ranks), lambda event: None, silence_seconds=0.1)
+        await run_ranks(Starter(*does), on_servers(ranks), lambda event: None, silence_seconds=0.1)
     assert failure.value.remedy == remedy
 
 
 async def test_the_ranks_that_had_started_are_ended_where_another_cannot_start() -> None:
     with pytest.raises(JobFailed, match="no such interpreter") as failure:
-        await run_ranks(Starter(RUNS), specs(2), lambda event: None)
+        await run_ranks(Starter(RUNS), on_servers(2), lambda event: None)
     assert failure.value.remedy == "install it; rank 0 (s1) was ended"

@@ -51,7 +51,9 @@ class Dies(Here):
         Path({folder!r}, "pid").write_text(str(rank.pid))
         return rank
 dying = Dies(Path({folder!r}), GOES_ON)
-asyncio.run(run_ranks(dying, specs(), print, held_seconds=lambda: 4.0))
+# Ranks of one server start one after the other.
+on_one = [spec.model_copy(update={{"device": f"s1/{{spec.rank}}"}}) for spec in specs()]
+asyncio.run(run_ranks(dying, on_one, print, held_seconds=lambda: 4.0))
 """
 
 

@@ -222,6 +222,15 @@ while True:
     assert failure.value.what.startswith("rank 1 (s2) has not begun")
     assert (failure.value.where, failure.value.rank) == ("s2", 1)
     assert "a warning" in failure.value.what
+    assert "a model whose function takes so long needs job.start_limit" in failure.value.remedy
+
+
+async def test_a_silent_job_is_told_what_usually_takes_so_long(tmp_path: Path) -> None:
+    rank = Here("step(0); time.sleep(600)", tmp_path)
+    with pytest.raises(JobFailed, match="no rank said anything for") as failure:
+        await run_ranks(rank, specs(1), lambda event: None, silence_seconds=1.0)
+    assert "a `batches(step)` that takes so long is the usual cause" in failure.value.remedy
+    assert "print a line from it now and then" in failure.value.remedy
 
 
 async def test_a_long_start_is_no_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

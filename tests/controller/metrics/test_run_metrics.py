@@ -75,6 +75,23 @@ def test_a_step_is_done_once_every_rank_did_it_and_as_long_as_its_slowest() -> N
     assert value(state, "loss") == 0.5
 
 
+def test_a_loss_that_is_not_finite_is_counted_and_no_former_one_is_claimed() -> None:
+    state = begun()
+    step(state, 0, 1.0, 1.0)
+    assert (value(state, "loss"), value(state, "non_finite_loss_steps_total")) == (1.0, 0)
+    for number in (1, 2):
+        # The second received the loss, and tells of it, too.
+        for rank in (0, 1):
+            odd = StepDone(rank=rank, step=number, seconds=1, non_finite_loss="inf")
+            state.event(odd)
+    assert (value(state, "loss"), value(state, "non_finite_loss_steps_total")) == (None, 2)
+    state.event(Validated(rank=0, step=3, batches=1, seconds=1, loss=0.25))
+    state.event(Validated(rank=0, step=6, batches=1, seconds=1))
+    assert value(state, "validation_loss") is None
+    step(state, 3, 1.0, 1.0)
+    assert (value(state, "loss"), value(state, "non_finite_loss_steps_total")) == (0.25, 2)
+
+
 def test_the_ratio_leaves_the_first_step_out() -> None:
     state = begun()
     step(state, 0, 90.0, 90.0)

@@ -90,7 +90,7 @@ class Server:
              "-e", f"@{self.variables}", "play.yaml"],
             cwd=self.folder, capture_output=True, text=True, timeout=600,
             env={**os.environ, "ANSIBLE_ROLES_PATH": str(PLAYBOOKS / "roles"),
-                 "ANSIBLE_HOME": str(self.folder)},
+                 "ANSIBLE_HOME": str(self.folder), "ANSIBLE_PIPELINING": "True"},
         )  # fmt: skip
         print(done.stdout, done.stderr)
         return done.returncode == 0, self.calls.read_text().splitlines()
@@ -124,36 +124,39 @@ def test_a_send_buffer_that_somebody_else_has_set_stays(tmp_path: Path) -> None:
     assert server.live.read_text() == "16777216\n"
 
 
+def with_folder_of_its_package(server: Server) -> Path:
+    """What the package leaves, on a server whose settings were given back before."""
+    left = server.folder / "var/lib/openvswitch"
+    left.mkdir(parents=True)
+    more = {
+        "placewire_added": {**ADDED, "package_folders": [str(left)]},
+        "placewire_restart_openvswitch": False, "placewire_had": [],
+    }  # fmt: skip
+    with server.variables.open("a") as file:
+        file.write(yaml.safe_dump(more))
+    return left
+
+
 def test_what_a_purge_left_goes_though_the_package_was_gone_already(tmp_path: Path) -> None:
     server = Server(tmp_path)
-    server.interrupted.touch()
-    left = tmp_path / "var/lib/openvswitch"
-    left.mkdir(parents=True)
-    added = {**ADDED, "package_folders": [str(left)]}
-    with server.variables.open("a") as file:
-        file.write(f"placewire_added: {json.dumps(added)}\nplacewire_restart_openvswitch: false\n")
+    left = with_folder_of_its_package(server)
     # It is interrupted once apt-get has purged the package.
     server.program("apt-get", "case $1 in --simulate) ;; *) : > {dpkg}; exit 1;; esac")
-    assert not server.removes("settings", "packages")[0]
+    assert not server.removes("packages")[0]
     assert left.exists() and not server.dpkg.read_text()
-    assert server.removes("settings", "packages")[0]
+    assert server.removes("packages")[0]
     assert not left.exists()
 
 
 def test_a_package_that_was_removed_with_its_settings_kept_keeps_its_folder(tmp_path: Path) -> None:
     server = Server(tmp_path)
-    server.interrupted.touch()
     server.dpkg.write_text("openvswitch-switch config-files\n")
-    left = tmp_path / "var/lib/openvswitch"
-    left.mkdir(parents=True)
-    added = {**ADDED, "package_folders": [str(left)]}
-    with server.variables.open("a") as file:
-        file.write(f"placewire_added: {json.dumps(added)}\nplacewire_restart_openvswitch: false\n")
-    assert server.removes("settings", "packages")[0]
+    left = with_folder_of_its_package(server)
+    assert server.removes("packages")[0]
     assert left.exists()
 
 
-@pytest.mark.parametrize("theirs", [False, True])
+@pytest.mark.parametrize("theirs", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_what_somebody_put_beside_the_settings_stays(tmp_path: Path, theirs: bool) -> None:
     server = Server(tmp_path)
     settings = tmp_path / "etc/placewire"

@@ -47,7 +47,7 @@ def role_on(
         [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "localhost,", str(file)],
         capture_output=True, text=True, timeout=600,
         env={**os.environ, "ANSIBLE_LOCALHOST_WARNING": "false", "ANSIBLE_PYTHON_INTERPRETER":
-             sys.executable, "ANSIBLE_HOME": str(folder),
+             sys.executable, "ANSIBLE_HOME": str(folder), "ANSIBLE_PIPELINING": "True",
              "PATH": f"{programs}:{os.environ['PATH']}"},
     )  # fmt: skip
 
@@ -56,8 +56,10 @@ def role_on(
     ("kept", "without", "said"),
     [
         (None, (), ""),
-        (IDLE, (), ""),
-        (COMMITTED, (), "generation 3 of plan plan is committed"),
+        pytest.param(IDLE, (), "", marks=pytest.mark.thorough),
+        pytest.param(
+            COMMITTED, (), "generation 3 of plan plan is committed", marks=pytest.mark.thorough
+        ),
         (COMMITTED, (STATE_FILE,), "generation 3 of plan plan is committed"),
         (OWING, (), "NICs nic0 were away"),
     ],
@@ -86,7 +88,10 @@ def test_a_damaged_state_is_no_idle_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("emptied", "said"),
-    [((STATE_FILE,), "NICs nic0 were away"), ((STATE_FILE, COPY_FILE), "is damaged")],
+    [
+        pytest.param((STATE_FILE,), "NICs nic0 were away", marks=pytest.mark.thorough),
+        ((STATE_FILE, COPY_FILE), "is damaged"),
+    ],
 )
 def test_a_file_that_lost_its_content_is_no_idle_state(
     tmp_path: Path, emptied: tuple[str, ...], said: str
@@ -98,8 +103,19 @@ def test_a_file_that_lost_its_content_is_no_idle_state(
     assert done.returncode != 0 and said in done.stdout, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", [STATE_FILE, COPY_FILE])
-@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/etc/passwd")])
+def linked(path: Path) -> None:
+    path.symlink_to("/etc/passwd")
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        (STATE_FILE, os.mkfifo),
+        pytest.param(STATE_FILE, linked, marks=pytest.mark.thorough),
+        pytest.param(COPY_FILE, os.mkfifo, marks=pytest.mark.thorough),
+        (COPY_FILE, linked),
+    ],
+)
 def test_what_the_agent_s_user_put_in_the_place_of_its_state_is_not_opened(
     tmp_path: Path, name: str, make: Callable[[Path], None]
 ) -> None:
@@ -120,13 +136,19 @@ LINKS = [
 ]
 
 
-@pytest.mark.parametrize("kept", [None, IDLE])
+IN_KERNEL = {"ifname": "pw-nic0", "linkinfo": {"info_kind": "openvswitch"}}
+IN_USERSPACE = {"ifname": "pw-nic0", "linkinfo": {"info_kind": "tun"}}
+
+
 @pytest.mark.parametrize(
-    ("switch", "more"),
+    ("kept", "switch", "more"),
     [
-        (MARKED, ()),
-        ("exit 0", ({"ifname": "pw-nic0", "linkinfo": {"info_kind": "openvswitch"}},)),
-        ("exit 1", ({"ifname": "pw-nic0", "linkinfo": {"info_kind": "tun"}},)),
+        (None, MARKED, ()),
+        pytest.param(IDLE, MARKED, (), marks=pytest.mark.thorough),
+        pytest.param(None, "exit 0", (IN_KERNEL,), marks=pytest.mark.thorough),
+        (IDLE, "exit 0", (IN_KERNEL,)),
+        (None, "exit 1", (IN_USERSPACE,)),
+        pytest.param(IDLE, "exit 1", (IN_USERSPACE,), marks=pytest.mark.thorough),
     ],
 )
 def test_a_bridge_of_which_the_state_says_nothing_keeps_placewire_there(

@@ -62,7 +62,7 @@ from placewire.controller.provision.progress import (
     outcomes,
     read_event,
 )
-from placewire.controller.provision.provisioning import Site, install, remove
+from placewire.controller.provision.provisioning import Site, _turned_away, install, remove
 from tests.controller.plans import capabilities, plan, plan_document
 from tests.free_port import free_port
 from tests.paths import ROOT
@@ -589,7 +589,7 @@ def test_a_refused_restart_is_told_with_its_reason(tmp_path: Path, role: str) ->
         [Path(sys.executable).with_name("ansible-playbook"), "-i", "localhost,",
          "-e", json.dumps(here), written(tmp_path / "play.yaml", [play])],
         capture_output=True, text=True, timeout=600,
-        env={**os.environ, "ANSIBLE_HOME": str(tmp_path),
+        env={**os.environ, "ANSIBLE_HOME": str(tmp_path), "ANSIBLE_PIPELINING": "True",
              "ANSIBLE_PYTHON_INTERPRETER": sys.executable,
              "PATH": f"{tmp_path}:{os.environ['PATH']}"},
     )  # fmt: skip
@@ -680,7 +680,7 @@ def test_what_is_protected_on_a_server_stays_protected(tmp_path: Path) -> None:
         [Path(sys.executable).with_name("ansible-playbook"), "-i", "localhost,",
          written(tmp_path / "play.yaml", [play])],
         capture_output=True, text=True, timeout=600,
-        env={**os.environ, "ANSIBLE_HOME": str(tmp_path),
+        env={**os.environ, "ANSIBLE_HOME": str(tmp_path), "ANSIBLE_PIPELINING": "True",
              "ANSIBLE_PYTHON_INTERPRETER": sys.executable},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -894,6 +894,15 @@ async def test_who_is_turned_away_while_agents_are_awaited_is_told_and_noted(
     dialling.cancel()
     assert found["s1"].failure is not None and "127.0.0.1" in found["s1"].notes[0]
     assert json.loads(file.read_text().splitlines()[0])["from"] == "127.0.0.1"
+
+
+def test_of_64_servers_each_is_told_of_its_own_refusals_and_a_few_strangers() -> None:
+    addresses = {f"s{k}": f"10.9.0.{k}" for k in range(1, 65)}
+    own = [f"{address}: certificate of {s!r}: denied" for s, address in addresses.items()]
+    strange = [f"10.1.1.{k}: it shows no certificate" for k in range(20)]
+    told = _turned_away([*own, *strange], addresses)
+    assert told["s7"] == ["10.9.0.7: certificate of 's7': denied", *strange[-4:]]
+    assert sum(map(len, told.values())) == 64 * 5
 
 
 async def test_who_has_a_certificate_gets_no_token(tmp_path: Path) -> None:

@@ -31,6 +31,10 @@ def seconds_of(rank: int, step: int) -> float:
     return 0.2 + (step * 7919 + rank * 104_729) % 1009 / 1e4
 
 
+def load_of(rank: int, step: int) -> float:
+    return ((step + 3 * rank) % 8) / 8
+
+
 def loss_of(step: int) -> float | None:
     return None if step % 97 == 13 else 1.0 / (step + 1)
 
@@ -44,6 +48,7 @@ def step_done(rank: int, step: int) -> StepDone:
     made = copy(BLANK)  # To validate each would take most of a test's time.
     made.__dict__.update(
         rank=rank, step=step, seconds=seconds_of(rank, step), bucket=bucket_of(step),
+        load_seconds=load_of(rank, step),
         loss=None if rank else loss_of(step), metrics={"accuracy": step / 1e6} if rank == 1 else {},
     )  # fmt: skip
     return made
@@ -112,7 +117,7 @@ def test_many_steps_take_little_memory_and_the_report_is_as_if_all_were_kept(
 @pytest.mark.parametrize("steps", [1_000, 1_001, 40_000])
 def test_where_there_is_no_room_steps_are_grouped(steps: int) -> None:
     ranks = 3
-    record = StepRecord(ranks, BUCKETS, most_numbers=9_000)
+    record = StepRecord(ranks, BUCKETS, most_numbers=12_000)
     for event in told(ranks, steps, first=7):
         record.add(event)
     done = record.done(7)
@@ -124,6 +129,12 @@ def test_where_there_is_no_room_steps_are_grouped(steps: int) -> None:
     assert len(groups) <= 1_000
     assert record.longest(done, every) == tuple(map(max, groups)), "no peak is lost"
     assert record.seconds(done, every) == tuple(group[0] for group in groups)
+    for rank, loads in record.load_seconds(done, every).items():
+        of_groups = [done[k : k + each] for k in range(0, steps, each)]
+        assert loads == tuple(
+            sum(load_of(rank, step) for step in group) / len(group) for group in of_groups
+        )
+        assert record.told_times()[rank].load_seconds == sum(load_of(rank, step) for step in done)
     assert record.losses(done) == tuple(loss_of(step) for step in done[::each])
     assert record.metrics(done) == {"accuracy": tuple(step / 1e6 for step in done[::each])}
     assert record.buckets(done) == tuple(map(bucket_of, done[::each]))
@@ -132,8 +143,12 @@ def test_where_there_is_no_room_steps_are_grouped(steps: int) -> None:
     }
     of_all = statistics.median(expected)
     assert statistics.median(record.seconds(done, every)) == pytest.approx(of_all, rel=0.05)
-    held = [len(one) for rank in record._ranks for one in (rank.seconds, rank.longest)]
-    assert sum(held) <= 9_000
+    held = [
+        len(one)
+        for rank in record._ranks
+        for one in (rank.seconds, rank.longest, rank.load_seconds)
+    ]
+    assert sum(held) <= 12_000
 
 
 def test_a_rank_that_is_ahead_when_another_fails_makes_no_step() -> None:
@@ -144,6 +159,8 @@ def test_a_rank_that_is_ahead_when_another_fails_makes_no_step() -> None:
     done = record.done(0)
     assert len(done) == 999 and record.steps_of(done).total() == 999
     assert len(record.seconds(done, (0, 1))) == len(record.buckets(done))
+    loads = record.load_seconds(done, (0, 1)).values()
+    assert {len(of_rank) for of_rank in loads} == {len(record.buckets(done))}
     assert record.steps_of(record.done(5)) == {}
 
 
@@ -152,6 +169,20 @@ def test_names_of_metrics_that_a_model_makes_up_take_no_room() -> None:
     for step in range(1_000):
         record.add(StepDone(rank=0, step=step, seconds=1.0, metrics={f"m{step}": 1.0}))
     assert [*record.metrics(record.done(0))] == [f"m{k}" for k in range(MOST_METRICS)]
+
+
+def test_a_joined_step_has_the_longest_reading_and_a_loss_that_is_not_finite() -> None:
+    steps, record = Steps(ranks=3), StepRecord(3)
+    step = None
+    for rank, (load, told_loss) in enumerate(((0.25, None), (0.75, "-inf"), (0.5, "-inf"))):
+        event = StepDone(
+            rank=rank, step=0, seconds=1.0, load_seconds=load, non_finite_loss=cast(Any, told_loss)
+        )
+        step = steps.ended(event)
+        record.add(event)
+    assert step is not None
+    assert (step.load_seconds, step.loss) == (0.75, float("-inf"))
+    assert record.losses(record.done(0)) == (None,)
 
 
 def test_of_a_rank_that_tells_no_steps_those_of_others_do_not_pile_up(

@@ -17,6 +17,7 @@ from placewire.controller.records.report import RunReport
 from placewire.controller.show.changes import diff_lines, previewed_lines
 from placewire.controller.show.placements import (
     beside_tensors,
+    kept_in_python,
     variants_table,
     where_data_is,
     why,
@@ -197,6 +198,11 @@ def test_what_a_program_takes_is_told_beside_its_tensors() -> None:
         "beside the tensors on its device a rank's program takes 350.0 MiB"
     ]
     assert beside_tensors({"program_bytes": None}) == beside_tensors({}) == []
+
+
+def test_what_forward_keeps_is_told_as_capture_noted_it() -> None:
+    assert kept_in_python({"kept": "forward changes x"}) == ["forward changes x"]
+    assert kept_in_python({"kept": 3}) == kept_in_python({}) == []
     show = Show()
     show.console.file = io.StringIO()
     done = Finished(rank=1, traffic=(), peak_memory_bytes=500 << 20)
@@ -217,6 +223,19 @@ def test_a_step_is_told_when_every_rank_has_ended_it() -> None:
     assert steps.ended(StepDone(rank=1, step=0, seconds=2.0)) == Step(0, 2.0, 2.5)
     assert steps.ended(StepDone(rank=1, step=1, seconds=1.0)) == Step(1, 3.0, 2.25)
     assert Steps(ranks=1).ended(StepDone(rank=0, step=4, seconds=1.0)) == Step(4, 1.0, None)
+
+
+def test_a_loss_that_is_not_finite_is_told_as_what_it_is() -> None:
+    steps = Steps(ranks=2)
+    steps.ended(StepDone(rank=1, step=3, seconds=1.0))
+    step = steps.ended(StepDone(rank=0, step=3, seconds=2.0, non_finite_loss="nan"))
+    assert str(step) == "step 3: 2.000 s, loss nan"
+    odd = StepDone(rank=0, step=4, seconds=2.0, non_finite_loss="-inf", metrics={"accuracy": 0.5})
+    assert str(Steps(ranks=1).ended(odd)) == "step 4: 2.000 s, loss -inf, accuracy 0.5"
+    show, printed = Show(), io.StringIO()
+    show.console = Console(width=100, file=printed, color_system=None)
+    show.event(Validated(rank=0, step=8, batches=3, seconds=1.0))
+    assert printed.getvalue().endswith("3 batches in 1.00 s, loss not finite\n")
 
 
 def test_metrics_of_all_ranks_stand_beside_the_loss() -> None:

@@ -1,4 +1,4 @@
-"""What is told of the log of a run that a log has no room for. Ranks are stood in for."""
+"""How long ranks are waited for, and what a log has no room for. Ranks are stood in for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from placewire.controller.records.run_log import RunLog, runs_of
 from placewire.controller.show.story import Show
 from placewire.controller.story.job_run import run_job
 from placewire.controller.story.tools import ApplyRequest, Tools
-from placewire.job.contract.specification import ProgramSpec, RankEvent, StepDone
+from placewire.job.contract.specification import ProgramSpec, RankEvent, RankSpec, StepDone
 from tests.controller.plans import placement, plan, plan_document
 
 STEPS = 300
@@ -31,6 +31,59 @@ DECIDED = {"accumulate": 1, "shards": 1, "recompute": "none"}
 
 async def _yes() -> bool:
     return True
+
+
+async def _run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, stood_in: Any, **of_job: Any
+) -> tuple[Tools, str, JobRecord]:
+    """Runs a job whose ranks `stood_in` stands in for. Returns the tools, the plan's name, and what
+    is known of the ranks."""
+
+    async def watch() -> None:
+        return None
+
+    monkeypatch.setattr(module, "run_ranks", stood_in)
+    document = plan_document(2)
+    document["job"] |= of_job
+    of = plan(document)
+    assert isinstance(of.job, PlacedJob)
+    variant = Variant(of.job.model_copy(update=DECIDED), folder / "graph.json", Path())
+    made = placement(of, ())
+    decision = PlacementDecision(variant, folder / "placement.json", made, (made,))
+    show = Show()
+    show.console.file = io.StringIO()
+    none = cast(Any, None)
+    tools = Tools(none, none, NoLauncher(), folder, folder / "logs", show)
+    nics = SimpleNamespace(sent_bytes=dict, step_ended=lambda step: None, watch=watch)
+    told = JobRecord()
+    await run_job(
+        ApplyRequest(of, folder / "plan.yaml", False, _yes), tools,
+        decision, none, told, cast(Any, nics),
+    )  # fmt: skip
+    return tools, of.name, told
+
+
+@pytest.mark.parametrize(
+    ("of_job", "seconds"), [({}, (540.0, 600.0)), ({"start_limit": "2h"}, (7200.0, 7260.0))]
+)
+async def test_ranks_wait_for_one_that_begins_for_as_long_as_the_plan_says(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    of_job: dict[str, Any],
+    seconds: tuple[float, float],
+) -> None:
+    """And it is given up here once they have said what they waited for."""
+    heard = list[tuple[float, float]]()
+
+    async def run_ranks(
+        _: Any, specs: Sequence[ProgramSpec], on_event: Any, *, start_seconds: float, **__: Any
+    ) -> None:
+        heard.extend(
+            (one.timeout_seconds, start_seconds) for one in specs if isinstance(one, RankSpec)
+        )
+
+    await _run(tmp_path, monkeypatch, run_ranks, **of_job)
+    assert heard and set(heard) == {seconds}
 
 
 async def test_steps_that_fill_the_log_are_not_called_what_ranks_printed(
@@ -43,29 +96,11 @@ async def test_steps_that_fill_the_log_are_not_called_what_ranks_printed(
             for rank in range(len(specs)):
                 on_event(StepDone(rank=rank, step=step, seconds=0.1))
 
-    async def watch() -> None:
-        return None
-
-    monkeypatch.setattr(module, "run_ranks", run_ranks)
     monkeypatch.setattr(run_log_module, "RunLog", partial(RunLog, longest_bytes=4000))
-    of = plan(plan_document(2))
-    assert isinstance(of.job, PlacedJob)
-    variant = Variant(of.job.model_copy(update=DECIDED), tmp_path / "graph.json", Path())
-    made = placement(of, ())
-    decision = PlacementDecision(variant, tmp_path / "placement.json", made, (made,))
-    show = Show()
-    show.console.file = io.StringIO()
-    none = cast(Any, None)
-    tools = Tools(none, none, NoLauncher(), tmp_path, tmp_path / "logs", show)
-    nics = SimpleNamespace(sent_bytes=dict, step_ended=lambda step: None, watch=watch)
-    told = JobRecord()
-    await run_job(
-        ApplyRequest(of, tmp_path / "plan.yaml", False, _yes), tools,
-        decision, none, told, cast(Any, nics),
-    )  # fmt: skip
-    (log,) = runs_of(tools.logs, of.name)
+    tools, name, record = await _run(tmp_path, monkeypatch, run_ranks)
+    (log,) = runs_of(tools.logs, name)
     lines = log.read_text().splitlines()
-    assert told.steps.done(0) == range(STEPS)
+    assert record.steps.done(0) == range(STEPS)
     assert lines[0].endswith("| step 0: 0.100 s")
     assert lines[-1].endswith(f"| step {STEPS - 1}: 0.100 s")
     (said_so,) = (line for line in lines if line.startswith("-- "))

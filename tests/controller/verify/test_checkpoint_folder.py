@@ -33,7 +33,7 @@ from placewire.job.contract.checkpoint import (
     checkpoint_path,
     checkpoints_in,
 )
-from placewire.job.contract.checkpoint_look import CheckpointAnswer
+from placewire.job.contract.checkpoint_look import CheckpointAnswer, CheckpointQuestion
 from placewire.job.contract.same_job import differences_between
 from placewire.optimizer.capture.step import capture
 from placewire.optimizer.capture.updates import OptimizerChoice
@@ -109,6 +109,42 @@ async def looked(of: Plan, launcher: Any, servers: Sequence[str] = ALL) -> Check
     """As before anything is captured."""
     job = job_of(of)
     return await checkpoint_outlook(job, planned_identity(job), launcher, servers)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "keeps"),
+    [
+        ({"name": "sgd", "momentum": 0.9}, ("momentum",)),
+        ({"name": "sgd"}, ()),
+        ({"name": "torch.optim:RMSprop", "options": {"centered": True}}, ("centered",)),
+        ({"name": "mine:Sgd", "momentum": 0.9}, ()),
+        (
+            {
+                "name": "torch.optim:RMSprop",
+                "options": {"centered": True},
+                "groups": [{"match": ["bias"], "options": {"centered": False}}],
+            },
+            (),
+        ),
+    ],
+)
+async def test_servers_are_told_what_the_optimizer_keeps_of_every_parameter(
+    tmp_path: Path, optimizer: dict[str, Any], keeps: tuple[str, ...]
+) -> None:
+    noted: list[bytes] = []
+
+    class Noting(Here):
+        async def run(
+            self, server: str, words: Sequence[str], *, given: bytes = b"", on_line: OnLine
+        ) -> Ended:
+            noted.append(given)
+            return Ended(0, CheckpointAnswer(begins="it begins").model_dump_json().encode(), ())
+
+    document = plan_document()
+    document["job"] |= {"checkpoint": {"folder": str(tmp_path)}, "optimizer": optimizer}
+    await looked(plan(document), Noting(), ("s1",))
+    (question,) = map(CheckpointQuestion.model_validate_json, noted)
+    assert question.keeps == keeps
 
 
 async def test_every_server_is_asked_and_heard(tmp_path: Path) -> None:

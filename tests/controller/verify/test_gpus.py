@@ -50,6 +50,7 @@ def found(
     nics: tuple[NicFacts, ...] = (nic("nic0", None), nic("nic1", None)),
     planned: tuple[str, ...] = ("a100", "a100"),
     problem: str = "",
+    unread: bool = False,
     job: dict[str, Any] | None = None,
     hello: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[tuple[str, str, str]]:
@@ -62,7 +63,7 @@ def found(
         capabilities=Capabilities(
             datapath="system", set_queue_honoured=True, open_vswitch_version="3.1.0",
             kernel_version="6.1", python_version="3.11", nics=nics, devices=devices,
-            gpu_problem=problem,
+            gpu_problem=problem, gpus_unread=unread,
         ),
     )  # fmt: skip
     (findings,) = plan_findings(plan(document), {"s1": said}).values()
@@ -117,6 +118,12 @@ def test_a_driver_that_does_not_answer_is_told_with_its_reason() -> None:
     told = ("warning", "GPUs", "are not all listed: nvidia-smi gave no answer in 20 s")
     assert found(CPU, problem="nvidia-smi gave no answer in 20 s") == [told]
     assert found(CPU, problem=told[2].partition(": ")[2], planned=("cpu",)) == [("note", *told[1:])]
+
+
+def test_a_driver_that_has_not_answered_yet_is_no_missing_gpu() -> None:
+    ((severity, where, what),) = found(CPU, unread=True)
+    assert (severity, where) == ("warning", "GPUs") and what.startswith("are not read yet")
+    assert [one[0] for one in found(CPU, unread=True, planned=("cpu",))] == ["note"]
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,50 @@ def test_a_failed_measurement_keeps_nothing() -> None:
     assert not _judged(20e6, error="connection refused").within_tolerance
 
 
+def of_64_servers(measured: float, seconds: float = 3.0) -> tuple[LinkMeasurement, ...]:
+    """All pairs, on both rails; one is measured as given."""
+    of = plan(plan_document(64, rate="100Gbit"))
+    names = [server.name for server in of.cluster.servers]
+    rates = tuple((s, d, rail, 1e9) for s in names for d in names if s != d for rail in "ab")
+    promised = promises(of, placement(of, rates))
+    results = [
+        TransferResult(
+            source=t.source, destination=t.destination, rail=t.rail, retransmits=0, seconds=2,
+            measured_bits_per_second=measured
+            if (t.source, t.destination, t.rail) == ("s7", "s9", "b")
+            else 1e9,
+            start_unix=1000.0, end_unix=1000.0 + seconds,
+        )
+        for t in (one.transfer for one in promised)
+    ]  # fmt: skip
+    return judge(of, promised, results, dict.fromkeys(names, 0.0))
+
+
+def test_of_many_broken_promises_the_worst_is_named_and_json_has_all() -> None:
+    links = of_64_servers(0.5e9, seconds=0.5)
+    with pytest.raises(VerificationFailed) as caught:
+        require_delivered(links, now="nothing was changed")
+    error = caught.value
+    assert error.where.startswith("s7 nic1 queue ") and error.where.endswith(" to s9")
+    assert error.what == (
+        "8064 of 8064 promised rates were not delivered; the worst got 500.0 of 1000.0 Mbit/s "
+        "(all transfers ran together for 0.5 of 2 s only)"
+    )
+    assert error.remedy.startswith("nothing was changed; what could not be measured")
+    assert len(str(error)) < 500
+    assert len(error.document()["links"]) == 8064
+
+
+def test_a_rate_that_others_take_is_answered_with_where_to_look() -> None:
+    with pytest.raises(VerificationFailed) as caught:
+        require_delivered(of_64_servers(0.5e9))
+    assert caught.value.what.startswith("1 of 8064 promised rates were not delivered")
+    assert caught.value.remedy == (
+        "every server was put back on its former state; look for other traffic on that NIC, or "
+        "raise network.verify.tolerance"
+    )
+
+
 def test_a_missing_measurement_keeps_nothing() -> None:
     of = plan()
     transfers = promises(of, placement(of, (("s1", "s3", "b", 20e6),)))
@@ -212,6 +256,8 @@ def test_a_loss_that_is_not_finite_keeps_its_place() -> None:
     ]
     assert record_of(1, events).steps.losses(range(4)) == (2.5, None, 2.0, None)
     assert record_of(1, events[1:2]).steps.losses(range(1, 2)) == ()
+    odd = events[1].model_copy(update={"non_finite_loss": "nan"})
+    assert record_of(1, [odd]).steps.losses(range(1, 2)) == (None,)
 
 
 def test_metrics_are_listed_by_name_for_each_step() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -48,17 +49,25 @@ def trained(captured: CapturedStep) -> tuple[list[float], dict[str, torch.Tensor
     }
 
 
-@pytest.mark.parametrize(
-    "optimizer", [ADAMW, MOMENTUM, RMSPROP], ids=["adamw", "momentum", "RMSprop"]
-)
-@pytest.mark.parametrize(("accumulate", "count"), [(1, 2), (2, 4), (4, 3)])
-@pytest.mark.parametrize(
-    "model",
-    [
-        "placewire.examples.models.transformer:training_step_small",
-        "placewire.examples.models.mixture:training_step_small", "tests.models.hard:training_step",
-    ],
+MODELS = (
+    "placewire.examples.models.transformer:training_step_small",
+    "placewire.examples.models.mixture:training_step_small", "tests.models.hard:training_step",
 )  # fmt: skip
+CUTS = ((1, 2), (2, 4), (4, 3))
+OPTIMIZERS = {"adamw": ADAMW, "momentum": MOMENTUM, "RMSprop": RMSPROP}
+# `make test` has each two of a model, a cut and an optimizer together once.
+CASES = [
+    pytest.param(
+        MODELS[model], *CUTS[cut], optimizer,
+        marks=() if number == (model + cut) % 3 else pytest.mark.thorough,
+        id="-".join(map(str, (MODELS[model], *CUTS[cut], name))),
+    )
+    for model, cut in itertools.product(range(3), range(3))
+    for number, (name, optimizer) in enumerate(OPTIMIZERS.items())
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "accumulate", "count", "optimizer"), CASES)
 def test_a_step_with_shards_trains_as_one_without(
     model: str, accumulate: int, count: int, optimizer: OptimizerChoice
 ) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from placewire.optimizer.placement import Placement, PlacementError
 from placewire.optimizer.problem import InfeasibleError, Problem, SolveSettings
 
 SETTINGS = SolveSettings(moves=1_500, gap=0.0, seed=1)
+FirstOf = Callable[[SharingName], Placement]
 
 
 def cluster(memory_bytes: int = 1 << 30) -> Cluster:
@@ -43,9 +45,13 @@ def timed(graph: OperatorGraph) -> OperatorGraph:
     return graph.with_seconds({"cpu": np.asarray(seconds)})
 
 
-def first_of(captured: CapturedStep, sharing: SharingName, **more: Any) -> Placement:
-    problem = Problem(timed(captured.operators), cluster(**more), sharing)
-    return place(problem, "auto", SETTINGS)
+@pytest.fixture(scope="module")
+def first_of(captured: CapturedStep) -> FirstOf:
+    """The placement of the first bucket, under each sharing searched once."""
+    graph = timed(captured.operators)
+    return functools.cache(
+        lambda sharing: place(Problem(graph, cluster(), sharing), "auto", SETTINGS)
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,9 +63,9 @@ def first_of(captured: CapturedStep, sharing: SharingName, **more: Any) -> Place
     ],
 )
 def test_parameters_and_rates_stay_and_all_else_is_searched(
-    captured: CapturedStep, sharing: SharingName
+    captured: CapturedStep, first_of: FirstOf, sharing: SharingName
 ) -> None:
-    first = first_of(captured, sharing)
+    first = first_of(sharing)
     assert len(first.devices_used) > 2
     graph = timed(captured.buckets["5"].operators)
     found = place_beside(graph, first, SETTINGS)
@@ -85,11 +91,9 @@ def test_beside_one_device_all_is_on_that_device(captured: CapturedStep) -> None
     assert found.single_device_seconds == pytest.approx(found.step_seconds)
 
 
-def test_operators_of_other_ids_are_placed_too(captured: CapturedStep) -> None:
+def test_operators_of_other_ids_are_placed_too(captured: CapturedStep, first_of: FirstOf) -> None:
     """Shapes may change which operators a step has."""
-    first = first_of(captured, "job")
-    small = capture("tests.models.lengths:training_step", 4, OptimizerChoice(), 3, 2)
-    graph = timed(small.buckets["5"].operators)
+    first, graph = first_of("job"), timed(captured.buckets["5"].operators)
     computed = [i for i in first.operators if i in graph.ids and i not in captured.values]
     fewer = {i: d for i, d in first.operators.items() if i not in computed[::2]}
     order = {d: tuple(i for i in some if i in fewer) for d, some in first.order.items()}
@@ -97,8 +101,8 @@ def test_operators_of_other_ids_are_placed_too(captured: CapturedStep) -> None:
     assert check(graph, place_beside(graph, other, SETTINGS)) == ()
 
 
-def test_a_bucket_that_does_not_fit_is_refused(captured: CapturedStep) -> None:
-    first = first_of(captured, "job")
+def test_a_bucket_that_does_not_fit_is_refused(captured: CapturedStep, first_of: FirstOf) -> None:
+    first = first_of("job")
     graph = captured.buckets["5"].operators
     held = max(
         sum(int(graph.weight_bytes[graph.index_of[i]]) for i in captured.values
@@ -110,8 +114,8 @@ def test_a_bucket_that_does_not_fit_is_refused(captured: CapturedStep) -> None:
         place_beside(timed(graph), small, SETTINGS)
 
 
-def test_a_placement_of_another_model_is_refused(captured: CapturedStep) -> None:
-    first = first_of(captured, "job")
+def test_a_placement_of_another_model_is_refused(first_of: FirstOf) -> None:
+    first = first_of("job")
     other = capture("tests.models.validated:training_step", 4, OptimizerChoice(), 3)
     with pytest.raises(PlacementError, match="the first bucket's placement has no parameter "):
         pinned_devices(other.operators, first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import replace
 from itertools import pairwise
@@ -26,6 +27,7 @@ from tests.optimizer.peers.steps import captured as peers_captured
 CUTS = [(2, 1), (4, 1), (4, 2), (4, 4)]
 
 
+@functools.cache
 def captured(model: str, accumulate: int, shards: int) -> OperatorGraph:
     path = f"placewire.examples.models.{model}"
     step = capture(path, 8, OptimizerChoice(), 0, accumulate=accumulate, shards=shards)

@@ -46,7 +46,7 @@ def test_the_path_is_contiguous_and_names_what_was_waited_for() -> None:
     told = [(s.kind, problem.graph.ids[s.operator], round(s.seconds, 6)) for s in path]
     assert told == [
         ("compute", "A", 0.001),
-        ("wait", "A", 0.11),  # behind the 100 kB to the same server
+        ("wait", "A", 0.1),  # behind the 100 kB to the same server
         ("transfer", "A", 0.21),
         ("compute", "C", 0.001),
     ]
@@ -60,10 +60,10 @@ def test_changes_are_simulated() -> None:
     problem, device, rates = two_devices(latency=0.01)
     decision = PlacementArrays(device, [[0, 3], [1, 2]], rates)
     found = {change.what: change.step_seconds for change in changes(problem, decision, [1, 0])}
-    assert found["every NIC and link twice as fast"] == pytest.approx(0.02 + 0.15 + 2 * MS)
+    assert found["every NIC and link twice as fast"] == pytest.approx(0.01 + 0.15 + 2 * MS)
     assert found["no setup latency"] == pytest.approx(0.3 + 2 * MS)
-    assert found["s2/0 twice as fast"] == pytest.approx(0.32 + 1.5 * MS)
-    assert found["s1/0 twice as fast"] == pytest.approx(0.32 + 1.5 * MS)
+    assert found["s2/0 twice as fast"] == pytest.approx(0.31 + 1.5 * MS)
+    assert found["s1/0 twice as fast"] == pytest.approx(0.31 + 1.5 * MS)
 
 
 def test_a_device_more_is_a_bound() -> None:

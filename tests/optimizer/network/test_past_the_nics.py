@@ -37,9 +37,10 @@ def arrivals(problem, device, rates=None):
 
 @pytest.mark.parametrize("sharing", SHARINGS)
 def test_a_link_is_first_come_under_every_sharing(sharing):
-    # Each takes 0.5 + 1 s, whatever the NICs (of a hundredth of the rate) carry or were given.
+    # Each takes 0.5 + 1 s, the second's 0.5 beside the first, whatever the NICs (of a hundredth of
+    # the rate) carry or were given.
     problem = Problem(TWO, linked(cluster(rates=(BYTE_PER_MICROSECOND / 100,))), sharing)
-    assert arrivals(problem, [0, 0, 1, 1], np.zeros((2, 2, 1))) == pytest.approx([1.5, 3.0])
+    assert arrivals(problem, [0, 0, 1, 1], np.zeros((2, 2, 1))) == pytest.approx([1.5, 2.5])
     free = Problem(TWO, problem.cluster, sharing, "thesis")
     assert arrivals(free, [0, 0, 1, 1], np.zeros((2, 2, 1))) == pytest.approx([1.5, 1.5])
 
@@ -55,7 +56,7 @@ def test_devices_without_nics_are_joined_by_links_alone():
     bare = linked(cluster(rates=()))
     for sharing in SHARINGS:
         problem = Problem(TWO, bare, sharing)
-        assert arrivals(problem, [0, 0, 1, 1], np.zeros((2, 2, 0))) == pytest.approx([1.5, 3.0])
+        assert arrivals(problem, [0, 0, 1, 1], np.zeros((2, 2, 0))) == pytest.approx([1.5, 2.5])
         assert simulate(problem, np.array([1, 1, 0, 0]), rates=np.zeros((2, 2, 0))).step_seconds \
             == np.inf  # fmt: skip
 
@@ -75,7 +76,7 @@ def test_a_linked_pair_takes_no_part_of_its_servers_rate():
 
 def test_a_link_inside_a_server_replaces_its_inner_path():
     problem = Problem(TWO, linked(cluster(1, devices=2), destination="s1/1"), "job")
-    assert arrivals(problem, [0, 0, 1, 1]) == pytest.approx([1.5, 3.0])
+    assert arrivals(problem, [0, 0, 1, 1]) == pytest.approx([1.5, 2.5])
     assert arrivals(problem, [1, 1, 0, 0]) == pytest.approx([0.1, 0.2])
 
 

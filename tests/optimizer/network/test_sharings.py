@@ -197,11 +197,15 @@ class TestJob:
         found = arrivals(Problem(made, cluster(4), "job"), device)
         assert found == pytest.approx([1.0, 2.0])
 
-    def test_each_message_pays_its_set_up_from_being_queued(self):
-        made, device = sends((0, 0.0, 1, MEGA, 9.0), (0, 0.0, 1, MEGA, 0.0))
-        where = cluster(latency=0.5)
-        assert arrivals(Problem(made, where, "job"), device) == pytest.approx([1.5, 2.5])
-        assert arrivals(Problem(made, where, "unshaped"), device) == pytest.approx([1.5, 3.0])
+    @pytest.mark.parametrize("sharing", ["job", "unshaped", "strict", "even", "guarantee"])
+    def test_each_message_is_set_up_from_being_queued(self, sharing):
+        # The third is queued when the second has 0.25 s to go, and then waits for its set-up.
+        made, device = sends(
+            (0, 0.0, 1, MEGA, 9.0), (0, 0.0, 1, MEGA, 8.0), (0, 2.25, 1, MEGA, 0.0)
+        )
+        rates = table(2, (0, 1, 1.0)) if sharing in ("strict", "guarantee") else None
+        found = arrivals(Problem(made, cluster(latency=0.5), sharing), device, rates)
+        assert found == pytest.approx([1.5, 2.5, 3.75])
 
     def test_a_message_that_ends_as_an_urgent_one_comes_has_ended(self):
         # 3 parts of 0.1 s each leave less than nothing or a rounding of the first; either way it

@@ -39,14 +39,19 @@ def test_one_transfer_takes_latency_plus_bytes_over_rate():
 
 
 def test_messages_of_a_channel_queue_in_contended_and_not_in_thesis():
-    # A 0-1, B 1-2. Messages take 0.5 + 1. The first: 1-2.5. The second is queued at 2 and starts
-    # at 2.5: arrives at 4, D 4-4.5. Without contention it goes 2-3.5, and D 3.5-4.
-    queued = run(Problem(two_senders(), cluster(latency=0.5)), [0, 0, 1, 1], [[0, 1], [2, 3]])
-    assert queued.step_seconds == pytest.approx(4.5)
+    # A 0-1, B 1-2. Messages take 0.5 + 2 and 0.5 + 1. The first: 1-3.5. The second is queued at 2,
+    # starts at 3, so that it is set up at 3.5, and arrives at 4.5; D 4.5-5. Without contention it
+    # goes 2-3.5, C 3.5-4 and D 4-4.5.
+    made = graph(
+        {"A": 1.0, "B": 1.0, "C": 0.5, "D": 0.5},
+        [("A", ["C"], 2_000_000), ("B", ["D"], 1_000_000)],
+    )
+    queued = run(Problem(made, cluster(latency=0.5)), [0, 0, 1, 1], [[0, 1], [2, 3]])
+    assert queued.step_seconds == pytest.approx(5.0)
     assert queued.messages[1].queued_seconds == pytest.approx(2.0)
-    assert queued.messages[1].start_seconds == pytest.approx(2.5)
-    free = run(Problem(two_senders(), cluster(latency=0.5), model="thesis"), [0, 0, 1, 1])
-    assert free.step_seconds == pytest.approx(4.0)
+    assert queued.messages[1].start_seconds == pytest.approx(3.0)
+    free = run(Problem(made, cluster(latency=0.5), model="thesis"), [0, 0, 1, 1])
+    assert free.step_seconds == pytest.approx(4.5)
 
 
 def test_a_tensor_is_sent_once_to_a_device():

@@ -1,9 +1,14 @@
 """Prints what is on this server as one JSON document. Only reads; the server's python3 runs it."""
 
+import base64
 import ctypes
 import grp
+import hashlib
 import json
+import os
 import pwd
+import re
+import stat
 import subprocess
 import sys
 import time
@@ -14,6 +19,8 @@ CLOCK_NOT_SYNCHRONISED = 5
 TIMEX_BYTES = 256
 AGENT = "placewire"
 UNIT = Path("/etc/systemd/system/placewire-agent.service")
+# The state of a large server takes a few of them.
+MOST_BYTES = 64 * 2**20
 
 
 def look(home: str, state: str, record: str, folders: list[str]) -> dict[str, object]:
@@ -27,6 +34,9 @@ def look(home: str, state: str, record: str, folders: list[str]) -> dict[str, ob
         "python": "{}.{}".format(*sys.version_info),
         "home_of_others": not there(record) and holds_other_than_code(Path(home)),
         "controller": there(f"{state}/ca"),
+        "obeys": obeyed(config),
+        "lease": lease_in(Path(state)),
+        "agent_runs": status("systemctl", "-q", "is-active", UNIT.name) == 0,
         "record": recorded,
         "user_of_others": AGENT not in recorded.get("users", []) and lives_elsewhere(state),
         "protected": protected(config),
@@ -78,6 +88,56 @@ def protected(config: Path) -> list[str] | None:
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
         return names
     return None
+
+
+def obeyed(config: Path) -> dict[str, str]:
+    """The controller that the agent obeys: the URL that it dials, and the SHA-256 of the authority
+    that it trusts. "": there is none, or it is not known."""
+    try:
+        said = json.loads(config.read_text())
+        url, authority = str(said["controller_url"]), Path(said["authority_file"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return {"url": "", "authority_sha256": ""}
+    begins = rb"-----BEGIN CERTIFICATE-----(.*?)-----END"
+    found = re.search(begins, ordinary(authority), re.DOTALL)
+    try:
+        der = base64.b64decode(b"".join(found[1].split()), validate=True) if found else b""
+    except ValueError:
+        der = b""
+    return {"url": url, "authority_sha256": hashlib.sha256(der).hexdigest() if der else ""}
+
+
+def lease_in(state: Path) -> dict[str, object]:
+    """What the agent's state says of its lease. left_seconds: how long its generation stays in
+    force where no controller renews it; None: until the agent is told otherwise. The phase is
+    "unknown" where neither the state nor its copy can be read."""
+    files = [state / name for name in ("state.json", "state.copy.json")]
+    for file in files:
+        try:
+            lease = json.loads(ordinary(file).splitlines()[-1])["lease"]
+            ends = lease.get("expires_unix")
+            return {
+                "phase": str(lease["phase"]),
+                "generation": lease.get("generation"),
+                "plan_name": lease.get("plan_name"),
+                "left_seconds": None if ends is None else round(ends - time.time()),
+            }
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
+            continue
+    return {"phase": "unknown" if any(map(os.path.lexists, files)) else "idle"}
+
+
+def ordinary(file: Path) -> bytes:
+    """What is in this file; b"" where it is none, or cannot be read. In the agent's folder, that
+    user decides what has its name: root follows no link there, and waits for no pipe."""
+    try:
+        follows = file.parent.stat().st_uid in (0, os.geteuid())
+        flags = os.O_RDONLY | os.O_NONBLOCK | (0 if follows else os.O_NOFOLLOW)
+        with os.fdopen(os.open(file, flags), "rb") as opened:
+            is_file = stat.S_ISREG(os.fstat(opened.fileno()).st_mode)
+            return opened.read(MOST_BYTES) if is_file else b""
+    except OSError:
+        return b""
 
 
 def own_files(home: Path) -> list[Path]:
