@@ -23,6 +23,7 @@ from placewire.controller.decide.traces import merge_traces
 from placewire.controller.decide.traffic import TrafficDecision
 from placewire.controller.errors import RestoreFailed, UsageError
 from placewire.controller.plan.plan import Plan
+from placewire.controller.records.job_record import JobRecord
 from placewire.controller.records.program import program_of
 from placewire.controller.records.report import (
     NOT_AS_BEFORE,
@@ -47,7 +48,6 @@ from placewire.controller.story.tools import ApplyRequest, Tools
 from placewire.controller.uninterruptible import uninterruptible
 from placewire.controller.verify.nic_use import NicWatch
 from placewire.controller.verify.rail_use import rail_rows
-from placewire.job.contract.specification import RankEvent
 
 
 async def apply(
@@ -66,7 +66,7 @@ async def apply(
         raise UsageError("not confirmed; nothing was changed")
     decision = proposal.decision
     await end_left_ranks(plan.name, tools, for_job=not request.network_only)
-    events: list[RankEvent] = []
+    told = JobRecord()
     calibrated: tuple[CalibratedRow, ...] = ()
     trace: Path | None = None
     nics = NicWatch(tools.agents, plan)
@@ -83,7 +83,7 @@ async def apply(
                     paths = calibrated_paths(request, tools, decision, change)
                     calibrated = await change.while_held(paths)
                 with tools.stage("job"):
-                    job = run_job(request, tools, decision, change, events, nics)
+                    job = run_job(request, tools, decision, change, told, nics)
                     await change.while_held(job)
                 if isinstance(decision, PlacementDecision):
                     trace = await merge_traces(plan, decision, tools.launcher, show.progress)
@@ -92,9 +92,9 @@ async def apply(
     except BaseException as failure:
         try:
             await uninterruptible(_note_what_is_otherwise(tools, list(change.made)))
-            if events:
+            if told.has_begun:
                 report = make_report(
-                    request, tools, proposal, change.made, links, calibrated, events, nics, failure,
+                    request, tools, proposal, change.made, links, calibrated, told, nics, failure,
                     trace,
                 )  # fmt: skip
                 keep(report)
@@ -106,7 +106,7 @@ async def apply(
         raise
     await _note_what_is_otherwise(tools, list(change.made))
     report = make_report(
-        request, tools, proposal, change.made, links, calibrated, events, nics, trace=trace
+        request, tools, proposal, change.made, links, calibrated, told, nics, trace=trace
     )
     keep(report)
     show.report(report)
@@ -139,7 +139,7 @@ def make_report(
     made: Mapping[str, Sequence[Change]],
     links: tuple[LinkMeasurement, ...],
     calibrated: tuple[CalibratedRow, ...],
-    events: list[RankEvent],
+    told: JobRecord,
     nics: NicWatch,
     failure: BaseException | None = None,
     trace: Path | None = None,
@@ -165,8 +165,8 @@ def make_report(
     )
     if isinstance(decision, TrafficDecision):
         servers = [server.name for server in plan.cluster.servers]
-        rails = rail_rows(plan, events)
-        return of_script(report, servers, rails, decision.allocation_file, events)
+        rails = rail_rows(plan, told.carried)
+        return of_script(report, servers, rails, decision.allocation_file, told)
     files = {"graph": decision.graph_file, "placement": decision.placement_file}
     if decision.scored_file != decision.graph_file:
         files["scored_graph"] = decision.scored_file
@@ -179,7 +179,7 @@ def make_report(
             f"graph of bucket {one.name}": one.graph_file,
             f"placement of bucket {one.name}": one.placement_file,
         }
-    return of_placed(report, decision.placement, decision.compared, files, events, placed, shares)
+    return of_placed(report, decision.placement, decision.compared, files, told, placed, shares)
 
 
 def _counted(changes: Sequence[Change]) -> dict[str, int]:

@@ -30,7 +30,7 @@ from placewire.controller.launch.ranks import run_ranks
 from placewire.controller.plan.plan import Plan
 from placewire.controller.plan.plan_file import parse_plan
 from placewire.controller.records.journal import Journal
-from placewire.controller.records.of_steps import step_times, steps_done
+from placewire.controller.records.step_record import StepRecord
 from placewire.job.contract.specification import RankEvent, RankSpec, StepDone
 from placewire.optimizer.placement import Placement, load_placement
 
@@ -115,25 +115,25 @@ async def replay(
 
 async def _run(lab: Lab, specs: Sequence[RankSpec], neighbour: Neighbour | None) -> dict[str, Any]:
     starting: list[asyncio.Task[None]] = []
-    ended = 0.0
+    ended, told = 0.0, StepRecord(len(specs))
 
     def on_event(event: RankEvent) -> None:
         nonlocal ended
         if isinstance(event, StepDone):
             ended = time.monotonic()
+            told.add(event)
             if neighbour is not None and not starting:
                 starting.append(asyncio.create_task(neighbour.start()))
 
     got: dict[str, float] = {}
     try:
-        events = await run_ranks(LabLauncher(lab), specs, on_event)
+        await run_ranks(LabLauncher(lab), specs, on_event)
     finally:
         for task in starting:
             await task
         if neighbour is not None:
             got = await neighbour.stop(ended)
-    steps = steps_done(events, len(specs))
-    return {"step_seconds": step_times(events, steps), "neighbour": got}
+    return {"step_seconds": told.seconds(told.done(0), range(len(specs))), "neighbour": got}
 
 
 @asynccontextmanager

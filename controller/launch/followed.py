@@ -28,7 +28,8 @@ from placewire.job.contract.specification import (
 
 # Beside its steps: that it started, resumed, failed, finished; notes; and measured paths.
 _OTHER_EVENTS = 100
-# All of a rank's events are held until the job's end. A step has two, one of which names a path.
+# What a rank reports is shown, and some of it is held to the job's end. A step has two events, one
+# of which names a path.
 _MOST_BYTES = 16 * 2**20
 _MOST_BYTES_OF_STEP = 8192
 

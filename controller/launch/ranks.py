@@ -34,7 +34,6 @@ from placewire.controller.uninterruptible import uninterruptible
 from placewire.job.contract.specification import (
     SCRIPT_END_SECONDS,
     SCRIPT_GONE_SECONDS,
-    Carried,
     Failed,
     Finished,
     Hold,
@@ -79,8 +78,9 @@ async def run_ranks(
     silence_seconds: float = SILENCE_SECONDS,
     start_seconds: float = START_SECONDS,
     held_seconds: Callable[[], float] | None = None,
-) -> list[RankEvent]:
-    """Returns all events of all ranks, in the order in which they came, once every rank finished.
+) -> None:
+    """Returns once every rank finished. on_event: gets each event of each rank, in the order in
+    which they come; a job may run for weeks, so that none is kept here.
 
     on_line: gets each line that a rank printed beside its events: (rank, line, whether on standard
     error). on_late: gets a sentence every minute in which some ranks have not begun. on_gone: gets
@@ -111,7 +111,6 @@ async def run_ranks(
         finally:
             if telling is not None:
                 telling.cancel()
-    return job.events
 
 
 class _Job:
@@ -121,7 +120,6 @@ class _Job:
         on_line: OnRankLine,
         on_gone: Callable[[int], None],
     ) -> None:
-        self.events: list[RankEvent] = []
         self._on_event, self._on_line, self._on_gone = on_event, on_line, on_gone
         self._ranks: list[Followed] = []  # by their number
         self._starting: list[asyncio.Task[None]] = []
@@ -293,8 +291,6 @@ class _Job:
         elif isinstance(event, Failed):
             rank.failure = rank.failure or event
             rank.failed_seconds = min(rank.failed_seconds, time.monotonic())
-        if not isinstance(event, Carried):  # there are many, and only the last is of interest
-            self.events.append(event)
         self._on_event(event)
 
     async def _read_errors(self, rank: Followed) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 
 from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.controller.metrics.run_facts import NO_BUCKET, Pair, RunFacts, StepFacts
+from placewire.controller.records.joined_steps import Steps
 from placewire.job.contract.specification import (
     Failed,
     Finished,
@@ -61,12 +63,12 @@ class RunState:
     loss: float | None = None
     validation_loss: float | None = None
     non_finite_steps: int = 0
-    _non_finite: set[int] = field(default_factory=set)
-    _under_way: dict[int, list[StepDone]] = field(default_factory=dict)
+    _joined: Steps = field(default_factory=lambda: Steps(ranks=1))
 
     def begin(self, facts: RunFacts, sent_bytes: SentBytes) -> None:
         self.facts, self.sent_bytes = facts, sent_bytes
         self.ranks = [Rank() for _ in facts.devices]
+        self._joined = Steps(len(self.ranks))
 
     def event(self, event: RankEvent, now_unix: float | None = None) -> None:
         """now_unix: None: now."""
@@ -128,29 +130,22 @@ class RunState:
         rank.memory_bytes = event.memory_bytes or rank.memory_bytes
         if event.loss is not None or event.non_finite_loss is not None:
             self.loss = event.loss
-        if event.non_finite_loss is not None:
-            self._non_finite.add(event.step)
         if event.metrics:
             rank.metrics = event.metrics
-        told = self._under_way.setdefault(event.step, [])
-        told.append(event)
-        if len(told) < len(self.ranks):
+        if (step := self._joined.ended(event)) is None:
             return
-        del self._under_way[event.step]
-        seconds = max(one.seconds for one in told)
         decided = self._steps_as_decided
         # The model chooses its buckets' names, and may tell one that the decision lacks.
-        bucket = event.bucket or NO_BUCKET
+        bucket = step.bucket or NO_BUCKET
         bucket = bucket if bucket in decided else next(iter(decided))
         if self.steps_of:
-            self.latest.append((seconds, decided[bucket].predicted_seconds))
-            self.latest_loads.append(max(one.load_seconds for one in told))
+            self.latest.append((step.seconds, decided[bucket].predicted_seconds))
+            self.latest_loads.append(step.load_seconds)
         self.steps_of[bucket] += 1
-        if event.step in self._non_finite:  # Several ranks may tell of one step's loss.
-            self._non_finite.remove(event.step)
+        if step.loss is not None and not math.isfinite(step.loss):
             self.non_finite_steps += 1
-        self.steps = event.step + 1
-        self.step_seconds += seconds
+        self.steps = step.number + 1
+        self.step_seconds += step.seconds
         self.last_step_unix = now_unix
 
     @property

@@ -75,7 +75,7 @@ def nic_panels(use: NicUse) -> NicPanels:
         panels=tuple(ServerPanel(server, tuple(nics)) for server, nics in panels.items()),
         rails=tuple(rails.items()),
         step_marks=marks,
-        every_step=every,
+        every_step=every * use.steps_each,
         rate_ticks=tuple(
             (scale.at(r), format_bits_per_second(r))
             for scale in (up, down)

@@ -70,7 +70,7 @@ def nic_strips(use: NicUse) -> NicStrips:
     return NicStrips(
         rails=tuple(RailStrips(rail, tuple(strips)) for rail, strips in by_rail.items()),
         step_marks=marks,
-        every_step=every,
+        every_step=every * use.steps_each,
         second_ticks=second_ticks(x, 4),
     )
 

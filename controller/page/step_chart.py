@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from placewire.controller.page.chart import Line, Scale, lines
@@ -39,12 +40,12 @@ def step_chart(report: RunReport) -> Chart | None:
         return None
     known = {"predicted": report.predicted_step_seconds, "bound": report.bound_seconds}
     levels = {kind: seconds for kind, seconds in known.items() if seconds is not None}
-    x = _steps(report.first_step, len(report.step_seconds))
+    x = _steps(report, len(report.step_seconds))
     y = Scale(0.0, _ROOM * max(*report.step_seconds, *levels.values(), 1e-9), HEIGHT, upwards=True)
     return Chart(
-        words="Time of each step, of its slowest device",
+        words=f"Time of {_longest_of(report.steps_each)}, of its slowest device",
         validated=(),
-        drawn=lines(_numbers(report.first_step, report.step_seconds), report.step_seconds, x, y),
+        drawn=lines(_numbers(report, report.step_seconds), report.step_seconds, x, y),
         levels=tuple(
             Level(y.at(seconds), f"{kind} {format_seconds(seconds)}", kind)
             for kind, seconds in levels.items()
@@ -67,13 +68,13 @@ def value_charts(report: RunReport) -> tuple[Chart, ...]:
         known = [v for v in (*values, *(value for _, value in validated)) if v is not None]
         if len(known) < 2:
             continue
-        x = _steps(report.first_step, len(values))
+        x = _steps(report, len(values))
         low, high = min(known), max(known)
         y = Scale(low, high if high > low else low + 1.0, HEIGHT, upwards=True)
         found.append(
             Chart(
-                words=f"The {name} of each step",
-                drawn=lines(_numbers(report.first_step, values), values, x, y),
+                words=f"The {name} of {_each(report.steps_each)}",
+                drawn=lines(_numbers(report, values), values, x, y),
                 validated=lines([at for at, _ in validated], [v for _, v in validated], x, y),
                 levels=(),
                 value_ticks=tuple((y.at(value), f"{value:g}") for value in y.ticks(4)),
@@ -83,12 +84,22 @@ def value_charts(report: RunReport) -> tuple[Chart, ...]:
     return tuple(found)
 
 
-def _steps(first: int, count: int) -> Scale:
-    return Scale(first, first + max(count - 1, 1), WIDTH)
+def _longest_of(steps: int) -> str:
+    return "each step" if steps == 1 else f"the longest of each {steps} steps"
 
 
-def _numbers(first: int, values: tuple[float | None, ...] | tuple[float, ...]) -> range:
-    return range(first, first + len(values))
+def _each(steps: int) -> str:
+    return "each step" if steps == 1 else f"each {steps}th step"
+
+
+def _steps(report: RunReport, count: int) -> Scale:
+    first = report.first_step
+    return Scale(first, first + max(count - 1, 1) * report.steps_each, WIDTH)
+
+
+def _numbers(report: RunReport, values: Sequence[float | None]) -> range:
+    first, each = report.first_step, report.steps_each
+    return range(first, first + len(values) * each, each)
 
 
 def _step_ticks(x: Scale) -> tuple[tuple[float, str], ...]:

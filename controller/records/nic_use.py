@@ -21,10 +21,12 @@ class NicUseRow(Frozen):
 
 class NicUse(Frozen):
     """seconds: of each sample, since the job began. step_end_seconds: when the last rank told that
-    it had ended a step, by the same clock, from step first_step on; empty for a script."""
+    it had ended a step, by the same clock, from step first_step on; empty for a script. steps_each:
+    1, but in a long run, where so many steps have one end, that of the last of them."""
 
     seconds: tuple[float, ...]
     first_step: int = 0
+    steps_each: int = 1
     step_end_seconds: tuple[float, ...] = ()
     nics: tuple[NicUseRow, ...]
 

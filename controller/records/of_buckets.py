@@ -6,13 +6,13 @@ where no step was run, by how many were expected.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from placewire.controller.records.of_steps import typical_step
+from placewire.controller.records.step_record import StepRecord
 from placewire.frozen import Frozen
-from placewire.job.contract.specification import RankEvent, StepDone
 
 if TYPE_CHECKING:
     from placewire.optimizer.placement import Placement
@@ -36,17 +36,16 @@ class BucketRow(Frozen):
 def bucket_rows(
     placements: Mapping[str, Placement],
     shares: Mapping[str, float],
-    events: Sequence[RankEvent],
-    steps: range,
+    told: StepRecord,
+    done: range,
     times: Sequence[float],
 ) -> tuple[BucketRow, ...]:
-    """placements: by bucket; none of a job without buckets. times: of each of these steps; empty
-    where no time is to be believed."""
-    told = {e.step: e.bucket for e in events if isinstance(e, StepDone) and e.bucket in placements}
-    count = Counter(told[step] for step in steps if step in told)
+    """placements: by bucket; none of a job without buckets. done: the steps of the run. times: of
+    the first step of each group of the record; empty where no time is to be believed."""
+    count = told.steps_of(done)
     taken: dict[str | None, list[float]] = defaultdict(list)
-    for step, seconds in zip(steps, times, strict=False):
-        taken[told.get(step)].append(seconds)
+    for bucket, seconds in zip(told.buckets(done), times, strict=False):
+        taken[bucket].append(seconds)
     return tuple(
         BucketRow(
             name=name,

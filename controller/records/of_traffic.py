@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from placewire.frozen import Frozen
-from placewire.job.contract.specification import Finished, RankEvent
+from placewire.job.contract.specification import Finished
 
 if TYPE_CHECKING:
     from placewire.optimizer.placement import Placement
@@ -25,7 +25,7 @@ class TrafficRow(Frozen):
 
 def traffic_rows(
     placement: Placement,
-    events: Sequence[RankEvent],
+    finished: Iterable[Finished],
     steps: int,
     buckets: Sequence[tuple[Placement, float]] = (),
 ) -> tuple[TrafficRow, ...]:
@@ -38,13 +38,12 @@ def traffic_rows(
             for rail, share in (message.rails or {"": 1.0}).items():
                 planned[message.source, message.destination, rail] += message.bytes * share * part
     sent: dict[tuple[str, str, str], float] = defaultdict(float)
-    for event in events:
-        if isinstance(event, Finished):
-            source = placement.devices_used[event.rank]
-            for row in event.traffic:
-                if row.destination not in devices:
-                    continue  # The rank's model may say anything.
-                sent[source, row.destination, row.rail] += row.bytes / steps
+    for event in finished:
+        source = placement.devices_used[event.rank]
+        for row in event.traffic:
+            if row.destination not in devices:
+                continue  # The rank's model may say anything.
+            sent[source, row.destination, row.rail] += row.bytes / steps
     return tuple(
         TrafficRow(
             source=s,

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from placewire.controller.few_names import few_names
-from placewire.job.contract.specification import Finished, RankEvent, StepDone
 from placewire.optimizer.device_names import server_of
 
 # Any server has programs that run for a moment, and a step that is a little longer has many causes.
 _WORTH_TELLING = 0.05
 _LONGER = 0.05
-
-
-def processor_waits(devices: Sequence[str], events: Sequence[RankEvent]) -> dict[str, float]:
-    """Returns by device what its rank told last. devices: by rank."""
-    return {
-        devices[event.rank]: event.processor_wait
-        for event in events
-        if isinstance(event, StepDone | Finished) and event.processor_wait is not None
-    }
 
 
 def about_waits(waits: Mapping[str, float], prediction_error: float | None) -> tuple[str, ...]:

@@ -5,35 +5,22 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.controller.errors import PlacewireError
 from placewire.controller.records.batch_reading import about_batches
+from placewire.controller.records.job_record import JobRecord
 from placewire.controller.records.nic_use import NicUse
 from placewire.controller.records.of_buckets import BucketRow, bucket_rows, weighted, weights
-from placewire.controller.records.of_steps import (
-    ValidationRow,
-    losses,
-    metrics,
-    step_times,
-    steps_done,
-    typical_step,
-    validations,
-)
+from placewire.controller.records.of_steps import ValidationRow, typical_step, validation_rows
 from placewire.controller.records.of_traffic import TrafficRow, traffic_rows
-from placewire.controller.records.processor_waits import about_waits, processor_waits
+from placewire.controller.records.processor_waits import about_waits
 from placewire.controller.records.program import ProgramRow
 from placewire.controller.records.told_steps import believed
 from placewire.frozen import Frozen
-from placewire.job.contract.specification import (
-    Finished,
-    RankEvent,
-    Resumed,
-    Saved,
-    Sentence,
-)
+from placewire.job.contract.specification import Finished, Resumed, Saved, Sentence
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,8 +99,10 @@ class RunReport(Frozen):
     up caches and connections; of one step alone it is that step; of none there is none.
     steps: how many there were; None in a former release's report. step_seconds, which is empty
     where no time is to be believed, losses, and metrics by name begin with step first_step, which
-    is not 0 where the job was resumed; a loss or metric that is not finite is None. checkpoint: the
-    last whole one. failure: None where the run came to its end. files: paths of the run's graph,
+    is not 0 where the job was resumed; a loss or metric that is not finite is None. steps_each: of
+    how many steps each number in these is, 1 but in a long run: of step_seconds the longest of
+    them, of the others the first; the median is of the first ones, too. checkpoint: the last whole
+    one. failure: None where the run came to its end. files: paths of the run's graph,
     placement and, if there is one, trace. allocation_digest: of the bandwidth in the placement's
     file, which another search may have replaced since; None for a script and in a former release's
     report. A script that places itself has no operators and no prediction; rails says how it used
@@ -150,6 +139,7 @@ class RunReport(Frozen):
     checkpoint: CheckpointRow | None = None
     failure: FailureRow | None = None
     steps: int | None = None
+    steps_each: int = 1
     step_seconds: tuple[float, ...] = ()
     measured_step_seconds: float | None = None
     losses: tuple[float | None, ...] = ()
@@ -227,52 +217,55 @@ def of_placed(
     placement: Placement,
     compared: Sequence[Placement],
     files: Mapping[str, Path],
-    events: Sequence[RankEvent],
+    told: JobRecord,
     buckets: Mapping[str, Placement] | None = None,
     shares: Mapping[str, float] | None = None,
 ) -> RunReport:
-    """Adds what was predicted for a placed job, and what its ranks reported. buckets, shares: the
+    """Adds what was predicted for a placed job, and what its ranks told. buckets, shares: the
     placements of a job whose batches have several shapes, and how often each is expected."""
-    good, notes = believed(events, placement.devices_used, report.stage_seconds.get("job"))
-    resumed = next((_checkpoint(event) for event in events if isinstance(event, Resumed)), None)
-    saved = [_checkpoint(event) for event in events if isinstance(event, Saved)]
+    devices, steps = placement.devices_used, told.steps
+    good, notes = believed(steps.told_times(), devices, report.stage_seconds.get("job"))
+    resumed = None if told.resumed is None else _checkpoint(told.resumed)
+    saved = None if told.saved is None else _checkpoint(told.saved)
     first_step = resumed.step if resumed else 0
-    steps = steps_done(events, len(placement.devices_used), first_step)
-    times = step_times(good, steps) if good else ()
-    ended = sum(isinstance(event, Finished) for event in events)
-    whole = len(steps) > 0 and ended == len(placement.devices_used)
-    rows = bucket_rows(buckets or {}, shares or {}, events, steps, times)
+    done = steps.done(first_step)
+    times = steps.seconds(done, good)
+    whole = len(done) > 0 and len(told.finished) == len(devices)
+    rows = bucket_rows(buckets or {}, shares or {}, steps, done, times)
     mixed = [((buckets or {})[name], part) for name, part in weights(rows).items()]
     of_buckets = {"buckets": rows, **_over_buckets(rows)} if rows else {}
     made = report.model_copy(
         update={
             "engine": placement.engine,
             "operators": len(placement.operators),
-            "devices": placement.devices_used,
+            "devices": devices,
             "server_pairs": tuple(sorted(placement.server_pairs)),
             "considered": sharing_rows(compared, placement),
             "predicted_step_seconds": placement.step_seconds,
             "bound_seconds": placement.bound_seconds,
             "gap": placement.gap,
             "single_device_seconds": placement.best_single_device_seconds,
-            "steps": len(steps),
-            "step_seconds": times,
+            "steps": len(done),
+            "steps_each": steps.steps_each,
+            "step_seconds": steps.longest(done, good),
             "measured_step_seconds": typical_step(times),
-            "losses": losses(events, steps),
-            "metrics": metrics(events, steps),
-            "validations": validations(events),
+            "losses": steps.losses(done),
+            "metrics": steps.metrics(done),
+            "validations": validation_rows(told.validations),
             "first_step": first_step,
             "resumed": resumed,
-            "checkpoint": saved[-1] if saved else resumed,
-            "traffic": traffic_rows(placement, events, len(steps), mixed) if whole else (),
-            "peak_memory_bytes": _peaks(placement.devices_used, events),
-            "processor_waits": processor_waits(placement.devices_used, events),
+            "checkpoint": saved or resumed,
+            "traffic": traffic_rows(placement, told.finished.values(), len(done), mixed)
+            if whole
+            else (),
+            "peak_memory_bytes": _peaks(devices, told.finished.values()),
+            "processor_waits": {devices[k]: part for k, part in told.processor_waits.items()},
             "files": {name: str(file) for name, file in files.items()},
             "allocation_digest": allocation_digest(placement),
             "notes": (
                 *report.notes,
                 *notes,
-                *about_batches(good, times, steps, placement.devices_used),
+                *about_batches(steps.load_seconds(done, good), times, devices),
             ),
             **of_buckets,
         }
@@ -300,17 +293,17 @@ def of_script(
     servers: Sequence[str],
     rails: tuple[RailRow, ...],
     allocation_file: Path,
-    events: Sequence[RankEvent],
+    told: JobRecord,
 ) -> RunReport:
     """Adds how a script used the network. servers: by rank."""
     return report.model_copy(
         update={
             "rails": rails,
-            "peak_memory_bytes": _peaks(servers, events),
+            "peak_memory_bytes": _peaks(servers, told.finished.values()),
             "files": {"allocation": str(allocation_file)},
         }
     )
 
 
-def _peaks(names: Sequence[str], events: Sequence[RankEvent]) -> dict[str, int]:
-    return {names[e.rank]: e.peak_memory_bytes for e in events if isinstance(e, Finished)}
+def _peaks(names: Sequence[str], finished: Iterable[Finished]) -> dict[str, int]:
+    return {names[event.rank]: event.peak_memory_bytes for event in finished}

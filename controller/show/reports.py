@@ -98,7 +98,7 @@ def steps_table(report: RunReport) -> Table:
             f"{devices}, {report.sharing}, gap {report.gap or 0.0:.1%}",
         )
     if report.measured_step_seconds is not None and report.prediction_error is not None:
-        steps = len(report.step_seconds)
+        steps = report.steps_run
         made.add_row(
             "measured",
             format_seconds(report.measured_step_seconds),
@@ -118,4 +118,5 @@ def _measured_on(steps: int, report: RunReport) -> str:
         return "1 step, the first, which warms up"
     if report.buckets:
         return f"mean of the buckets' medians over {steps} steps"
-    return f"median of {steps - 1} step{'s' if steps > 2 else ''}"
+    some = f", of which each {report.steps_each}th counts" if report.steps_each > 1 else ""
+    return f"median of {steps - 1} step{'s' if steps > 2 else ''}{some}"

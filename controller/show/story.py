@@ -14,6 +14,7 @@ from placewire.controller.decide.traffic import TrafficDecision
 from placewire.controller.few_names import counts_in_words
 from placewire.controller.launch.job_status import JobStatus
 from placewire.controller.provision.progress import Began, Progress
+from placewire.controller.records.joined_steps import Steps, reported
 from placewire.controller.records.report import NOT_AS_BEFORE, CalibratedRow, RunReport
 from placewire.controller.records.run_log import rank_mark
 from placewire.controller.show import placements, rates, reports
@@ -22,7 +23,6 @@ from placewire.controller.show.console import console
 from placewire.controller.show.outcomes import progress_line
 from placewire.controller.show.sent_by_script import SentByScript
 from placewire.controller.show.status import show_job, show_servers
-from placewire.controller.show.steps import Steps, reported
 from placewire.controller.verify.rail_use import (
     NEXT_TO_NOTHING,
     REMEDY,

@@ -15,12 +15,13 @@ from placewire.controller.decide.traffic import TrafficDecision
 from placewire.controller.launch.ranks import SILENCE_SECONDS, START_SECONDS, run_ranks
 from placewire.controller.metrics.run_facts import facts_of
 from placewire.controller.plan.job import PlacedJob, TorchrunJob
+from placewire.controller.records.job_record import JobRecord
+from placewire.controller.records.joined_steps import Steps
 from placewire.controller.records.report import CalibratedRow
 from placewire.controller.records.run_log import LONGEST_BYTES, run_log
-from placewire.controller.show.steps import Steps
 from placewire.controller.story.tools import ApplyRequest, Tools
 from placewire.controller.verify.nic_use import NicWatch
-from placewire.job.contract.specification import Carried, ProgramSpec, RankEvent, StepDone
+from placewire.job.contract.specification import ProgramSpec, RankEvent, StepDone
 
 # Placed ranks print no step themselves. The log has each once, when all ranks ended it.
 _STEPS_RANK = 0
@@ -55,13 +56,14 @@ async def run_job(
     tools: Tools,
     decision: PlacementDecision | TrafficDecision,
     change: NetworkChange,
-    events: list[RankEvent],
+    told: JobRecord,
     nics: NicWatch,
 ) -> None:
-    """Adds the ranks' events to `events`, also when the job fails; logs steps and what ranks print.
+    """Adds what ranks tell to `told`, also when the job fails; logs steps and what ranks print.
     nics: watches the NICs meanwhile."""
     plan, silence_seconds, start_seconds = request.plan, SILENCE_SECONDS, START_SECONDS
     specs: Sequence[ProgramSpec]
+    buckets: list[str] = []
     if isinstance(decision, PlacementDecision):
         plan = plan.model_copy(update={"job": decision.variant.job})
         specs = rank_specs(
@@ -72,11 +74,13 @@ async def run_job(
             decision.other_bucket_files,
         )
         silence_seconds = max(silence_seconds, SLOWER_STEPS * decision.longest_step_seconds)
+        buckets = [one.name for one in decision.buckets]
         if isinstance(plan.job, PlacedJob):
             start_seconds = plan.job.start_limit_seconds + _AFTER_RANKS_SECONDS
     else:
         assert isinstance(plan.job, TorchrunJob)
         specs = script_specs(plan, plan.job)
+    told.begin(len(specs), buckets)
 
     with run_log(tools.logs, plan.name) as log:
         facts = facts_of(log.path.stem, plan, decision, time.time())
@@ -85,13 +89,10 @@ async def run_job(
         steps = Steps(len(specs))
 
         def on_event(event: RankEvent) -> None:
-            if isinstance(event, Carried):  # each server's last one holds the totals
-                events[:] = [e for e in events if not (type(e) is Carried and e.rank == event.rank)]
-            if isinstance(event, StepDone):
-                nics.step_ended(event.step)
-                if (step := steps.ended(event)) is not None:
-                    log.write(_STEPS_RANK, str(step))
-            events.append(event)
+            if isinstance(event, StepDone) and (step := steps.ended(event)) is not None:
+                nics.step_ended(step.number)
+                log.write(_STEPS_RANK, str(step))
+            told.add(event)
             tools.run.event(event)
             tools.show.event(event)
 

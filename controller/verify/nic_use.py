@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from array import array
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ from placewire.controller.records.nic_use import NicUse, NicUseRow
 # Where there are more samples, every other one is dropped, and the next ones are half as frequent.
 # A report has at most so many counts, of all NICs together.
 MOST_SAMPLES, _LEAST_SAMPLES, _MOST_COUNTS = 240, 60, 20_000
+# Where more steps end, two neighbours become one group, whose end is that of its last step.
+MOST_STEP_ENDS = 2**18
 _TIMEOUT_SECONDS = 2.0
 # Agents of a lab, and the controller of many servers, must not take time from the job.
 _SERVERS_A_SECOND = 8.0
@@ -36,7 +39,9 @@ class NicWatch:
         self._samples: list[tuple[float, _Sample]] = []
         self._latest: dict[tuple[str, str], int] = {}
         self._sent: dict[tuple[str, str], int] = {}
-        self._step_ends: dict[int, float] = {}
+        self._first_step: int | None = None
+        self._steps_each = 1
+        self._step_ends: array[float] = array("d")
 
     async def watch(self) -> None:
         """A server that does not answer in time has no part in that sample."""
@@ -80,8 +85,17 @@ class NicWatch:
         return dict(self._sent)
 
     def step_ended(self, step: int) -> None:
-        """Called as each rank tells of it; the last one's time counts."""
-        self._step_ends[step] = time.monotonic() - self._began
+        """Called once the last rank has told of it, with one step after the other."""
+        if self._first_step is None:
+            self._first_step = step
+        ends, end = self._step_ends, time.monotonic() - self._began
+        group = (step - self._first_step) // self._steps_each
+        ends.extend([end] * (group + 1 - len(ends)))
+        ends[group] = end
+        if len(ends) > MOST_STEP_ENDS:
+            # Of an odd number the last is alone in its group as yet.
+            self._step_ends = ends[1::2] + ends[len(ends) - len(ends) % 2 :]
+            self._steps_each *= 2
 
     def use(self) -> NicUse | None:
         """What was seen; None where there is no time between two samples."""
@@ -92,11 +106,11 @@ class NicWatch:
             for server in self._plan.cluster.servers
             for nic in server.nics
         ]
-        steps = sorted(self._step_ends)
         return NicUse(
             seconds=tuple(seconds for seconds, _ in self._samples),
-            first_step=steps[0] if steps else 0,
-            step_end_seconds=tuple(self._step_ends[step] for step in steps),
+            first_step=self._first_step or 0,
+            steps_each=self._steps_each,
+            step_end_seconds=tuple(self._step_ends),
             nics=tuple(rows),
         )
 

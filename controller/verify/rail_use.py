@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from placewire.controller.compile.scripts import planned_shares
 from placewire.controller.plan.plan import Plan
 from placewire.controller.records.report import RailRow
-from placewire.job.contract.specification import Carried, RankEvent
+from placewire.job.contract.specification import Carried
 
 # A NIC is reported where it carried so much less or more than its share, once this many bytes were
 # sent. Connecting also sends a little over a rail that has no share.
@@ -33,12 +33,11 @@ NEXT_TO_NOTHING = (
 _FEW_BYTES = 24 << 10
 
 
-def rail_rows(plan: Plan, events: Sequence[RankEvent]) -> tuple[RailRow, ...]:
-    """Returns rows by server and rail, from the last report of each server."""
+def rail_rows(plan: Plan, carried: Mapping[int, Carried]) -> tuple[RailRow, ...]:
+    """Returns rows by server and rail. carried: by rank, the last report of each server."""
     shares = planned_shares(plan)
-    last = {event.rank: event for event in events if isinstance(event, Carried)}
     rows = []
-    for rank, event in sorted(last.items()):
+    for rank, event in sorted(carried.items()):
         server = plan.cluster.servers[rank]
         nics = {nic.rail: nic.name for nic in server.nics}
         total = sum(event.sent_bytes.values())

@@ -73,6 +73,7 @@ def run_calibration(spec: RankSpec, emit: Callable[[RankEvent], None], on_lost: 
     rails = tuple(rail.rail for rail in spec.rail_interfaces)
     every_pair = _messages(spec, placement, everybody(placement, rails), rails)
     transport = transport_of(spec, placement, every_pair)
+    transport.met = heart.met
     structure, notes = placement.structure_hash, backend_notes(spec)
     emit(Started(rank=spec.rank, pid=os.getpid(), structure_hash=structure, notes=notes))
     connect(spec, placement, transport, store)

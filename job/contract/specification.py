@@ -191,8 +191,8 @@ class RankSpec(ProgramSpec):
     urgent_first: whether `job` sharing's send order is kept; without it messages leave as they are
     made. acknowledgement_dscp: of the acknowledgements of what comes over gloo; 0 marks none.
     timeout_seconds: how long ranks wait for each other before the first step; to import torch from
-    a slow file server takes minutes. loss_seconds: a rank that gives no sign of life for this long
-    is lost. wait_seconds: how long a living rank may keep
+    a slow file server takes minutes. loss_seconds: a rank that gives no sign of life for this long,
+    and with which no step begins meanwhile, is lost. wait_seconds: how long a living rank may keep
     another waiting within a step.
     """
 
@@ -219,7 +219,10 @@ class RankSpec(ProgramSpec):
     validation: ValidationSpec | None = None
     trace: TraceSpec | None = None
     timeout_seconds: float = 540.0
-    loss_seconds: float = 20.0
+    # A network that was gone for up to 20 s, as while a switch starts anew, must end no job. Nobody
+    # is lost before TCP, which waits twice as long before each further try, has tried it again:
+    # after 25.4 s, where an answer takes some milliseconds (job/supervision/heartbeat.py).
+    loss_seconds: float = 30.0
     wait_seconds: float = 600.0
 
     @property

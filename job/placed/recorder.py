@@ -45,7 +45,7 @@ class Recorder:
         self.on = self.weighing = False
         self.workspace_bytes: Mapping[str, int] = {}
         self._spec, self._placement = spec, placement
-        self._step, self._barrier = 0, 0.0
+        self._step = 0
         self._barriers: dict[int, float] = {}
         self._step_seconds: dict[int, float] = {}
         self._operators: list[tuple[int, str, float, float]] = []
@@ -79,7 +79,9 @@ class Recorder:
         recorded = self._spec.steps if trace is None else self._spec.steps - trace.steps
         self.on = step >= recorded
         self.weighing = trace is not None and trace.workspace and step == recorded - 1
-        self._step, self._barriers[step] = step, at
+        self._step = step
+        if self.on:
+            self._barriers[step] = at
 
     def end(self, at: float) -> None:
         """at: when all of the step's messages were complete."""

@@ -120,6 +120,7 @@ def run_rank(spec: RankSpec, emit: Emit, on_lost: Lost) -> None:
     heart = Heart(spec, on_lost)
     heart.start()
     transport = transport_of(spec, placement, messages)
+    transport.met = heart.met
     try:
         program, beginning = _prepare(spec, placement, messages, transport, store, emit)
     except (ValueError, OSError) as error:

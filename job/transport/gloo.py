@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -37,7 +37,8 @@ _AT_ONCE = timedelta(milliseconds=1)
 
 
 class GlooTransport:
-    """Every wait ends after the time limit given to connect(), or when a peer is lost.
+    """Every wait ends after the time limit given to connect(), or when a peer is lost. met: called
+    whenever all ranks have met before a step.
 
     queues: they decide which part leaves next, by rail, "" inside the server.
     sockets: connections of a pair on each rail and in each direction.
@@ -47,6 +48,7 @@ class GlooTransport:
         self, messages: RankMessages, queues: Mapping[str, RailQueue], sockets: int = 1
     ) -> None:
         self.sent_bytes: Counter[tuple[str, str]] = Counter()
+        self.met: Callable[[], None] = lambda: None
         self._messages = messages
         self._sockets = sockets
         self._outbox = Outbox(self._post, queues, lost, self._end_waits)
@@ -118,9 +120,11 @@ class GlooTransport:
                     for part in message.parts
                 ]
                 self._posted[message.index] = (wire, works)
-            return meet_before_step(told)
+            numbers = meet_before_step(told)
         except RuntimeError as error:
             raise lost(None, error) from error
+        self.met()
+        return numbers
 
     def send(self, message: RankMessage, wire: torch.Tensor) -> None:
         check_size(message, wire)

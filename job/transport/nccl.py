@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 import torch
@@ -39,7 +39,8 @@ _POLL_SECONDS = 0.0005
 
 class NcclTransport:
     """rate_bits_per_second: of the fastest rail. sockets: connections of a pair on each rail, per
-    helper thread of NCCL. window_bytes: the most that posted receives hold on the device.
+    helper thread of NCCL. window_bytes: the most that posted receives hold on the device. met:
+    called whenever all ranks have met before a step.
 
     The host waits only at the end of a step, for each message at most the time limit given to
     connect(). Work on the device that never ends makes NCCL's own watchdog end the process.
@@ -54,6 +55,7 @@ class NcclTransport:
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
         self.sent_bytes: Counter[tuple[str, str]] = Counter()
+        self.met: Callable[[], None] = lambda: None
         self._device, self._sockets = device, sockets
         self._rate_bits_per_second = rate_bits_per_second
         self._window_bytes = window_bytes
@@ -126,9 +128,11 @@ class NcclTransport:
         try:
             self._post(self._window.begin())
             torch.cuda.synchronize(self._device)
-            return meet_before_step(told)
+            numbers = meet_before_step(told)
         except RuntimeError as error:
             raise lost(None, error) from error
+        self.met()
+        return numbers
 
     def send(self, message: RankMessage, wire: torch.Tensor) -> None:
         check_size(message, wire)

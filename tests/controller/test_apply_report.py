@@ -34,6 +34,7 @@ from placewire.controller.errors import (
 )
 from placewire.controller.launch.launcher import NoLauncher
 from placewire.controller.plan.job import TorchrunJob
+from placewire.controller.records.job_record import JobRecord
 from placewire.controller.records.journal import Journal
 from placewire.controller.records.program import ProgramRow
 from placewire.controller.records.report import RunReport
@@ -76,10 +77,8 @@ class Run:
         async def nothing(*_: Any, **__: Any) -> tuple[()]:
             return ()
 
-        async def run_job(
-            _: Any, __: Any, ___: Any, ____: Any, events: list[Any], nics: Any
-        ) -> None:
-            events.append(Carried(rank=0, seconds=9.0, sent_bytes={"a": 2**24, "b": 2**24}))
+        async def run_job(_: Any, __: Any, ___: Any, ____: Any, told: JobRecord, nics: Any) -> None:
+            told.add(Carried(rank=0, seconds=9.0, sent_bytes={"a": 2**24, "b": 2**24}))
             self.after_job()
             await asyncio.sleep(0)
 

@@ -19,7 +19,8 @@ STEPS = 4
 
 
 def with_own_values(captured: CapturedStep) -> CapturedStep:
-    """Returns the step with copies of its values, as if it ran in a process of its own."""
+    """Returns the step with copies of its values, constants and what no step uses included, as if
+    it ran in a process of its own."""
     code = replace(
         captured.code,
         parameters={k: v.clone() for k, v in captured.code.parameters.items()},

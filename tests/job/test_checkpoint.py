@@ -84,7 +84,8 @@ def one_thread() -> Iterator[None]:
 
 @dataclass
 class Job:
-    """A job whose ranks all live in this process. own: the step with each rank's own values."""
+    """A job whose ranks all live in this process. captured: what all of them captured, which other
+    jobs have too; own: what each has of it, with values of its own."""
 
     captured: CapturedStep
     own: list[CapturedStep]

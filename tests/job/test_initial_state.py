@@ -56,8 +56,8 @@ def others(model: str) -> tuple[TrainingStep, Values]:
 def load(made: Job, file: Path, **asked: Any) -> list[str]:
     spec = StateSpec(file=str(file), **asked)
     return [
-        load_initial_state(spec, captured, checkpoints._state)
-        for captured, checkpoints in zip(made.own, made.checkpoints, strict=True)
+        load_initial_state(spec, own, checkpoints._state)
+        for own, checkpoints in zip(made.own, made.checkpoints, strict=True)
     ]
 
 
@@ -77,6 +77,20 @@ def test_three_ranks_train_as_plain_pytorch_from_there(
     batches = load_training_step(model, 4, seed=3).batches
     again = TrainingStep(step.model, step.example_inputs, batches, step.loss)
     assert made.train(range(STEPS)) == eager(again, optimizer, range(STEPS))
+
+
+def test_what_a_job_loads_is_not_in_the_next(tmp_path: Path) -> None:
+    """Tests share what they captured: all that is loaded is a job's own, constants too."""
+    hard = "tests.models.hard:training_step"
+    captured = captured_step(hard, 4, 3, ADAMW)
+    constants, unused = captured.code.constants.values(), captured.names.others.values()
+    assert constants and unused
+    shared = [*captured.values.values(), *constants, *unused]
+    before = [value.clone() for value in shared]
+    _, values = others(hard)
+    values |= {name: value + 1 for name, value in values.items() if value.is_floating_point()}
+    load(job(tmp_path / "unused", devices=2), as_safetensors(values, tmp_path / "values"))
+    assert all(map(torch.equal, shared, before))
 
 
 @pytest.mark.parametrize("write", FORMATS)

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,13 +37,14 @@ def run(*command: str) -> str:
 
 @pytest.fixture
 def servers() -> Iterator[tuple[str, str]]:
-    """Two namespaces, joined by one cable per rail: NIC `nica` on rail a, `nicb` on rail b."""
+    """Two namespaces, joined by one cable per rail, NIC `nica` on rail a and `nicb` on rail b, and
+    by one of the management network, `nicm`."""
     names = (f"pwjob{os.getpid()}x", f"pwjob{os.getpid()}y")
     try:
         for name in names:
             run("ip", "netns", "add", name)
             run("ip", "-n", name, "link", "set", "lo", "up")
-        for number, rail in enumerate(RAILS):
+        for number, rail in enumerate((*RAILS, "m")):
             nic = f"nic{rail}"
             run(
                 "ip", "link", "add", nic, "netns", names[0],
@@ -84,7 +87,9 @@ def rail_interfaces(rank: int) -> tuple[RailInterface, ...]:
     )
 
 
-def start_pair(servers: tuple[str, str], folder: Path, **options: Any) -> list[Rank]:
+def start_pair(
+    servers: tuple[str, str], folder: Path, master_address: str = "10.77.0.1", **options: Any
+) -> list[Rank]:
     """Starts a replay with one message."""
     rows = [OperatorRow(id=i, type="x", seconds={"cpu": 0.01}) for i in "pq"]
     graph = build_graph(rows, [TensorRow("p", ("q",), BYTES)])
@@ -96,7 +101,7 @@ def start_pair(servers: tuple[str, str], folder: Path, **options: Any) -> list[R
         prefixes=[("ip", "netns", "exec", name) for name in servers],
         kind="replay",
         graph_file=str(folder / "graph.json"),
-        master_address="10.77.0.1",
+        master_address=master_address,
         rail_interfaces=rail_interfaces(0),
         last={"rail_interfaces": rail_interfaces(1)},
         **options,
@@ -133,6 +138,39 @@ def test_a_rail_that_is_down_ends_the_ranks_long_before_the_kernel_gives_up(
         run("ip", "-n", servers[1], "link", "set", "nicb", "down")
         assert [rank.finish(60) for rank in ranks] == [1, 1]
         assert any("lost a peer" in rank.failed.what for rank in ranks)
+    finally:
+        end(ranks)
+
+
+def read_step(rank: Rank) -> None:
+    assert rank.process.stdout is not None
+    told = list[bytes]()
+    while not told or b'"step"' not in told[-1]:
+        told.append(rank.process.stdout.readline())
+        assert told[-1], told
+
+
+@pytest.mark.slow
+def test_a_management_network_that_is_gone_for_a_while_ends_no_job_whose_steps_pass(
+    servers: tuple[str, str], tmp_path: Path
+) -> None:
+    """For longer than a rank may be silent where no step passes. Afterwards heartbeats go on: a
+    rank that is then frozen is named."""
+    loss_seconds = 12
+    ranks = start_pair(servers, tmp_path, "10.77.2.1", steps=1_000_000, loss_seconds=loss_seconds)
+    try:
+        read_step(ranks[0])
+        run("ip", "-n", servers[1], "link", "set", "nicm", "down")
+        gone = time.monotonic()
+        while time.monotonic() < gone + loss_seconds + 4:
+            read_step(ranks[0])
+        run("ip", "-n", servers[1], "link", "set", "nicm", "up")
+        back = time.monotonic()
+        while time.monotonic() < back + loss_seconds + 4:
+            read_step(ranks[0])
+        os.kill(ranks[0].process.pid, signal.SIGSTOP)
+        assert ranks[1].finish(LONGEST_SECONDS) == 1
+        assert ranks[1].failed.lost_rank == 0 and "rank 0 is lost" in ranks[1].failed.what
     finally:
         end(ranks)
 

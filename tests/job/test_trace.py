@@ -184,11 +184,14 @@ class NotingThreads(Alone):
         self.threads.append(threading.get_ident())
 
 
+def recorder_of(trace: TraceSpec | None, steps: int) -> Recorder:
+    spec = RankSpec.model_construct(trace=trace, steps=steps, rank=0, device="s1/0")  # type: ignore[call-arg]
+    return Recorder(spec, Placement.model_construct())  # type: ignore[call-arg]
+
+
 def test_gloo_gets_nothing_from_the_thread_that_the_profiler_watches(tmp_path: Path) -> None:
     """The profiler would follow it into gloo's threads, which report memory after its end."""
-    trace = TraceSpec(folder=str(tmp_path), steps=1, workspace=True)
-    spec = RankSpec.model_construct(trace=trace, steps=4, rank=0, device="s1/0")  # type: ignore[call-arg]
-    recorder = Recorder(spec, Placement.model_construct())  # type: ignore[call-arg]
+    recorder = recorder_of(TraceSpec(folder=str(tmp_path), steps=1, workspace=True), steps=4)
     inner = NotingThreads()
     transport = recorder.around(inner)
     (waiting,) = message(0, 4)
@@ -198,6 +201,17 @@ def test_gloo_gets_nothing_from_the_thread_that_the_profiler_watches(tmp_path: P
         recorder.end(time.perf_counter())
     here = threading.get_ident()
     assert [thread == here for thread in inner.threads] == [True, True, False, True]
+
+
+@pytest.mark.parametrize("recorded", [0, 2])
+def test_nothing_is_kept_of_steps_that_are_not_recorded(tmp_path: Path, recorded: int) -> None:
+    trace = TraceSpec(folder=str(tmp_path), steps=recorded) if recorded else None
+    recorder = recorder_of(trace, steps=1_000)
+    for step in range(1_000):
+        recorder.begin(step, time.perf_counter())
+        recorder.end(time.perf_counter())
+    held = [value for value in vars(recorder).values() if isinstance(value, dict | list)]
+    assert max(map(len, held)) == recorded
 
 
 def test_a_trace_that_cannot_be_written_ends_no_training(tmp_path: Path) -> None:

@@ -64,7 +64,8 @@ async def calibrate(
     if not specs:
         say("no two servers share a rail, so there is no path to calibrate")
         return ()
-    events = await run_ranks(launcher, specs, lambda event: None, held_seconds=held_seconds)
+    events: list[RankEvent] = []
+    await run_ranks(launcher, specs, events.append, held_seconds=held_seconds)
     rows = calibrated_rows(placement, events)
     message = calibrated_message_time(events)
     left_out = sum(event.left_out for event in events if isinstance(event, Calibrated))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from placewire.controller.change.in_force import allocation_of
+from placewire.controller.records.job_record import JobRecord
 from placewire.controller.records.journal import Journal
 from placewire.controller.records.report import RunReport, of_placed
 from placewire.optimizer.placement import save_placement
@@ -22,7 +23,7 @@ def test_a_placement_that_took_the_place_of_the_decided_one_is_not_measured(tmp_
     promises was never in force, and a rollback would fail for it."""
     file = tmp_path / "placement.json"
     decided = placement(PLAN, (("s1", "s2", "a", 30e6),))
-    report = of_placed(BLANK, decided, (), {"placement": file}, ())
+    report = of_placed(BLANK, decided, (), {"placement": file}, JobRecord())
     with Journal.open(tmp_path / "state") as journal:
         journal.record_run("small", report.model_dump_json())
         assert allocation_of(journal, "small", "d") is None, "there is no file"

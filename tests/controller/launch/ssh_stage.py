@@ -49,9 +49,10 @@ class Stage:
         self.seen: list[RankEvent] = []
 
     async def run(self, count: int = 2, silence_seconds: float = 60) -> list[RankEvent]:
-        return await run_ranks(
+        await run_ranks(
             self.launcher, self.specs(count), self.seen.append, silence_seconds=silence_seconds
         )
+        return self.seen
 
     def specs(self, count: int) -> list[RankSpec]:
         return [

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,8 @@ import placewire.controller.launch.ranks as ranks_module
 from placewire.controller.errors import JobFailed
 from placewire.controller.launch.local import LocalRank, start_rank
 from placewire.controller.launch.ranks import run_ranks
-from placewire.controller.records.of_steps import validations
+from placewire.controller.records.job_record import JobRecord
+from placewire.controller.records.of_steps import validation_rows
 from placewire.job.contract.specification import (
     Hold,
     ProgramSpec,
@@ -129,16 +131,34 @@ finish()
         await run_ranks(rank, [spec], events.append)
         told = [e for e in events if isinstance(e, Validated)]
         assert [(e.step, e.batches) for e in told] == heard_of
-        rows = validations(told)
+        record = JobRecord()
+        for event in told:
+            record.add(event)
+        rows = validation_rows(record.validations)
         assert [(row.step, row.batches) for row in rows] == [(1, 3), (2, 3)][: len(rows)]
         assert not rows or (rows[0].loss, rows[0].metrics) == (2.5, {"accuracy": 0.5})
 
 
 async def test_what_a_rank_reports_does_not_fill_the_controller_s_memory() -> None:
-    """All of it is held to the job's end, and the model may print what looks like a report."""
+    """Some of it is held to the job's end, and the model may print what looks like a report."""
     long = {"event": "noted", "rank": 0, "notes": ["x" * 900_000]}
     events, text = await heard(*[long] * 60)
     assert len(events) == 18 + 1 and events[-1].event == "finished" and len(text) == 60 - 18
+
+
+async def test_events_are_passed_on_and_not_held() -> None:
+    """A rank reports for weeks."""
+    notes = [{"event": "noted", "rank": 0, "notes": [f"note {k}"]} for k in range(90)]
+    rank = Printed([json.dumps(one).encode() for one in (*notes, DONE)])
+    passed_on, most = list[weakref.ref[RankEvent]](), 0
+
+    def on_event(event: RankEvent) -> None:
+        nonlocal most
+        passed_on.append(weakref.ref(event))
+        most = max(most, sum(one() is not None for one in passed_on))
+
+    await run_ranks(rank, [specs(1)[0]], on_event)
+    assert len(passed_on) == 91 and most <= 2
 
 
 class Stays(Printed):
@@ -233,10 +253,10 @@ finish()
             if len(late) == 3:
                 (tmp_path / "go").touch()
 
-    events = await run_ranks(
+    await run_ranks(
         Here(source, tmp_path), specs(2), heard.append, on_late=on_late, silence_seconds=5_000.0
     )
-    assert [event.event for event in events].count("finished") == 2
+    assert [event.event for event in heard].count("finished") == 2
     assert late[0].startswith("rank 1 (s2) has not begun after")
 
 
@@ -259,7 +279,8 @@ class Here:
 async def test_a_report_is_heard_behind_all_that_was_printed_before(tmp_path: Path) -> None:
     """The rank is gone long before that was read."""
     rank = Here("sys.stdout.write(chr(10) * 190_000); sys.stdout.flush(); finish()", tmp_path)
-    events = await run_ranks(rank, specs(1), lambda event: None)
+    events = list[RankEvent]()
+    await run_ranks(rank, specs(1), events.append)
     assert [event.event for event in events] == ["finished"]
 
 

@@ -14,7 +14,7 @@ from placewire.controller.launch.ranks import run_ranks
 from placewire.controller.launch.ssh import SshLauncher
 from placewire.controller.launch.ssh_connecting import Login
 from placewire.controller.launch.ssh_connection import Surroundings
-from placewire.job.contract.specification import Started
+from placewire.job.contract.specification import RankEvent, Started
 from tests.controller.launch.ssh_stage import ADDRESS, PRIVATE, folders
 from tests.job.test_script import spec
 
@@ -69,10 +69,11 @@ async def test_what_starts_a_script_has_nothing_of_the_script_s(
     )  # fmt: skip
     launcher.require_ready()
     said: list[str] = []
-    events = await run_ranks(
+    events: list[RankEvent] = []
+    await run_ranks(
         launcher,
         [spec(Path("scripts/train.py"), python=words, rail_parts=(0.5, 0.5))],
-        lambda event: None,
+        events.append,
         on_line=lambda rank, text, is_error: said.append(text),
     )
     assert events[-1].event == "finished", said

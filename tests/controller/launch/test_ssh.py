@@ -305,7 +305,7 @@ async def test_a_script_saves_however_it_is_ended(login: Login, tmp_path: Path, 
     done, _ = await asyncio.wait(
         [work, asyncio.create_task(trains.wait())], return_when=asyncio.FIRST_COMPLETED
     )
-    assert work not in done, await work
+    assert work not in done, work.exception()
     if how == "interrupted":
         work.cancel()
     elif how == "left":

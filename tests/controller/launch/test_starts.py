@@ -68,9 +68,9 @@ async def test_ranks_of_one_server_start_in_order_and_servers_side_by_side() -> 
         assert starter.begun == [0, 1, 2, 3, 4, 5], "in each server's order, and by server"
         firsts.set()
 
-    telling = asyncio.create_task(all_firsts())
+    events, telling = list[RankEvent](), asyncio.create_task(all_firsts())
     async with asyncio.timeout(LONGEST_SECONDS):
-        events = await run_ranks(starter, on_servers(servers, 2), lambda event: None)
+        await run_ranks(starter, on_servers(servers, 2), events.append)
         await telling
     assert [event.event for event in events].count("finished") == 6
 
@@ -179,8 +179,7 @@ async def test_who_waits_for_ranks_that_are_not_started_yet_is_not_late(
                 all_there.set()
             return await super().start(spec)
 
+    events = list[RankEvent]()
     async with asyncio.timeout(LONGEST_SECONDS):
-        events = await run_ranks(
-            Slow({}, {}), on_servers(2), lambda event: None, start_seconds=5_000.0
-        )
+        await run_ranks(Slow({}, {}), on_servers(2), events.append, start_seconds=5_000.0)
     assert [event.event for event in events].count("finished") == 2

@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placewire.controller.page.chart import MOST_POINTS, Scale, lines
+from placewire.controller.page.step_chart import step_chart, value_charts
+from tests.controller.page.reports import a_report
 
 
 @given(st.floats(-1e9, 1e9), st.floats(1e-6, 1e9), st.integers(2, 9))
@@ -41,3 +43,16 @@ def test_a_missing_value_ends_a_line_and_no_peak_of_many_points_is_lost() -> Non
     (line,) = lines(range(10_000), values, Scale(0, 10_000, 100), y)
     points = line.points.split()
     assert len(points) <= MOST_POINTS and sum(point.endswith(",0") for point in points) == 1
+
+
+def test_numbers_that_are_of_several_steps_each_stand_at_the_first_of_these() -> None:
+    report = a_report(
+        first_step=100, steps=18, steps_each=4, step_seconds=(1.0, 3.0, 2.0, 1.0, 1.0),
+        losses=(5.0, 4.0, 3.0, 2.0, 1.0),
+    )  # fmt: skip
+    chart, (losses,) = step_chart(report), value_charts(report)
+    assert chart is not None
+    assert chart.words == "Time of the longest of each 4 steps, of its slowest device"
+    assert losses.words == "The loss of each 4th step"
+    for drawn in (chart, losses):
+        assert [words for _, words in drawn.step_ticks][-1] == "116"

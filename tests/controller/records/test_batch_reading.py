@@ -12,6 +12,7 @@ from placewire.controller.records.told_steps import believed
 from placewire.job.contract.specification import StepDone
 from tests.controller.page.reports import a_report
 from tests.controller.plans import placement, plan
+from tests.controller.told import record_of
 
 DEVICES = ("s1/0", "s2/0")
 
@@ -26,8 +27,9 @@ def steps(loads: Mapping[int, tuple[float, ...]], seconds: float = 1.0) -> list[
 
 
 def told(loads: dict[int, tuple[float, ...]]) -> tuple[str, ...]:
-    count = len(loads[0])
-    return about_batches(steps(loads), (1.0,) * count, range(count), DEVICES)
+    record = record_of(len(loads), steps(loads)).steps
+    done = record.done(0)
+    return about_batches(record.load_seconds(done, tuple(loads)), (1.0,) * len(done), DEVICES)
 
 
 def test_the_rank_that_reads_longest_is_named() -> None:
@@ -42,7 +44,7 @@ def test_the_rank_that_reads_longest_is_named() -> None:
 def test_a_short_reading_and_that_before_the_first_step_are_not_told() -> None:
     assert told({0: (9.0, 0.04, 0.04), 1: (9.0, 0.05, 0.05)}) == ()
     assert told({0: (9.0, 0.06, 0.06), 1: (0.0, 0.0, 0.0)}) != ()
-    assert about_batches([], (), range(0), DEVICES) == ()
+    assert about_batches({}, (), DEVICES) == about_batches({0: ()}, (), DEVICES) == ()
 
 
 def test_ranks_that_read_long_in_turn_are_told_of_together() -> None:
@@ -55,17 +57,19 @@ def test_a_report_has_it() -> None:
     made = placement(plan(), ())
 
     def notes(load: float) -> str:
-        loads = dict.fromkeys(range(len(made.devices_used)), (0.0, load, load))
-        return " ".join(of_placed(a_report(), made, (), {}, [*steps(loads)]).notes)
+        ranks = len(made.devices_used)
+        record = record_of(ranks, steps(dict.fromkeys(range(ranks), (0.0, load, load))))
+        return " ".join(of_placed(a_report(), made, (), {}, record).notes)
 
     assert "batches(step) took 0.5 s per step on rank 0" in notes(0.5)
     assert "batches(step)" not in notes(0.0)
 
 
 def test_times_that_cannot_be_are_not_used() -> None:
-    events = steps({0: (1e11, 0.0), 1: (0.0, 0.0)})
-    good, (note,) = believed(events, DEVICES, job_seconds=9.0)
-    assert {one.rank for one in good} == {1}
+    record = record_of(2, steps({0: (1e11, 0.0), 1: (0.0, 0.0)})).steps
+    good, (note,) = believed(record.told_times(), DEVICES, job_seconds=9.0)
+    assert good == (1,)
+    assert record.load_seconds(record.done(0), good) == {1: (0.0, 0.0)}
     assert "rank 0 (s1/0) told are not used: they add up to 1e+11 s with the reading of" in note
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from placewire.controller.records.job_record import JobRecord
 from placewire.controller.records.of_buckets import bucket_rows, weighted, weights
 from placewire.controller.records.report import RunReport, of_placed
 from placewire.job.contract.specification import Finished, RankEvent, StepDone, Traffic
 from placewire.optimizer.placement import Placement
 from tests.controller.plans import placement, plan
+from tests.controller.told import record_of
 
 BLANK = RunReport(
     plan_name="small", plan_digest="d", generations={}, changes={}, sharing="strict",
@@ -41,14 +43,13 @@ def steps_of(rank: int) -> list[RankEvent]:
 
 
 def test_each_bucket_has_its_steps_and_their_median_without_its_own_first() -> None:
-    long, short = bucket_rows(placed(), {"long": 0.5, "short": 0.5}, steps_of(0), range(5), SECONDS)
+    told = record_of(1, steps_of(0), ("long", "short")).steps
+    long, short = bucket_rows(placed(), {"long": 0.5, "short": 0.5}, told, range(5), SECONDS)
     assert (long.steps, long.measured_step_seconds) == (2, 4.0)
     assert (short.steps, short.measured_step_seconds) == (3, 2.5)
     assert (long.predicted_step_seconds, long.bound_seconds, long.share) == (4.0, 3.0, 0.5)
     assert weights((long, short)) == {"long": 0.4, "short": 0.6}
-    (alone, none) = bucket_rows(
-        placed(), {"long": 0.5, "short": 0.5}, steps_of(0), range(1), SECONDS[:1]
-    )
+    (alone, none) = bucket_rows(placed(), {"long": 0.5, "short": 0.5}, told, range(1), SECONDS[:1])
     assert (alone.steps, alone.measured_step_seconds) == (1, 9.0)
     assert (none.steps, none.measured_step_seconds) == (0, None)
 
@@ -70,7 +71,8 @@ def test_the_report_has_means_by_how_often_each_bucket_came() -> None:
             if source == rank
         )
         events.append(Finished(rank=rank, traffic=sent, peak_memory_bytes=1))
-    report = of_placed(BLANK, long, (long,), {}, events, both, {"long": 0.9, "short": 0.1})
+    told = record_of(len(ranks), events, [*both])
+    report = of_placed(BLANK, long, (long,), {}, told, both, {"long": 0.9, "short": 0.1})
     assert report.predicted_step_seconds == pytest.approx(0.4 * 4 + 0.6 * 2)
     assert report.bound_seconds == pytest.approx(0.4 * 3 + 0.6 * 1)
     assert report.measured_step_seconds == pytest.approx(0.4 * 4 + 0.6 * 2.5)
@@ -83,7 +85,9 @@ def test_the_report_has_means_by_how_often_each_bucket_came() -> None:
 
 def test_without_a_step_the_means_are_those_that_were_expected() -> None:
     both = placed()
-    report = of_placed(BLANK, both["long"], (), {}, (), both, {"long": 0.25, "short": 0.75})
+    report = of_placed(
+        BLANK, both["long"], (), {}, JobRecord(), both, {"long": 0.25, "short": 0.75}
+    )
     assert report.predicted_step_seconds == pytest.approx(0.25 * 4 + 0.75 * 2)
     assert report.measured_step_seconds is None
     assert weighted(report.buckets, "measured_step_seconds") is None
@@ -91,12 +95,13 @@ def test_without_a_step_the_means_are_those_that_were_expected() -> None:
 
 def test_what_a_rank_says_of_buckets_is_not_believed_blindly() -> None:
     lied = [StepDone(rank=0, step=0, seconds=1.0, bucket="another")]
-    rows = bucket_rows(placed(), {"long": 0.5, "short": 0.5}, lied, range(1), (1.0,))
+    told = record_of(1, lied, ("long", "short")).steps
+    rows = bucket_rows(placed(), {"long": 0.5, "short": 0.5}, told, range(1), (1.0,))
     assert [row.steps for row in rows] == [0, 0]
 
 
 def test_a_job_without_buckets_has_none() -> None:
     long = placed()["long"]
-    events = [StepDone(rank=0, step=0, seconds=1.0)]
-    assert bucket_rows({}, {}, events, range(1), (1.0,)) == ()
-    assert of_placed(BLANK, long, (), {}, events).buckets == ()
+    told = record_of(1, [StepDone(rank=0, step=0, seconds=1.0)])
+    assert bucket_rows({}, {}, told.steps, range(1), (1.0,)) == ()
+    assert of_placed(BLANK, long, (), {}, told).buckets == ()

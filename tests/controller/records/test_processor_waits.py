@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from placewire.controller.records.processor_waits import about_waits, processor_waits
+from placewire.controller.records.processor_waits import about_waits
 from placewire.controller.records.report import of_placed
 from placewire.job.contract.specification import Finished, RankEvent, StepDone
 from tests.controller.page.reports import a_report
 from tests.controller.plans import placement, plan
+from tests.controller.told import record_of
 
 
 def test_the_last_that_a_rank_told_counts() -> None:
@@ -17,7 +18,7 @@ def test_the_last_that_a_rank_told_counts() -> None:
         StepDone(rank=0, step=2, seconds=1),
         Finished(rank=0, traffic=(), peak_memory_bytes=1, processor_wait=0.125),
     ]
-    assert processor_waits(("s1/0", "s2/0"), events) == {"s1/0": 0.125, "s2/0": 0.25}
+    assert record_of(2, events).processor_waits == {0: 0.125, 1: 0.25}
 
 
 def test_waits_are_told_of_where_the_step_took_longer_than_predicted() -> None:
@@ -43,6 +44,6 @@ def test_a_report_has_them() -> None:
             for rank in ranks
         ),
     ]
-    report = of_placed(a_report(), made, (), {}, events)
+    report = of_placed(a_report(), made, (), {}, record_of(len(ranks), events))
     assert report.processor_waits == dict.fromkeys(made.devices_used, 0.5)
     assert "waited 50% of the time for a processor" in report.notes[-1]

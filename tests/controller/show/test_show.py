@@ -12,6 +12,7 @@ from rich.console import Console
 from placewire.agent.contract.measurement import LinkMeasurement
 from placewire.agent.contract.messages import Observation, Previewed, ReadBackResult
 from placewire.agent.contract.state import Change, DriftState, LeaseState, ObservedState
+from placewire.controller.records.joined_steps import Step, Steps
 from placewire.controller.records.report import RunReport
 from placewire.controller.show.changes import diff_lines, previewed_lines
 from placewire.controller.show.placements import (
@@ -22,7 +23,6 @@ from placewire.controller.show.placements import (
     why,
 )
 from placewire.controller.show.reports import steps_table
-from placewire.controller.show.steps import Step, Steps
 from placewire.controller.show.story import Show
 from placewire.job.contract.specification import Failed, Finished, StepDone, Validated
 from placewire.optimizer.placement import Placement, Sent, Variant

@@ -17,6 +17,7 @@ from placewire.controller.decide.decide import PlacementDecision
 from placewire.controller.decide.variants import Variant
 from placewire.controller.launch.launcher import NoLauncher
 from placewire.controller.plan.job import PlacedJob
+from placewire.controller.records.job_record import JobRecord
 from placewire.controller.records.run_log import RunLog, runs_of
 from placewire.controller.show.story import Show
 from placewire.controller.story.job_run import run_job
@@ -34,8 +35,9 @@ async def _yes() -> bool:
 
 async def _run(
     folder: Path, monkeypatch: pytest.MonkeyPatch, stood_in: Any, **of_job: Any
-) -> tuple[Tools, str]:
-    """Runs a job whose ranks `stood_in` stands in for. Returns the tools and the plan's name."""
+) -> tuple[Tools, str, JobRecord]:
+    """Runs a job whose ranks `stood_in` stands in for. Returns the tools, the plan's name, and what
+    is known of the ranks."""
 
     async def watch() -> None:
         return None
@@ -53,11 +55,12 @@ async def _run(
     none = cast(Any, None)
     tools = Tools(none, none, NoLauncher(), folder, folder / "logs", show)
     nics = SimpleNamespace(sent_bytes=dict, step_ended=lambda step: None, watch=watch)
+    told = JobRecord()
     await run_job(
         ApplyRequest(of, folder / "plan.yaml", False, _yes), tools,
-        decision, none, [], cast(Any, nics),
+        decision, none, told, cast(Any, nics),
     )  # fmt: skip
-    return tools, of.name
+    return tools, of.name, told
 
 
 @pytest.mark.parametrize(
@@ -94,9 +97,10 @@ async def test_steps_that_fill_the_log_are_not_called_what_ranks_printed(
                 on_event(StepDone(rank=rank, step=step, seconds=0.1))
 
     monkeypatch.setattr(run_log_module, "RunLog", partial(RunLog, longest_bytes=4000))
-    tools, name = await _run(tmp_path, monkeypatch, run_ranks)
+    tools, name, record = await _run(tmp_path, monkeypatch, run_ranks)
     (log,) = runs_of(tools.logs, name)
     lines = log.read_text().splitlines()
+    assert record.steps.done(0) == range(STEPS)
     assert lines[0].endswith("| step 0: 0.100 s")
     assert lines[-1].endswith(f"| step {STEPS - 1}: 0.100 s")
     (said_so,) = (line for line in lines if line.startswith("-- "))

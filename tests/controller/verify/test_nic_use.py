@@ -97,6 +97,20 @@ async def test_a_nic_that_is_made_anew_counts_on(asleep: list[float]) -> None:
     assert watch.sent_bytes()["s1", "nic0"] == pytest.approx(1_000_000, rel=0.02)
 
 
+async def test_of_many_steps_groups_have_the_end_of_their_last(
+    asleep: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("placewire.controller.verify.nic_use.MOST_STEP_ENDS", 100)
+    watch = await watched(asleep, 2.5, counting(asleep))
+    for step in range(7, 7 + 1_001):
+        asleep[0] = 200.0 + step
+        watch.step_ended(step)
+    use = watch.use()
+    assert use is not None and (use.first_step, use.steps_each) == (7, 16)
+    ends = [100.0 + step for step in range(7, 7 + 1_001)]
+    assert use.step_end_seconds == (*ends[15::16], ends[-1])
+
+
 async def test_a_silent_server_has_no_part_in_a_sample(asleep: list[float]) -> None:
     use = (await watched(asleep, 8.0, counting(asleep, silent=(3.0, 5.0)))).use()
     assert use is not None

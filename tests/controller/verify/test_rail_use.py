@@ -23,9 +23,10 @@ def script() -> Plan:
 
 
 def printed(script: Plan, events: list[Carried]) -> str:
+    carried = {event.rank: event for event in events}
     report = RunReport(
         plan_name="small", plan_digest="d", generations={}, changes={"s1": 1}, sharing="job",
-        links=(), rails=rail_rows(script, events), network="restored", stage_seconds={}, files={},
+        links=(), rails=rail_rows(script, carried), network="restored", stage_seconds={}, files={},
     )  # fmt: skip
     show = Show()
     out = show.console.file = io.StringIO()
@@ -52,7 +53,7 @@ def test_a_nic_that_sent_nothing_is_not_as_planned(script: Plan) -> None:
 def test_enough_bytes_are_judged(script: Plan) -> None:
     half = ENOUGH_BYTES // 2
     assert shown(script, (half, half), (2 * half, 0)) == ["as planned"] * 2 + ["off"] * 2
-    rows = rail_rows(script, [Carried(rank=0, seconds=1.0, sent_bytes={"a": 5, "b": 0})])
+    rows = rail_rows(script, {0: Carried(rank=0, seconds=1.0, sent_bytes={"a": 5, "b": 0})})
     assert complaints(rows) == [], "a run too short to tell is no complaint"
 
 

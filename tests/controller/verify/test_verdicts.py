@@ -8,13 +8,7 @@ from placewire.agent.contract.measurement import LinkMeasurement, TransferResult
 from placewire.controller.compile.transfers import promises
 from placewire.controller.errors import VerificationFailed
 from placewire.controller.plan.plan import Plan
-from placewire.controller.records.of_steps import (
-    losses,
-    metrics,
-    step_times,
-    steps_done,
-    typical_step,
-)
+from placewire.controller.records.of_steps import typical_step
 from placewire.controller.records.of_traffic import traffic_rows
 from placewire.controller.records.report import RunReport, of_placed
 from placewire.controller.records.told_steps import believed
@@ -28,6 +22,7 @@ from placewire.optimizer.quantities import (
     parse_seconds,
 )
 from tests.controller.plans import placement, plan, plan_document
+from tests.controller.told import record_of
 
 
 def _judged(
@@ -195,15 +190,16 @@ def test_step_times_that_cannot_be_are_not_used_and_named() -> None:
         for rank, seconds in ((0, 4.0), (1, 1e11), (2, 0.0))
         for step in (0, 1)
     ]
-    good, notes = believed(events, devices, job_seconds=9.0)
-    assert good == events[:2]
+    told = record_of(3, events).steps.told_times()
+    good, notes = believed(told, devices, job_seconds=9.0)
+    assert good == (0,)
     assert (
         "rank 1 (s1/1) told are not used: they add up to 2e+11 s, and the job ran for 9 s"
         in (notes[0])
     )
     assert "rank 2 (s2/0)" in notes[1] and "2 of 2 steps took no time" in notes[1]
-    assert believed(events[:4], devices, None) == (events[:4], ())
-    assert believed(events[:2], devices, 7.5) == (events[:2], ())
+    assert believed(record_of(3, events[:4]).steps.told_times(), devices, None) == ((0, 1), ())
+    assert believed(record_of(3, events[:2]).steps.told_times(), devices, 7.5) == ((0,), ())
 
 
 def test_steps_whose_times_cannot_be_are_steps_all_the_same() -> None:
@@ -217,60 +213,62 @@ def test_steps_whose_times_cannot_be_are_steps_all_the_same() -> None:
         plan_name="small", plan_digest="d", generations={}, changes={}, sharing="strict",
         links=(), network="restored", stage_seconds={"job": 9.0}, files={},
     )  # fmt: skip
-    report = of_placed(blank, made, (), {}, events)
+    report = of_placed(blank, made, (), {}, record_of(len(ranks), events))
     assert (report.steps_run, report.losses, report.step_seconds) == (2, (2.5, 2.5), ())
     assert report.measured_step_seconds is None and len(report.notes) == len(ranks)
     assert report.traffic, "what a step sent needs no time"
 
 
 def test_a_step_takes_as_long_as_its_slowest_rank() -> None:
-    events = [
+    steps = record_of(2, [
         StepDone(rank=0, step=0, seconds=3.0, loss=2.5),
         StepDone(rank=1, step=0, seconds=4.0),
         StepDone(rank=1, step=1, seconds=1.0),
         StepDone(rank=0, step=1, seconds=2.0, loss=2.25),
-    ]
-    steps = steps_done(events, ranks=2)
-    assert step_times(events, steps) == (4.0, 2.0)
-    assert losses(events, steps) == (2.5, 2.25)
+    ]).steps  # fmt: skip
+    done = steps.done(0)
+    assert steps.seconds(done, (0, 1)) == steps.longest(done, (0, 1)) == (4.0, 2.0)
+    assert steps.seconds(done, (1,)) == (4.0, 1.0), "of rank 0 no time is believed"
+    assert steps.seconds(done, ()) == ()
+    assert steps.losses(done) == (2.5, 2.25)
     assert typical_step((9.0, 2.0, 3.0, 2.5)) == 2.5
     assert typical_step(()) is None
 
 
 def test_only_steps_that_every_rank_ended_are_steps() -> None:
     """Rank 1 failed in step 6; a step after it, and one before the run began, are none of it."""
-    events = [
+    steps = record_of(2, [
         *(StepDone(rank=rank, step=step, seconds=1.0) for step in (4, 5) for rank in (0, 1)),
         StepDone(rank=0, step=6, seconds=30.0),
         StepDone(rank=0, step=6, seconds=30.0),
         *(StepDone(rank=rank, step=step, seconds=9.0) for step in (2, 8) for rank in (0, 1)),
-    ]
-    assert steps_done(events, 2, first_step=4) == range(4, 6)
-    assert step_times(events, range(4, 6)) == (1.0, 1.0)
-    assert steps_done(events, 2, first_step=20) == range(20, 20), "no step was run"
-    assert steps_done([], 2) == range(0)
+    ]).steps  # fmt: skip
+    assert steps.done(4) == range(4, 6)
+    assert steps.seconds(steps.done(4), (0, 1)) == (1.0, 1.0)
+    assert steps.done(20) == range(20, 20), "no step was run"
+    assert record_of(2, []).steps.done(0) == range(0)
 
 
 def test_a_loss_that_is_not_finite_keeps_its_place() -> None:
     events = [
         StepDone(rank=0, step=step, seconds=1.0, loss=loss)
-        for step, loss in enumerate((2.5, None, 2.0))
+        for step, loss in enumerate((2.5, None, 2.0, None))
     ]
-    assert losses(events, range(3)) == (2.5, None, 2.0)
-    assert losses(events[1:2], range(1, 2)) == ()
+    assert record_of(1, events).steps.losses(range(4)) == (2.5, None, 2.0, None)
+    assert record_of(1, events[1:2]).steps.losses(range(1, 2)) == ()
     odd = events[1].model_copy(update={"non_finite_loss": "nan"})
-    assert losses([odd], range(1, 2)) == (None,)
+    assert record_of(1, [odd]).steps.losses(range(1, 2)) == (None,)
 
 
 def test_metrics_are_listed_by_name_for_each_step() -> None:
     """Two ranks tell; what was not finite in a step keeps its place."""
-    events = [
+    steps = record_of(2, [
         StepDone(rank=0, step=3, seconds=1.0, metrics={"accuracy": 0.5}),
         StepDone(rank=1, step=3, seconds=1.0, metrics={"tokens": 7.0}),
         StepDone(rank=1, step=4, seconds=1.0, metrics={"tokens": 9.0}),
         StepDone(rank=1, step=5, seconds=1.0, metrics={"tokens": 8.0}),
-    ]
-    assert metrics(events, range(3, 5)) == {"accuracy": (0.5, None), "tokens": (7.0, 9.0)}
+    ]).steps  # fmt: skip
+    assert steps.metrics(range(3, 5)) == {"accuracy": (0.5, None), "tokens": (7.0, 9.0)}
 
 
 def test_traffic_is_planned_against_sent_per_rail() -> None:
