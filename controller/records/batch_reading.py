@@ -22,9 +22,9 @@ def about_batches(
     if beside <= _WORTH_TELLING * sum(seconds):
         return ()
     slowest = max(counted, key=lambda rank: sum(counted[rank]))
-    each = sum(counted[slowest]) / len(seconds)
+    each, own = beside / len(seconds), sum(counted[slowest]) / len(seconds)
     return (
-        f"batches(step) took {each:.3g} s per step on rank {slowest} ({devices[slowest]}) beside "
-        f"the step, which takes {sum(seconds) / len(seconds):.3g} s: no step's time, and no "
-        "prediction, has it",
+        f"a step waits {each:.3g} s for batches(step), and takes {sum(seconds) / len(seconds):.3g} s "
+        f"beside that: no step's time, and no prediction, has it. Rank {slowest} "
+        f"({devices[slowest]}) reads longest, {own:.3g} s",
     )

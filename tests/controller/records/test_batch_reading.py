@@ -34,11 +34,10 @@ def told(loads: dict[int, tuple[float, ...]]) -> tuple[str, ...]:
 
 def test_the_rank_that_reads_longest_is_named() -> None:
     (one,) = told({0: (9.0, 0.01, 0.02), 1: (0.0, 0.1, 0.2)})
-    assert one.startswith(
-        "batches(step) took 0.15 s per step on rank 1 (s2/0) beside the step, which takes 1 s"
-    )
+    assert one.startswith("a step waits 0.15 s for batches(step), and takes 1 s beside that: no")
+    assert one.endswith("Rank 1 (s2/0) reads longest, 0.15 s")
     (alone,) = told({0: (0.5,), 1: (0.0,)})
-    assert "took 0.5 s per step on rank 0 (s1/0)" in alone
+    assert "a step waits 0.5 s" in alone and "Rank 0 (s1/0) reads longest" in alone
 
 
 def test_a_short_reading_and_that_before_the_first_step_are_not_told() -> None:
@@ -49,7 +48,8 @@ def test_a_short_reading_and_that_before_the_first_step_are_not_told() -> None:
 
 def test_ranks_that_read_long_in_turn_are_told_of_together() -> None:
     """Each step waits for the slowest."""
-    assert told({0: (0.0, 0.06, 0.0), 1: (0.0, 0.0, 0.06)}) != ()
+    (one,) = told({0: (0.0, 0.06, 0.0), 1: (0.0, 0.0, 0.06)})
+    assert "waits 0.06 s" in one and "longest, 0.03 s" in one
     assert told({0: (0.0, 0.06, 0.0), 1: (0.0, 0.0, 0.0)}) == ()
 
 
@@ -61,7 +61,7 @@ def test_a_report_has_it() -> None:
         record = record_of(ranks, steps(dict.fromkeys(range(ranks), (0.0, load, load))))
         return " ".join(of_placed(a_report(), made, (), {}, record).notes)
 
-    assert "batches(step) took 0.5 s per step on rank 0" in notes(0.5)
+    assert "a step waits 0.5 s for batches(step)" in notes(0.5)
     assert "batches(step)" not in notes(0.0)
 
 
