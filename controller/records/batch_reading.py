@@ -22,9 +22,11 @@ def about_batches(
     if beside <= _WORTH_TELLING * sum(seconds):
         return ()
     slowest = max(counted, key=lambda rank: sum(counted[rank]))
-    each, own = beside / len(seconds), sum(counted[slowest]) / len(seconds)
+    each, own, step = (
+        total / len(seconds) for total in (beside, sum(counted[slowest]), sum(seconds))
+    )
     return (
-        f"a step waits {each:.3g} s for batches(step), and takes {sum(seconds) / len(seconds):.3g} s "
+        f"a step waits {each:.3g} s for batches(step), and takes {step:.3g} s "
         f"beside that: no step's time, and no prediction, has it. Rank {slowest} "
         f"({devices[slowest]}) reads longest, {own:.3g} s",
     )
