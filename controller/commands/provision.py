@@ -97,7 +97,7 @@ async def _provision(arguments: argparse.Namespace, plan: Plan, servers: Sequenc
     site = Site(plan, servers, authority, *places, arguments.controller, show)
     # The table tells of them, too.
     site.refused_connections = RefusedConnections(arguments.state_dir / FILE)
-    site.takes_over = arguments.take_over and not arguments.remove
+    site.takes_over = arguments.take_over
     # Whoever runs Ansible alone has them from the inventory; here the playbooks are given them.
     more = site.variables() if arguments.write_inventory is not None else {}
     derived = inventory(plan, servers, site.controller_urls(), arguments.login, more)
