@@ -58,6 +58,14 @@ def give_up(servers: Sequence[str], *, first: str = "") -> str:
     )
 
 
+def leave_out() -> str:
+    """How a decision that was to be kept on a server, too, is settled without it."""
+    return (
+        "take it out of the plan's file, and `controller apply PLAN` with `on_exit: keep`, or "
+        "`controller destroy PLAN`"
+    )
+
+
 def see_what_makes_it_so(server: str) -> str:
     """Why what the agent of this server says cannot be taken for true."""
     if (lab := own_lab()) is not None:

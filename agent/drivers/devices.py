@@ -21,7 +21,7 @@ from placewire.agent.reconcile.effects import EffectError
 # A driver that nobody has used since its GPUs were idle takes some seconds for each of them.
 ANSWER_SECONDS = 20.0
 _ENDS_SECONDS = 1.0
-# A driver that did not answer is left alone for so long: each hello would wait for it again.
+# A driver that did not answer is left alone for so long: another question would hang like the last.
 ASK_AGAIN_SECONDS = 300.0
 _MEBIBYTE = 1024 * 1024
 _QUERY = (

@@ -1,7 +1,7 @@
 """Keeps which devices were found last, and asks NVIDIA's driver anew beside everything else.
 
-A driver that nobody has used takes seconds for each GPU, and one that hangs says nothing. No hello
-waits for that: what the controller has to say may be an undo.
+A driver that nobody has used takes seconds for each GPU, and one that hangs says nothing. A hello
+waits a moment for the answer, and no longer: what the controller has to say may be an undo.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from placewire.agent.drivers.devices import Found, devices, processor
 log = logging.getLogger(__name__)
 
 # A driver in use answers sooner.
-FIRST_SECONDS = 1.0
-# A hello within so long after an answer does not ask again.
-FRESH_SECONDS = 10.0
+ANSWER_SECONDS = 1.0
+# A hello within so long after an answer does not ask again: news bring a hello at once.
+FRESH_SECONDS = 1.0
 
 
 class KnownDevices:
@@ -28,9 +28,10 @@ class KnownDevices:
         self._find = find
         self._notice: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
+        # Of the last question: whether it was answered, and until when a hello waits for that.
         self._answered = threading.Event()
+        self._wait_until = 0.0
         self._asks = False
-        self._first_until: float | None = None
         self._fresh_until = 0.0
         self._found: Found | None = None
         # What was told last, once something was.
@@ -46,18 +47,18 @@ class KnownDevices:
             now = time.monotonic()
             if self._asks or now < self._fresh_until:
                 return
-            self._asks = True
-            if self._first_until is None:
-                self._first_until = now + FIRST_SECONDS
+            self._asks, self._answered = True, threading.Event()
+            self._wait_until = now + ANSWER_SECONDS
         # A daemon ends without waiting for this thread.
         threading.Thread(target=self._look, name="devices", daemon=True).start()
 
     def known(self) -> Found | None:
-        """What was found last, and has the driver asked again. None: the driver has not answered
-        yet; this has waited until FIRST_SECONDS after it was first asked."""
+        """Has the driver asked, waits until at most ANSWER_SECONDS after that, and returns what was
+        found last. None: the driver has not answered yet."""
         self.ask()
-        assert self._first_until is not None, "asked"
-        self._answered.wait(max(0.0, self._first_until - time.monotonic()))
+        with self._lock:
+            answered, until = self._answered, self._wait_until
+        answered.wait(max(0.0, until - time.monotonic()))
         with self._lock:
             self._told = (self._found,)
             return self._found
@@ -72,6 +73,6 @@ class KnownDevices:
             self._found, self._asks = found, False
             self._fresh_until = time.monotonic() + FRESH_SECONDS
             is_news = self._told not in ((), (found,))
-        self._answered.set()
+            self._answered.set()
         if is_news:
             self._notice()

@@ -112,7 +112,7 @@ def _run_to_forget(arguments: argparse.Namespace) -> int:
         with tools.journal.change_lock.exclusive():
             missing = await tools.agents.missing(servers, timeout_seconds=_WAIT_SECONDS)
             present = [server for server in servers if server not in missing]
-            require_forgettable(plan.name, servers, present, tools.journal)
+            require_forgettable(plan, servers, present, tools.journal)
             tools.show.say(about_forgetting(servers))
             if not await confirmed(yes=arguments.yes, question="Forget what is there?"):
                 raise UsageError("not confirmed; nothing was changed")

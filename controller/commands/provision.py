@@ -97,12 +97,13 @@ async def _provision(arguments: argparse.Namespace, plan: Plan, servers: Sequenc
     site = Site(plan, servers, authority, *places, arguments.controller, show)
     # The table tells of them, too.
     site.refused_connections = RefusedConnections(arguments.state_dir / FILE)
-    site.takes_over = arguments.take_over and not arguments.remove
+    # Whoever runs Ansible alone says it each time: a file would take over at every later run.
+    site.takes_over = arguments.take_over and arguments.write_inventory is None
     # Whoever runs Ansible alone has them from the inventory; here the playbooks are given them.
     more = site.variables() if arguments.write_inventory is not None else {}
     derived = inventory(plan, servers, site.controller_urls(), arguments.login, more)
     if arguments.write_inventory is not None:
-        return _write(derived, arguments.write_inventory)
+        return _write(derived, arguments.write_inventory, take_over=arguments.take_over)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="placewire-inventory-"))
         inventories = [Path(folder) / "plan.yaml"]
@@ -166,8 +167,9 @@ def look_through(inventories: Sequence[Path], servers: Sequence[str]) -> dict[st
     return enrolment_addresses(known, servers)
 
 
-def _write(derived: Mapping[str, Any], file: Path) -> int:
-    """Writes the inventory for `ansible-playbook`, or to be edited and given to --inventory."""
+def _write(derived: Mapping[str, Any], file: Path, *, take_over: bool) -> int:
+    """Writes the inventory for `ansible-playbook`, or to be edited and given to --inventory.
+    take_over: only the printed command says so."""
     from placewire.controller.provision.inventory import as_data
 
     require_writable(file)
@@ -181,7 +183,8 @@ def _write(derived: Mapping[str, Any], file: Path) -> int:
         raise UsageError(
             "exists already", where=f"--write-inventory {file}", remedy="give another name"
         ) from error
-    print(f"{file}: ansible-playbook -i {file} playbooks/agent.yaml")
+    also = " -e placewire_take_over=true" if take_over else ""
+    print(f"{file}: ansible-playbook -i {file} playbooks/agent.yaml{also}")
     return 0
 
 

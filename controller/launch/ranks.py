@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from placewire.controller.errors import JobFailed
@@ -209,16 +209,9 @@ class _Job:
             for rank in self._ranks
             if rank.has_failed or rank.failure or (rank.exited_seconds and not rank.finished)
         ]
-        self._ask_to_end()
-        await asyncio.gather(*self._starting, return_exceptions=True)
-        self._ask_to_end()  # Where a start came to its end all the same.
-        await self._wait_for_end(TERMINATE_SECONDS)
-        if scripts := [rank for rank in self._running() if isinstance(rank.spec, ScriptSpec)]:
-            on_late(about_those_that_may_save(scripts, SCRIPT_END_SECONDS))
-            await self._wait_for_end(SCRIPT_GONE_SECONDS - TERMINATE_SECONDS)
-        for rank in self._running():
-            rank.process.kill()
-        await self._wait_for_end(_KILL_SECONDS)
+        there = {rank.spec.rank for rank in self._ranks}
+        ending = self._end_these(self._running(), on_late)
+        await asyncio.gather(ending, self._end_late_ones(there, on_late))
         for reader in self._readers():
             reader.cancel()
         await asyncio.gather(*self._readers(), return_exceptions=True)
@@ -233,12 +226,27 @@ class _Job:
             told = failure.remedy, how_ranks_ended(self._ranks, self._blamed, failed, stay)
             failure.remedy = "; ".join(filter(None, told))
 
-    def _ask_to_end(self) -> None:
-        for rank in self._running():
+    async def _end_late_ones(self, there: Collection[int], on_late: Callable[[str], None]) -> None:
+        """Ends the ranks whose start came to its end all the same; there: those started before. A
+        start on a server that is silent is over only when its questions are, and no other rank runs
+        on until then."""
+        await asyncio.gather(*self._starting, return_exceptions=True)
+        late = [rank for rank in self._running() if rank.spec.rank not in there]
+        await self._end_these(late, on_late)
+
+    async def _end_these(self, ranks: Sequence[Followed], on_late: Callable[[str], None]) -> None:
+        for rank in ranks:
             # What ends by itself has asked its processes to end, and must not ask them again.
             if not (rank.ends_itself or rank.was_ended):
                 rank.was_ended = True
                 rank.process.terminate()
+        running = await _left_of(ranks, TERMINATE_SECONDS)
+        if scripts := [rank for rank in running if isinstance(rank.spec, ScriptSpec)]:
+            on_late(about_those_that_may_save(scripts, SCRIPT_END_SECONDS))
+            running = await _left_of(running, SCRIPT_GONE_SECONDS - TERMINATE_SECONDS)
+        for rank in running:
+            rank.process.kill()
+        await _left_of(running, _KILL_SECONDS)
 
     def _awaited(self) -> list[asyncio.Task[Any]]:
         return [*self._unstarted(), *(rank.exit for rank in self._running())]
@@ -248,11 +256,6 @@ class _Job:
 
     def _running(self) -> list[Followed]:
         return [rank for rank in self._ranks if rank.status is None]
-
-    async def _wait_for_end(self, seconds: float) -> None:
-        """Returns when no rank runs, or after so many seconds."""
-        if running := [rank.exit for rank in self._running()]:
-            await asyncio.wait(running, timeout=seconds)
 
     def _readers(self) -> list[asyncio.Task[None]]:
         return [reader for rank in self._ranks for reader in rank.readers]
@@ -302,6 +305,13 @@ class _Job:
     def _printed(self, rank: Followed, line: bytes, *, is_error: bool) -> None:
         rank.tail.append(text_of(line))
         self._on_line(rank.process.rank, rank.tail[-1], is_error)
+
+
+async def _left_of(ranks: Sequence[Followed], seconds: float) -> list[Followed]:
+    """Waits until none of these runs, or for so many seconds; returns those that still run."""
+    if running := [rank.exit for rank in ranks if rank.status is None]:
+        await asyncio.wait(running, timeout=seconds)
+    return [rank for rank in ranks if rank.status is None]
 
 
 async def _wait(tasks: Sequence[asyncio.Task[Any]], seconds: float) -> None:

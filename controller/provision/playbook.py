@@ -33,11 +33,12 @@ _END_SECONDS = 10.0
 # Host keys are always checked, whatever Ansible's settings on this machine say; ansible-runner's
 # default is not to. Pipelining sends a module through the connection, not as a file on the server.
 # A connection lasts while a server waits for the slowest one, which may install torch meanwhile:
-# otherwise all would begin at once again. One that is not let in (MaxStartups) is tried again.
+# otherwise all would begin at once again; it carries something now and then, so that nothing in
+# between takes it for over. One that is not let in (MaxStartups) is tried again.
 _ENVIRONMENT = {
     "ANSIBLE_HOST_KEY_CHECKING": "True",
     "ANSIBLE_SSH_ARGS": "-C -o ControlMaster=auto -o ControlPersist=30m "
-    "-o StrictHostKeyChecking=yes",
+    "-o ServerAliveInterval=30 -o StrictHostKeyChecking=yes",
     "ANSIBLE_SSH_RETRIES": "3",
     "ANSIBLE_PIPELINING": "True",
     # Otherwise Ansible ignores an inventory that it cannot read, does nothing and succeeds.

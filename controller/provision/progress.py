@@ -10,6 +10,7 @@ from typing import Any
 CERTIFICATE_TASK = "Check whether the agent's certificate is valid"
 
 STAGES = {
+    "look": "what is there",
     "before": "what is there",
     "packages": "packages",
     "open_vswitch": "Open vSwitch",

@@ -81,7 +81,7 @@ class Site:
         }
 
     def variables(self) -> dict[str, Any]:
-        """Returns what the playbooks that install and enrol are told of the authority."""
+        """Returns what the playbooks are told of the authority."""
         begins = {server: self.authority.not_before_unix(server) for server in self.servers}
         told: dict[str, Any] = {
             "placewire_authority_sha256": self.authority.sha256,
@@ -115,9 +115,10 @@ async def install(site: Site, playbooks: Playbooks, *, check: bool) -> dict[str,
 
 
 async def remove(site: Site, playbooks: Playbooks, *, check: bool) -> dict[str, Outcome]:
-    """Returns outcomes by server. Changes nothing on any server where one's network is shaped."""
+    """Returns outcomes by server. Changes nothing on any server where one's network is shaped, or
+    its agent obeys another controller."""
     site.show.stage("preview" if check else "remove")
-    await playbooks.run("remove.yaml", site.servers, {}, site.tell)
+    await playbooks.run("remove.yaml", site.servers, site.variables(), site.tell)
     return site.outcomes
 
 

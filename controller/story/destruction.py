@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from placewire.agent.contract.messages import Destroy
 from placewire.agent.contract.state import ApplyReport, LeaseState, Refusal
-from placewire.controller.agent_advice import give_up
+from placewire.controller.agent_advice import give_up, leave_out
 from placewire.controller.agents.agents import Agents
 from placewire.controller.change.not_restored import not_restored, remedies
 from placewire.controller.errors import (
@@ -26,7 +26,7 @@ from placewire.controller.story.held import (
     carried_by_others,
     words_of,
 )
-from placewire.controller.story.open_decision import left_open
+from placewire.controller.story.open_decision import left_open, way_of
 from placewire.controller.story.tools import Tools
 
 
@@ -81,7 +81,7 @@ async def destroyed(
     where every one refuses and nothing was changed."""
     journal = tools.journal
     # On some servers only, the decision stays in force on the others.
-    all_of_plan = {server.name for server in plan.cluster.servers} <= set(servers)
+    all_of_plan = _all_of(plan, servers)
     latest = _latest(journal, plan.name, tools)
     if latest is not None:
         detail = to_remove_on(servers, all_of_plan=all_of_plan)
@@ -137,10 +137,11 @@ async def asked_to_destroy(
 
 
 def require_forgettable(
-    plan_name: str, servers: Sequence[str], present: Sequence[str], journal: Journal
+    plan: Plan, servers: Sequence[str], present: Sequence[str], journal: Journal
 ) -> None:
-    """present: those of these servers whose agents are there. Raises UsageError where one is, and
-    where the journal has nothing of the plan on one."""
+    """present: those of these servers whose agents are there. Raises UsageError where one is, where
+    the journal has nothing of the plan on one, and where recovery would wait for one all the same.
+    """
     if present:
         raise UsageError(
             "its agent is there, and nothing was forgotten",
@@ -148,11 +149,23 @@ def require_forgettable(
             remedy="`controller destroy PLAN --server SERVER` takes the plan's network away there; "
             "--forget is for servers that never come back",
         )
-    if nothing := [s for s in servers if not _has_to_give_up(journal, plan_name, [s])]:
+    if nothing := [s for s in servers if not _has_to_give_up(journal, plan.name, [s])]:
         raise UsageError(
-            f"the journal has nothing of plan {plan_name!r} there that could be forgotten",
+            f"the journal has nothing of plan {plan.name!r} there that could be forgotten",
             where=", ".join(nothing),
             remedy="`controller status PLAN` names the servers that keep it",
+        )
+    found = left_open(journal, plan.name)
+    if found is None or way_of(found) == "destroy" or not found.was_decided_to_keep:
+        return
+    of_it = {*found.generations, *journal.servers_to_keep(found)}
+    ends_it = _all_of(plan, servers) and of_it <= set(servers)
+    if not ends_it and (due := [server for server in servers if server in of_it]):
+        raise UsageError(
+            f"decision {found.id}, which was to be kept there, was left open: nothing was "
+            "forgotten, because recovery would wait for it all the same",
+            where=", ".join(due),
+            remedy=f"{leave_out()}; then forget again",
         )
 
 
@@ -170,7 +183,7 @@ def forget(plan: Plan, servers: Sequence[str], journal: Journal) -> None:
     """Records without any agent's answer that nothing of the plan is to be undone on these servers
     any more. Raises JournalFailed."""
     mine = [one for one in journal.decisions() if one.plan_name == plan.name]
-    all_of_plan = {server.name for server in plan.cluster.servers} <= set(servers)
+    all_of_plan = _all_of(plan, servers)
     journal.decide(
         mine[-1].id, "destroy decided", detail=to_remove_on(servers, all_of_plan=all_of_plan)
     )
@@ -181,6 +194,10 @@ def forget(plan: Plan, servers: Sequence[str], journal: Journal) -> None:
 
 def note_destroyed(journal: Journal, decision: int, detail: str, *, all_of_plan: bool) -> None:
     journal.note(decision, "destroyed" if all_of_plan else "destroyed in part", detail=detail)
+
+
+def _all_of(plan: Plan, servers: Sequence[str]) -> bool:
+    return {server.name for server in plan.cluster.servers} <= set(servers)
 
 
 def _now(server: str, lease: LeaseState | None, done: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from placewire.agent.contract.messages import Request, Restore
 from placewire.agent.contract.state import ApplyReport, DesiredState
-from placewire.controller.agent_advice import find_out_why, give_up
+from placewire.controller.agent_advice import find_out_why, give_up, leave_out
 from placewire.controller.agents.agents import Agents
 from placewire.controller.change.change import NetworkChange
 from placewire.controller.change.generations import with_next_generations
@@ -179,7 +179,8 @@ def _not_ended(
     """others: servers to which it cannot be brought while they carry another plan."""
     why = f"decision {decision} is not ended there"
     if not others:
-        remedy = f"{find_out_why([*missing])}; {give_up([*missing])}" if way == "destroy" else ""
+        first = "" if way == "destroy" else f"{leave_out()}; then "
+        remedy = f"{find_out_why([*missing])}; {give_up([*missing], first=first)}"
         return AgentUnreachable([*missing], why=why, remedy=remedy)
     lost = f"; {', '.join(missing)} did not answer" if missing else ""
     return AgentProblem(

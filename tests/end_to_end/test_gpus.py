@@ -41,7 +41,7 @@ def lab(answer: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Test
 
 
 def says(answer: Path, *lines: str, code: int = 0) -> None:
-    """Sets what it says from now on; a hello asks each time."""
+    """Sets what it says from now on; a hello asks, unless it was answered a second ago."""
     text = "\n".join(lines)
     answer.write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\nexit {code}\n")
     answer.chmod(0o755)

@@ -137,7 +137,7 @@ def test_a_hello_has_nothing_of_what_stands_on_nics(monkeypatch: pytest.MonkeyPa
 
 def test_a_hello_says_that_the_driver_has_not_answered_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     server, may_answer = server_that_observes(BARE, monkeypatch), threading.Event()
-    monkeypatch.setattr(known_devices, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(known_devices, "ANSWER_SECONDS", 0.0)
 
     def hangs() -> Found:
         may_answer.wait()

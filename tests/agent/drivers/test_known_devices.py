@@ -1,4 +1,4 @@
-"""No hello waits for NVIDIA's driver, but the first one for a moment; news are told."""
+"""A hello waits a moment for NVIDIA's driver, and not for one that hangs; news are told."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Driver:
 
 @contextmanager
 def waiting_at_most(
-    monkeypatch: pytest.MonkeyPatch, first: float = PATIENCE_SECONDS, fresh: float = 0.0
+    monkeypatch: pytest.MonkeyPatch, answer: float = PATIENCE_SECONDS, fresh: float = 0.0
 ) -> Iterator[tuple[Driver, KnownDevices]]:
-    monkeypatch.setattr(known_devices, "FIRST_SECONDS", first)
+    monkeypatch.setattr(known_devices, "ANSWER_SECONDS", answer)
     monkeypatch.setattr(known_devices, "FRESH_SECONDS", fresh)
     driver = Driver()
     try:
@@ -66,10 +66,20 @@ def test_the_first_hello_has_what_is_answered_within_a_moment(
         assert devices.known() == GPU
 
 
+def test_a_later_hello_has_what_is_answered_within_a_moment_of_its_own_question(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with waiting_at_most(monkeypatch) as (driver, devices):
+        driver.answers(GPU, LOST)
+        assert devices.known() == GPU
+        until(lambda: not devices._asks)
+        assert devices.known() == LOST
+
+
 def test_a_driver_that_hangs_is_not_waited_for_and_told_as_unread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with waiting_at_most(monkeypatch, first=0.01) as (driver, devices):
+    with waiting_at_most(monkeypatch, answer=0.01) as (driver, devices):
         assert devices.known() is None
         assert devices.known() is None
         assert driver.asked.acquire() and not driver.asked.acquire(blocking=False), "asked once"
@@ -84,6 +94,7 @@ def test_a_later_hello_has_what_was_found_last_though_the_driver_hangs(
         driver.answers(GPU)
         assert devices.known() == GPU and driver.asked.acquire()
         until(lambda: not devices._asks)
+        monkeypatch.setattr(known_devices, "ANSWER_SECONDS", 0.01)
         assert devices.known() == GPU
         assert driver.asked.acquire(timeout=PATIENCE_SECONDS), "it is asked, and does not answer"
         assert devices.known() == GPU
@@ -92,7 +103,7 @@ def test_a_later_hello_has_what_was_found_last_though_the_driver_hangs(
 def test_what_differs_from_the_last_hello_is_news_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with waiting_at_most(monkeypatch, first=0.01) as (driver, devices):
+    with waiting_at_most(monkeypatch, answer=0.01) as (driver, devices):
         news = threading.Semaphore(0)
         devices.follow(news.release)
         devices.ask()
@@ -109,7 +120,7 @@ def test_what_differs_from_the_last_hello_is_news_and_nothing_else(
 
 
 def test_a_late_first_answer_is_news(monkeypatch: pytest.MonkeyPatch) -> None:
-    with waiting_at_most(monkeypatch, first=0.01) as (driver, devices):
+    with waiting_at_most(monkeypatch, answer=0.01) as (driver, devices):
         news = threading.Semaphore(0)
         devices.follow(news.release)
         assert devices.known() is None

@@ -131,6 +131,39 @@ async def test_a_start_that_comes_to_its_end_though_it_is_given_up_is_ended_too(
     assert failure.value.remedy == "rank 1 (s2) was ended"
 
 
+async def test_ranks_are_ended_while_a_start_on_a_silent_server_cannot_be_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ranks_module, "TERMINATE_SECONDS", 0.01)
+    killed = asyncio.Event()
+
+    class Stubborn(InMemory):
+        def terminate(self) -> None: ...
+
+        def kill(self) -> None:
+            self.told_to_end.set()
+            killed.set()
+
+    class Silent(Starter):
+        async def start(self, spec: ProgramSpec) -> InMemory:
+            try:
+                return await super().start(spec)
+            except asyncio.CancelledError:
+                async with asyncio.timeout(10.0):
+                    await killed.wait()
+                raise
+
+        def made(self, spec: ProgramSpec) -> InMemory:
+            return Stubborn(spec.rank, RUNS) if spec.rank == 1 else super().made(spec)
+
+    with pytest.raises(JobFailed, match="rank 0 ended with 7") as failure:
+        async with asyncio.timeout(LONGEST_SECONDS):
+            await run_ranks(
+                Silent({0: FAILS}, {2: asyncio.Event()}), on_servers(3), lambda event: None
+            )
+    assert killed.is_set() and failure.value.remedy == "rank 1 (s2) was ended"
+
+
 async def test_an_interrupt_while_ranks_start_leaves_none_and_no_start() -> None:
     starter = Starter({}, {1: asyncio.Event(), 2: asyncio.Event()})
     work = asyncio.create_task(run_ranks(starter, on_servers(3), lambda event: None))

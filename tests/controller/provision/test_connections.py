@@ -63,7 +63,8 @@ async def test_no_more_connections_begin_than_a_jump_host_lets_in(
     assert asked["forks"] == at_once
     # One that a jump host drops all the same is tried again; none begins anew at each task.
     assert int(asked["envvars"]["ANSIBLE_SSH_RETRIES"]) > 1
-    assert "ControlPersist=30m" in asked["envvars"]["ANSIBLE_SSH_ARGS"]
+    for option in ("ControlPersist=30m", "ServerAliveInterval=30"):
+        assert option in asked["envvars"]["ANSIBLE_SSH_ARGS"]
 
 
 def test_connections_end_with_the_playbook(tmp_path: Path) -> None:

@@ -358,7 +358,7 @@ def test_every_role_is_a_stage_with_a_name() -> None:
 
 def test_the_look_at_a_server_finds_what_is_there(tmp_path: Path) -> None:
     """Runs on this machine: it only reads."""
-    look = PLAYBOOKS / "roles/before/files/look.py"
+    look = PLAYBOOKS / "roles/look/files/look.py"
     there, absent = tmp_path / "there", tmp_path / "absent"
     (there / "ca").mkdir(parents=True)
     (tmp_path / "record.json").write_text('{"packages": ["iperf3"]}')
@@ -422,7 +422,7 @@ def test_provision_and_setup_know_the_versions_of_python_that_the_package_requir
 def test_a_checkout_in_the_place_of_the_code_is_refused(
     tmp_path: Path, holds: tuple[str, ...] | None, record: bool, of_others: bool
 ) -> None:
-    look = PLAYBOOKS / "roles/before/files/look.py"
+    look = PLAYBOOKS / "roles/look/files/look.py"
     home, recorded = tmp_path / "home", tmp_path / "installed.json"
     for name in holds or ():
         (home / name).mkdir(parents=True)
@@ -444,7 +444,7 @@ def test_a_checkout_in_the_place_of_the_code_is_refused(
 
 def looked(folder: Path, *, path: str = os.environ["PATH"]) -> dict[str, Any]:
     """What the look finds where home, state and settings are in this folder."""
-    look = PLAYBOOKS / "roles/before/files/look.py"
+    look = PLAYBOOKS / "roles/look/files/look.py"
     said = subprocess.run(
         [sys.executable, "-c", look.read_text(),
          folder / "home", folder, folder / "installed.json"],
@@ -610,7 +610,7 @@ def test_a_user_of_somebody_s_with_the_agent_s_name_is_found(
     tmp_path: Path, home: str, shell: str, record: str, of_others: bool
 ) -> None:
     (tmp_path / "installed.json").write_text(record)
-    look = (PLAYBOOKS / "roles/before/files/look.py").read_text()
+    look = (PLAYBOOKS / "roles/look/files/look.py").read_text()
     entry = ("placewire", "x", 990, 990, "", home.replace("STATE", str(tmp_path)), shell)
     known = f"import pwd; pwd.getpwnam = lambda name: pwd.struct_passwd({entry!r})\n"
     said = subprocess.run(

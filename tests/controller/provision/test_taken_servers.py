@@ -9,10 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from jinja2 import Environment
 
 from placewire.agent.contract.state import LeaseState
@@ -21,7 +24,7 @@ from placewire.agent.store import COPY_FILE, STATE_FILE, DiskStore
 from placewire.controller.agents.authority import Authority
 from placewire.controller.provision.inventory import agent_config
 from placewire.controller.provision.playbook import PLAYBOOKS, host_variables
-from placewire.controller.provision.provisioning import Site, install
+from placewire.controller.provision.provisioning import Site, install, remove
 from tests.controller.plans import plan
 from tests.controller.provision.test_provision import (
     URLS,
@@ -38,6 +41,7 @@ OTHER, LEASE = (
     "Require that its agent obeys no other controller",
     "Require that no lease runs there",
 )
+BEFORE = ("look", "before")
 TEMPLATE = "https://{{ 1 + 1 }}.example:7440"
 
 
@@ -106,7 +110,7 @@ def test_a_state_that_cannot_be_read_is_not_known(tmp_path: Path) -> None:
 
 
 def fails(name: str, **known: Any) -> bool:
-    (task,) = (task for role, task in tasks() if role == "before" and task["name"] == name)
+    (task,) = (task for role, task in tasks() if role in BEFORE and task["name"] == name)
     jinja = Environment()
     jinja.filters["bool"] = bool
     return bool(jinja.compile_expression(task["when"])(**known))
@@ -156,8 +160,15 @@ def test_a_server_where_a_lease_runs_is_refused(
 
 
 def test_both_are_refused_before_anything_changes() -> None:
+    (play,) = yaml.safe_load((PLAYBOOKS / "agent.yaml").read_text())
+    assert play["roles"][:3] == ["settings", *BEFORE]
     names = [task["name"] for role, task in tasks() if role == "before"]
-    assert max(names.index(OTHER), names.index(LEASE)) < names.index("Fetch lists of packages")
+    assert names.index(LEASE) < names.index("Fetch lists of packages")
+
+
+def test_nobody_removes_from_another_controller_s_server_unasked() -> None:
+    first, then = yaml.safe_load((PLAYBOOKS / "remove.yaml").read_text())
+    assert "look" in first["roles"] and first["any_errors_fatal"] and "removal" in then["roles"]
 
 
 @pytest.mark.slow
@@ -177,11 +188,11 @@ def test_a_refusal_names_the_other_controller_or_the_lease(
     obeying(tmp_path, Authority.load(tmp_path / "other"), TEMPLATE)
     if kept is not None:
         DiskStore(tmp_path).save(Kept(lease=kept))
-    own = [task for role, task in tasks() if role == "before"]
-    names = [task["name"] for task in own]
-    refusals = [own[names.index(name)] for name in (OTHER, LEASE)]
+    look = [task for role, task in tasks() if role == "look"]
+    refusals = [task for role, task in tasks() if task["name"] in (OTHER, LEASE)]
+    refusals.sort(key=lambda task: task["name"] == LEASE)
     (tmp_path / "files").mkdir()
-    (tmp_path / "files/look.py").symlink_to(PLAYBOOKS / "roles/before/files/look.py")
+    (tmp_path / "files/look.py").symlink_to(PLAYBOOKS / "roles/look/files/look.py")
     here = {
         "placewire_home": f"{tmp_path}/home", "placewire_state": str(tmp_path),
         "placewire_record": f"{tmp_path}/installed.json", "placewire_take_over": takes_over,
@@ -190,7 +201,7 @@ def test_a_refusal_names_the_other_controller_or_the_lease(
     play = {
         "hosts": "localhost", "connection": "local", "gather_facts": False, "vars": here,
         "vars_files": [str(PLAYBOOKS / "roles/settings/vars/main.yaml")],
-        "tasks": [*own[:2], *refusals],
+        "tasks": [*look[:2], *refusals],
     }  # fmt: skip
     done = subprocess.run(
         [Path(sys.executable).with_name("ansible-playbook"), "-i", "localhost,",
@@ -225,18 +236,22 @@ async def test_the_playbook_is_told_whose_the_servers_are_to_be(
     )  # fmt: skip
     playbooks = Told(tmp_path)
     await install(site, playbooks, check=True)
-    told = playbooks.told["agent.yaml"]
-    assert told["placewire_authority_sha256"] == site.authority.sha256
-    assert told.get("placewire_take_over", False) is takes_over
+    await remove(site, playbooks, check=True)
+    for playbook in ("agent.yaml", "remove.yaml"):
+        told = playbooks.told[playbook]
+        assert told["placewire_authority_sha256"] == site.authority.sha256
+        assert told.get("placewire_take_over", False) is takes_over
 
 
 def test_the_inventory_of_a_plan_says_whose_the_servers_are_to_be(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """For whoever runs Ansible alone."""
+    """For whoever runs Ansible alone. Later runs with the file take over nothing."""
     file = tmp_path / "inventory.yaml"
     words = ("--controller", "10.9.0.254", "--write-inventory", str(file), "--take-over")
-    assert command(tmp_path, capsys, *words)[0] == 0
+    with redirect_stdout(StringIO()) as said:
+        assert command(tmp_path, capsys, *words)[0] == 0
     own = Authority.load(tmp_path / "state/ca").sha256
     for told in host_variables([file]).values():
-        assert told["placewire_authority_sha256"] == own and told["placewire_take_over"] is True
+        assert told["placewire_authority_sha256"] == own and "placewire_take_over" not in told
+    assert said.getvalue().endswith("playbooks/agent.yaml -e placewire_take_over=true\n")

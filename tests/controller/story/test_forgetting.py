@@ -29,7 +29,7 @@ from tests.controller.story.test_destruction import (
     quick,
     tools,
 )
-from tests.controller.story.test_recovery import OLD, PLAN, SERVERS, Cluster, Mortal, keep
+from tests.controller.story.test_recovery import OLD, PLAN, SERVERS, Cluster, Died, Mortal, keep
 
 __all__ = ["quick"]  # a fixture of all these tests
 FORGET = "`controller destroy PLAN --server s3 --forget`"
@@ -110,11 +110,36 @@ def test_only_what_is_away_and_known_is_forgotten(
     cluster: Cluster, servers: Sequence[str], present: Sequence[str], what: str
 ) -> None:
     if not what:
-        require_forgettable("test-plan", servers, present, cluster.journal)
+        require_forgettable(PLAN, servers, present, cluster.journal)
         return
     with pytest.raises(UsageError, match=what) as caught:
-        require_forgettable("test-plan", servers, present, cluster.journal)
+        require_forgettable(PLAN, servers, present, cluster.journal)
     assert caught.value.where in ("s2", "s33")
+
+
+@pytest.mark.parametrize("settled_by", ["apply", "destroy"])
+def test_a_server_that_was_to_keep_an_open_decision_is_forgotten_once_that_is_settled(
+    cluster: Cluster, settled_by: str
+) -> None:
+    with pytest.raises(Died):
+        asyncio.run(keep(cluster, Mortal(17)))
+    assert cluster.journal.decisions()[-1].last_phase == "keep decided"
+    del cluster.keepers["s3"]
+    with pytest.raises(AgentUnreachable, match="is not ended there") as away:
+        asyncio.run(recover(PLAN, tools(cluster).agents, cluster.journal))
+    with pytest.raises(UsageError, match="was left open: nothing was forgotten") as refused:
+        require_forgettable(PLAN, ["s3"], [], cluster.journal)
+    for remedy in (away.value.remedy, refused.value.remedy):
+        assert "take it out of the plan's file, and `controller apply PLAN`" in remedy
+    require_forgettable(PLAN, SERVERS, [], cluster.journal)  # Of all servers nobody waits for one.
+    if settled_by == "apply":
+        asyncio.run(keep(cluster, Mortal(None)))
+    else:
+        asyncio.run(destroyed(SMALLER, ["s1", "s2"], tools(cluster)))
+    require_forgettable(SMALLER, ["s3"], [], cluster.journal)
+    forget(SMALLER, ["s3"], cluster.journal)
+    assert "s3" not in cluster.journal.holding("test-plan")
+    assert asyncio.run(recover(SMALLER, tools(cluster).agents, cluster.journal)) is None
 
 
 def test_nothing_counts_as_forgotten_that_the_journal_could_not_take(
