@@ -112,10 +112,13 @@ def has_not_begun(latest: Followed, late: Sequence[Followed]) -> JobFailed:
 def all_silent(ranks: Sequence[Followed], running: int, seconds: float) -> JobFailed:
     """running: how many of the ranks still run."""
     remedy = "look what the processes wait for there"
-    if _is_placed(ranks[0]):
+    spec = ranks[0].spec
+    if isinstance(spec, RankSpec) and _is_placed(ranks[0]):
         remedy = (
             "a `batches(step)` that takes so long is the usual cause: prepare its data before the "
-            "job, or print a line from it now and then; else look what the ranks wait for there"
+            "job, or print a line from it now and then, as long as it takes less than "
+            f"{spec.wait_seconds / 60:.0f} minutes, for which other ranks wait; else look what the "
+            "ranks wait for there"
         )
     return JobFailed(
         f"no rank said anything for {seconds:.0f} s{quote(ranks[0].tail)}",

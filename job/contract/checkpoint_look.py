@@ -42,6 +42,14 @@ OTHER_OPTIMIZER = (
     "make job.optimizer as it was for the checkpoint, or give job.checkpoint another folder, in "
     "which the training begins anew"
 )
+OTHER_TRAINED = (
+    "let the model train what it trained then (requires_grad); or give job.checkpoint another "
+    "folder, in which the training begins anew, perhaps from weights of a file (job.state)"
+)
+_CHANGED = (
+    "where you changed nothing but what the model computes, as its dropout, "
+    "`job.checkpoint.resume: changed` goes on; "
+)
 _WRITABLE = "give a folder that the ranks' user may write to, on every server"
 
 
@@ -128,12 +136,16 @@ def nothing_left(last: Checkpoint, steps: int) -> CheckpointProblem:
     )
 
 
-def of_another_job(last: Checkpoint, differences: Sequence[str]) -> CheckpointProblem:
+def of_another_job(last: Checkpoint, job: JobIdentity, resume: Resume) -> CheckpointProblem:
+    """last: differs from the job. Where the computation alone differs, the remedy says how the job
+    goes on all the same."""
+    differences = differences_between(last.manifest, job, resume == "changed")
+    of_computation = not differences_between(last.manifest, job, may_compute_otherwise=True)
     return CheckpointProblem(
         what=f"{last.path} is of another job: {'; '.join(differences)[:_LONGEST_LIST]}",
         remedy="give job.checkpoint another folder, or make the plan as it was for the checkpoint; "
-        "where you changed nothing but what the model computes, as its dropout, "
-        "`job.checkpoint.resume: changed` goes on; docs/job.md says how plain PyTorch loads it",
+        + (_CHANGED if of_computation else "")
+        + "docs/job.md says how plain PyTorch loads it",
     )
 
 
@@ -164,7 +176,7 @@ def _refusal(
     if asked.resume == "never":
         return with_checkpoints(Path(asked.folder), (last or found)[-1])
     if not last:
-        return of_another_job(found[-1], _differences(asked, found[-1]))
+        return of_another_job(found[-1], asked.job, asked.resume)
     if len(last) == 1 and (missing := last[0].missing):
         return incomplete(last[0], missing)
     if len(last) == 1 and (option := _not_kept(last[0].manifest, asked.keeps)):

@@ -40,6 +40,7 @@ from placewire.job.contract.checkpoint import (
 )
 from placewire.job.contract.checkpoint_look import (
     OTHER_OPTIMIZER,
+    OTHER_TRAINED,
     folder_above_missing,
     incomplete,
     not_lockable,
@@ -349,8 +350,13 @@ def _not_loaded(checkpoint: Checkpoint, why: object, remedy: str) -> JobError:
 
 
 def _without(checkpoint: Checkpoint, error: NotSavedError) -> JobError:
-    if not error.is_optimizer_state:
+    if error.state_of is None:
         return _not_loaded(checkpoint, error, _ANOTHER)
+    optimizer, parameter = error.state_of
+    groups = checkpoint.manifest.param_groups
+    if groups and not any(parameter in one["params"] for one in groups.get(optimizer, ())):
+        why = f"{parameter} was not trained when it was saved, and is now: {error}"
+        return _not_loaded(checkpoint, why, OTHER_TRAINED)
     settings = checkpoint.manifest.optimizer_settings
     why = f"{error}: the optimizer that it was saved with, {settings}, keeps none"
     return _not_loaded(checkpoint, why, OTHER_OPTIMIZER)

@@ -111,8 +111,8 @@ def _choose(spec: RankSpec, checkpoints: Checkpoints) -> Checkpoint | None:
     last = own[-1] if own else found.checkpoints[-1]
     if resume == "never":
         raise _refused(with_checkpoints(checkpoints.folder, last))
-    if differences := differing[last.path]:
-        raise _refused(of_another_job(last, differences))
+    if differing[last.path]:
+        raise _refused(of_another_job(last, checkpoints.job, resume))
     if last.manifest.step >= spec.steps:
         raise _refused(nothing_left(last, spec.steps))
     return last

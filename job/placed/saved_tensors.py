@@ -32,11 +32,13 @@ _EXTENT = re.compile(r"\[([0-9]{1,18})")
 
 
 class NotSavedError(TensorFileError):
-    """Nothing was saved under this name."""
+    """Nothing was saved under this name. state_of: the optimizer and the parameter of which it is
+    state, by their names in a checkpoint; None where it is none."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"it has no {name}")
-        self.is_optimizer_state = _STATE.fullmatch(name) is not None
+        state = _STATE.fullmatch(name)
+        self.state_of = None if state is None else (state[1], state[2])
 
 
 class _Part(NamedTuple):

@@ -12,7 +12,7 @@ import inspect
 import random
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
@@ -22,6 +22,7 @@ import torch
 from torch._functorch._aot_autograd.frontend_utils import _detect_attribute_assignment
 from torch.export import ExportedProgram, _trace
 from torch.nn.modules.module import register_module_buffer_registration_hook
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from placewire.optimizer.capture.errors import CaptureError, user_location_in
@@ -31,12 +32,19 @@ _MISSING = object()
 _PLAIN = (bool, int, float, complex, str, bytes, set, frozenset, tuple)
 # How many attributes a sentence names, and how much it shows of a value.
 _NAMED, _SHOWN = 3, 40
+# What asks a tensor for no value.
+_OF_FORM = frozenset({
+    "shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_leaf", "is_cuda",
+    "is_sparse", "is_nested", "grad_fn", "size", "dim", "numel", "stride", "is_contiguous",
+    "is_floating_point", "is_complex", "__len__",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
 class _Change:
     """What a call of forward left in an attribute, other than what it found. name: the module's.
-    place: the line that read it before anything was set, "" where none did."""
+    place: the line that read it before anything was set, "" where none did. uses_tensor: whether
+    the next call used a tensor that this one left there."""
 
     module: torch.nn.Module
     name: str
@@ -44,6 +52,7 @@ class _Change:
     before: Any
     after: Any
     place: str = ""
+    uses_tensor: bool = False
 
     @property
     def key(self) -> tuple[int, str]:
@@ -53,6 +62,11 @@ class _Change:
     def is_of_tensors(self) -> bool:
         old, new = ([id(x) for x in _leaves(v) if _is_tensor(x)] for v in (self.before, self.after))
         return old != new
+
+    @property
+    def is_of_tensors_alone(self) -> bool:
+        old, new = ([x for x in _leaves(v) if not _is_tensor(x)] for v in (self.before, self.after))
+        return self.is_of_tensors and _is_alike(old, new)
 
     def __str__(self) -> str:
         path = ".".join(filter(None, (self.name, self.attribute)))
@@ -84,9 +98,9 @@ def exported_alone(
             "puts another tensor in its place, so that every step would read what the buffer was "
             f"when the step was captured; write it in place ({_in_place(name)})"
         )
-    kept = _kept(export, first.changes, prefix) if first.changes else []
+    kept = _kept(export, made, first.changes, prefix) if first.changes else []
     for change in kept:
-        if change.is_of_tensors:
+        if change.uses_tensor:
             raise CaptureError(
                 f"{change.place}: forward reads {change} and then sets it, and it is neither a "
                 "parameter nor a buffer: every step would read what it held when the step was "
@@ -118,11 +132,18 @@ def _sentence(kept: Sequence[_Change]) -> str | None:
     )
 
 
-def _kept(export: Callable[[], object], changes: Sequence[_Change], prefix: str) -> list[_Change]:
+def _kept(
+    export: Callable[[], ExportedProgram],
+    made: ExportedProgram,
+    changes: Sequence[_Change],
+    prefix: str,
+) -> list[_Change]:
     """Calls forward once more, as it left its modules. What a second call sets before it reads it,
     as the loss of a layer's experts, or leaves as it is, as a mask that the first one made, is no
-    matter; returns the other changes, as the first call made them."""
-    second = _Call(prefix)
+    matter; nor are tensors that it replaces unused, as those in a list that it clears. Returns the
+    other changes, as the first call made them. made: what the first call gave."""
+    uses = _Uses()
+    second = _Call(prefix, uses)
     with ExitStack() as undo:
         noted: dict[tuple[type, str], _Noted] = {}
         for one in changes:
@@ -131,33 +152,85 @@ def _kept(export: Callable[[], object], changes: Sequence[_Change], prefix: str)
                 noting = noted[kind, one.attribute] = _Noted(kind, one.attribute)
                 undo.enter_context(mock.patch.object(kind, one.attribute, noting, create=True))
             undo.callback(_put, one, one.before)
-            _put(one, tree_map(_with_memory, one.after))
+            left = tree_map(_with_memory, one.after)
+            uses.look_for(one.key, left)
+            _put(one, left)
         second.noted = noted.values()
         try:
             with second.watched():
-                export()
-            again = {change.key for change in second.changes}
+                program = export()
+            uses.note_constants(program)
+            # Forward may also do other things where it finds anything at all.
+            is_same = _text(program) == _text(made)
+            again = {change.key: change for change in second.changes}
         except Exception:  # It reads the values of what it kept: no step could.
-            again = {change.key for change in changes}
+            is_same, again = False, {change.key: change for change in changes}
         read = {
             one.key: place
             for one in changes
             if (place := noted[type(one.module), one.attribute].read.get(id(one.module)))
         }
-    return [replace(one, place=read[one.key]) for one in changes if one.key in again & read.keys()]
+    found = [
+        replace(
+            one,
+            place=read[one.key],
+            uses_tensor=again[one.key].is_of_tensors and (one.key in uses.found or not is_same),
+        )
+        for one in changes
+        if one.key in again.keys() & read.keys()
+    ]
+    return [one for one in found if one.uses_tensor or not again[one.key].is_of_tensors_alone]
+
+
+def _text(program: ExportedProgram) -> str:
+    """Of its graph and of those within, as of parts under autocast."""
+    text: str = program.graph_module.print_readable(print_output=False)
+    return text
+
+
+class _Uses(TorchFunctionMode):
+    """found: the keys of those attributes of which the values of a tensor were used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[tuple[int, str]] = set()
+        self._tensors: list[tuple[torch.Tensor, tuple[int, str]]] = []
+
+    def look_for(self, key: tuple[int, str], value: Any) -> None:
+        self._tensors += [(leaf, key) for leaf in _leaves(value) if _is_tensor(leaf)]
+
+    def note_constants(self, program: ExportedProgram) -> None:
+        """Functions that are called from C++ are seen in the graph alone."""
+        constants = program.graph_signature.inputs_to_lifted_tensor_constants
+        nodes = program.graph.find_nodes(op="placeholder")
+        used = [constants[node.name] for node in nodes if node.users and node.name in constants]
+        self._note([program.constants[name] for name in used])
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # A property is read by the __get__ of what has its name.
+        name = func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
+        if name not in _OF_FORM:
+            self._note(_leaves((args, kwargs)))
+        return func(*args, **kwargs or {})
+
+    def _note(self, used: Sequence[Any]) -> None:
+        ids = {id(one) for one in used}
+        self.found |= {key for tensor, key in self._tensors if id(tensor) in ids}
 
 
 class _Call:
     """One call of forward within torch.export. changes: what it left otherwise than it found it.
     replaced: by the names of buffers in whose place it put another tensor the line that did.
-    drawn: the generators of Python that it drew from. noted: is told when the call begins."""
+    drawn: the generators of Python that it drew from. noted: is told when the call begins. within:
+    is entered for the call."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, within: AbstractContextManager[object] | None = None) -> None:
         self.changes: list[_Change] = []
         self.replaced: dict[str, str] = {}
         self.drawn: list[str] = []
         self.noted: Iterable[_Noted] = ()
         self._prefix = prefix
+        self._within = within or nullcontext()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -189,7 +262,8 @@ class _Call:
             states = _states()
             for one in self.noted:
                 one.begin()
-            yield
+            with self._within:
+                yield
             now = _states()
             self.drawn = [name for name, state in states.items() if now[name] != state]
             for name, module in modules.items():

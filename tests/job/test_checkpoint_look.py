@@ -108,6 +108,8 @@ def test_another_job_s_checkpoint_is_refused_by_what_the_plan_says(
     save(tmp_path, 5, **saved)
     for question in (asked, captured):
         assert told(question(tmp_path)) == (f"{tmp_path}/step-00000005 is of another job: {why}")
+        problem = problem_in(question(tmp_path))
+        assert problem is not None and "resume: changed" not in problem.remedy, "it would not help"
 
 
 def test_another_model_s_checkpoint_is_refused_as_soon_as_the_step_is_captured(
@@ -117,6 +119,8 @@ def test_another_model_s_checkpoint_is_refused_as_soon_as_the_step_is_captured(
     save(tmp_path, 5, structure_hash="other", computation_hash="another", **cut)
     assert begins(asked(tmp_path)), "the plan alone does not say what the model computes"
     assert "the structure of its step was other and is h" in told(captured(tmp_path))
+    problem = problem_in(captured(tmp_path))
+    assert problem is not None and "`job.checkpoint.resume: changed` goes on; " in problem.remedy
     assert begins(captured(tmp_path, resume="changed")).endswith(f"from {tmp_path}/step-00000005")
     assert begins(captured(tmp_path, accumulate=2)), "in another cut only ranks can compare"
     renamed = told(captured(tmp_path, accumulate=2, model="m:g"))

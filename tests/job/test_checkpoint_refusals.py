@@ -14,6 +14,8 @@ from placewire.job.contract.checkpoint import MANIFEST, checkpoints_in, tensor_f
 from placewire.job.contract.checkpoint_look import answer_to
 from placewire.job.contract.specification import OptimizerSpec
 from placewire.job.errors import JobError
+from placewire.job.placed.checkpoint import _without
+from placewire.job.placed.saved_tensors import NotSavedError
 from tests.job.test_checkpoint import SAVED_AFTER, Job, job
 from tests.job.test_checkpoint_look import asked, told
 
@@ -45,6 +47,27 @@ def test_a_momentum_that_was_not_saved_is_told_as_that(tmp_path: Path) -> None:
     assert "it has no optimizer.state." in error.what and ".momentum_buffer: " in error.what
     assert "the optimizer that it was saved with, sgd(lr=0.1," in error.what
     assert "make job.optimizer as it was" in error.remedy and "free space" not in error.remedy
+
+
+def test_a_parameter_that_was_not_trained_is_told_as_that(tmp_path: Path) -> None:
+    save(tmp_path, sgd(**MOMENTUM))
+    (kept,) = checkpoints_in(tmp_path)
+    (group,) = kept.manifest.param_groups["optimizer"]
+    # As where the layer was frozen: it is in no group, and has no state.
+    frozen = {**group, "params": [one for one in group["params"] if one != "mix.weight"]}
+    groups = {"optimizer": (frozen,)}
+    assert frozen["params"] and frozen != group
+    error = NotSavedError("optimizer.state.mix.weight.momentum_buffer[0:2]")
+    unfrozen = _without(
+        kept.model_copy(
+            update={"manifest": kept.manifest.model_copy(update={"param_groups": groups})}
+        ),
+        error,
+    )
+    assert "mix.weight was not trained when it was saved, and is now: it has no" in unfrozen.what
+    assert unfrozen.remedy.startswith("let the model train what it trained then")
+    assert "job.optimizer" not in unfrozen.remedy
+    assert "make job.optimizer as it was" in _without(kept, error).remedy
 
 
 def test_it_is_refused_before_anything_is_changed(tmp_path: Path) -> None:

@@ -57,6 +57,17 @@ def test_the_first_step_of_each_such_stretch_is_told_and_no_more_than_three() ->
     assert "end the job, begin it anew with a lower job.optimizer.lr" in told[0]
 
 
+def test_losses_that_stay_so_are_told_though_single_ones_were_before() -> None:
+    single = [INFINITE, 1.0] * 3
+    losses, told = followed([*single, *[NAN] * 19])
+    assert len(told) == 3
+    _, told = followed([NAN, NAN], first=25, of=losses)
+    assert len(told) == 1, "once"
+    assert told[0].startswith("no loss from step 6 to step 25 was finite, and the last is nan. Th")
+    assert "without what is wrong in the batch of step 6" in told[0]
+    assert followed([1.0, *[NAN] * 20], first=27, of=losses)[1], "it had recovered"
+
+
 def test_who_computes_no_loss_says_nothing_of_it() -> None:
     losses, told = followed([None, None])
     assert (losses.last_finite_step, told) == (-1, [])
@@ -68,7 +79,7 @@ def test_what_is_told_says_where_to_go_on_and_what_a_scaler_does() -> None:
         "optimizer": OptimizerSpec(scaler=ScalerSpec()),
     }
     (told,) = followed([2.0, NAN], of=Losses(spec(**asked), Beginning()))[1]
-    assert "where its metric `skipped` is 1, the scaler left the parameters as they were" in told
+    assert "where the metric `skipped` is 1, the scaler left the parameters as they were" in told
     assert "kept beyond job.checkpoint.keep until a loss is finite again" in told
     assert "move its checkpoints after 1 and more steps away" in told
 

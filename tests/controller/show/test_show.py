@@ -198,11 +198,6 @@ def test_what_a_program_takes_is_told_beside_its_tensors() -> None:
         "beside the tensors on its device a rank's program takes 350.0 MiB"
     ]
     assert beside_tensors({"program_bytes": None}) == beside_tensors({}) == []
-
-
-def test_what_forward_keeps_is_told_as_capture_noted_it() -> None:
-    assert kept_in_python({"kept": "forward changes x"}) == ["forward changes x"]
-    assert kept_in_python({"kept": 3}) == kept_in_python({}) == []
     show = Show()
     show.console.file = io.StringIO()
     done = Finished(rank=1, traffic=(), peak_memory_bytes=500 << 20)
@@ -214,6 +209,11 @@ def test_what_forward_keeps_is_told_as_capture_noted_it() -> None:
     assert first.endswith("rank 1 done, 500.0 MiB at most")
     assert second.endswith("rank 1 done, 500.0 MiB at most; its steps 120.0 MiB")
     assert third.endswith("at most; its steps 120.0 MiB, of which tensors 99.0 MiB")
+
+
+def test_what_forward_keeps_is_told_as_capture_noted_it() -> None:
+    assert kept_in_python({"kept": "forward changes x"}) == ["forward changes x"]
+    assert kept_in_python({"kept": 3}) == kept_in_python({}) == []
 
 
 def test_a_step_is_told_when_every_rank_has_ended_it() -> None:

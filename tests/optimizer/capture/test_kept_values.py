@@ -95,6 +95,93 @@ class Telling(Plain):
         return super().forward(x) + self.extra + self.outputs[0]
 
 
+class Hooked(Plain):
+    """Its features are put by a hook into a container that is only written in place, and are read
+    after that, in the same call."""
+
+    def __init__(self, features: Any) -> None:
+        super().__init__()
+        self.features = features
+        self.linear.register_forward_hook(self.keep)
+
+    def keep(self, module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
+        if isinstance(self.features, dict):
+            self.features["linear"] = output
+        else:
+            self.features.clear()
+            self.features.append(output)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        loss = super().forward(x)
+        (feature,) = self.features.values() if isinstance(self.features, dict) else self.features
+        return loss + feature.sum()
+
+
+class Asking(Plain):
+    """Asks what it kept for its form alone. other: what it multiplies by where there is any."""
+
+    def __init__(self, other: int = 1) -> None:
+        super().__init__()
+        self.extra: torch.Tensor | None = None
+        self.other = other
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.extra is not None and self.extra.shape == x.shape and self.extra.dim() == 2
+        self.extra = self.linear(x)
+        return super().forward(x) + self.extra.sum() * (self.other if found else 1)
+
+
+class Averaging(Plain):
+    """Keeps an average on which its loss does not depend, or only by a Python number."""
+
+    def __init__(self, is_used: bool) -> None:
+        super().__init__()
+        self.average, self.is_used = torch.zeros(()), is_used
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        loss = super().forward(x)
+        if self.is_used:
+            loss = loss * float(self.average)
+            self.average = x.mean()
+        else:
+            self.average = 0.9 * self.average + 0.1 * loss.detach()
+        return loss
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0] * 2
+
+
+class ByFunction(Plain):
+    """Gives what it kept to a function of its own alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = torch.zeros(())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before: Any = Doubled.apply(self.last)
+        self.last = x.mean()
+        return super().forward(x) * before
+
+
+class CountingInside(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: dict[str, Any] = {"calls": 0}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.told["calls"] += 1
+        self.told["mean"] = x.mean()
+        return super().forward(x)
+
+
 class Narrowing(Plain):
     """As Swin does with its windows."""
 
@@ -196,6 +283,10 @@ def test_a_number_that_forward_counts_is_told(autocast: Any) -> None:
         (Centered(None), "center of Centered"),
         (LazilyKept(), "center of LazilyKept"),
         (Kept(), "seen of Kept"),
+        (Asking(other=2), "extra of Asking"),
+        (Averaging(is_used=True), "average of Averaging"),
+        (Averaging(is_used=False), "average of Averaging"),
+        (ByFunction(), "last of ByFunction"),
         (Inside(Centered(None)), "inner.center of Centered"),
     ],
 )
@@ -238,15 +329,30 @@ def test_a_loss_may_not_keep_a_tensor_either() -> None:
         Plain,
         Masking,
         Telling,
+        lambda: Hooked({}),
+        lambda: Hooked([]),
+        Asking,
         Narrowing,
         lambda: Normed(nn.utils.weight_norm),
         lambda: Normed(nn.utils.spectral_norm),
         lambda: Normed(nn.utils.parametrizations.weight_norm),
     ],
-    ids=["plain", "mask", "told", "windows", "weight norm", "spectral norm", "parametrization"],
-)
+    ids=[
+        "plain", "mask", "told", "dict", "list", "asked", "windows", "weight norm", "spectral norm",
+        "parametrization",
+    ],
+)  # fmt: skip
 def test_what_each_call_sets_anew_or_leaves_is_left_alone(make: Any) -> None:
     assert kept(Inside(make())) is None
+
+
+def test_what_a_hook_sets_anew_is_left_alone_under_autocast() -> None:
+    assert kept(Inside(Hooked({})), autocast="bf16") is None
+
+
+def test_a_number_beside_tensors_that_are_set_anew_is_told() -> None:
+    told = kept(CountingInside())
+    assert told is not None and "told of CountingInside from {'calls': 0} to {'calls': 1" in told
 
 
 @pytest.mark.parametrize("library", ["random", "numpy"])
