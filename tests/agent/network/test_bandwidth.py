@@ -69,20 +69,20 @@ def test_what_a_stranger_has_a_receiver_print_is_not_kept() -> None:
 
     def dials() -> None:
         """As iperf3's client does, up to its end."""
-        with socket.create_connection(place, 60) as one:
+        with socket.create_connection(place, 60) as one, one.makefile("rb") as answers:
             one.sendall(cookie)
-            one.recv(1)
+            answers.read(1)
             one.sendall(struct.pack("!I", len(body)))
             one.sendall(body)
-            one.recv(1)
+            answers.read(1)
             with socket.create_connection(place, 60) as data:
                 data.sendall(cookie + b"x" * 131072)
-                one.recv(2, socket.MSG_WAITALL)
+                answers.read(2)
                 one.sendall(b"\4")  # It is at its end.
-                one.recv(1)
+                answers.read(1)
                 one.sendall(struct.pack("!I", len(results)) + results)
-                one.recv(struct.unpack("!I", one.recv(4, socket.MSG_WAITALL))[0])
-                one.recv(1)
+                answers.read(struct.unpack("!I", answers.read(4))[0])
+                answers.read(1)
                 one.sendall(b"\x10")  # Good-bye.
 
     async def story() -> int:
