@@ -238,8 +238,7 @@ def _snapshots(cluster: TestCluster, plan: str, *words: str) -> Finished:
 def test_a_snapshot_tells_what_is_in_force_and_that_it_went(
     cluster: TestCluster, untouched: None
 ) -> None:
-    # Of all tests, this one keeps the network of a placed job on real switches.
-    plan = long_plan(cluster, on_exit="keep")
+    plan = cluster.script_plan("snapshot", on_exit="keep")
     before = str(cluster.folder / "before.json")
     taken = _snapshots(cluster, plan, "--snapshot", before)
     assert taken.code == 0, taken.told
