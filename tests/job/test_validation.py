@@ -204,7 +204,7 @@ def test_a_model_without_validation_batches_is_refused_before_the_first_step(
 ) -> None:
     model = "tests.models.small:gpt2"
     placement = spread(capture(model, BATCH, CHOICE, SEED), 2)
-    ranks = start_ranks(placement, tmp_path, **options(model=model, captured_once=True))
+    ranks = start_ranks(placement, tmp_path, **options(model=model))
     assert [rank.finish(120) for rank in ranks] == [1, 1]
     assert f"{model} has no validation batches" in ranks[0].failed.what
     assert not ranks[0].step_seconds
@@ -214,7 +214,7 @@ def test_a_model_without_validation_batches_is_refused_before_the_first_step(
 def test_a_batch_that_is_missing_is_told_before_the_first_step(tmp_path: Path) -> None:
     model = "tests.models.validated:of_one_batch"
     placement = spread(capture(model, BATCH, CHOICE, SEED), 2)
-    ranks = start_ranks(placement, tmp_path, **options(model=model, captured_once=True))
+    ranks = start_ranks(placement, tmp_path, **options(model=model))
     assert [rank.finish(120) for rank in ranks] == [1, 1]
     assert not any(rank.step_seconds for rank in ranks)
     assert any("validation(1) failed at " in rank.failed.what for rank in ranks)
