@@ -261,7 +261,13 @@ def test_the_ranks_of_a_server_s_processes_are_those_that_the_script_knows(tmp_p
     """A server's program has a rank as well, which is another where servers have many processes."""
     script = tmp_path / "script.py"
     script.write_text(
-        "import os, sys\nrank = os.environ['RANK']\nprint('I am', rank)\nsys.exit(rank == '3')\n"
+        "import os, pathlib, sys, time\n"
+        "rank, told = os.environ['RANK'], pathlib.Path(__file__ + '.told')\n"
+        "print('I am', rank)\n"
+        # The failure of one ends the other.
+        "told.touch() if rank == '2' else None\n"
+        "while not told.exists(): time.sleep(0.01)\n"
+        "sys.exit(rank == '3')\n"
     )
     of = spec(script, rank=1, world_size=2, processes=2)
     status, events, printed = finish(start(of, tmp_path))
