@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -87,8 +88,10 @@ async def test_what_the_cache_does_not_take_ends_no_apply(
 ) -> None:
     """The network is shaped by then and the job ready; the latency is for the next time."""
 
-    async def run_ranks(*_: object, **__: object) -> list[Calibrated]:
-        return [Calibrated(rank=0, paths=(path("s1", "s2", "a", 0.0004, 19e6),))]
+    async def run_ranks(
+        _: object, __: object, on_event: Callable[[Calibrated], None], **___: object
+    ) -> None:
+        on_event(Calibrated(rank=0, paths=(path("s1", "s2", "a", 0.0004, 19e6),)))
 
     monkeypatch.setattr(calibration, "run_ranks", run_ranks)
     (tmp_path / "cache").write_text("in its place")
