@@ -76,7 +76,7 @@ def _written(config: AgentConfig) -> tuple[tuple[int, int, int] | None, ...]:
             found = Path(file).stat()
         except OSError:
             return None
-        # Of a file that was moved there, or that another may read now, the time of the change, too.
+        # A file that is moved there, or that another user may read now, keeps its mtime.
         return found.st_ino, found.st_size, max(found.st_mtime_ns, found.st_ctime_ns)
 
     return tuple(

@@ -28,13 +28,13 @@ class KnownDevices:
         self._find = find
         self._notice: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
-        # Of the last question: whether it was answered, and until when a hello waits for that.
+        # Whether the last question was answered, and until when a hello waits for the answer.
         self._answered = threading.Event()
         self._wait_until = 0.0
         self._asks = False
         self._fresh_until = 0.0
         self._found: Found | None = None
-        # What was told last, once something was.
+        # The devices that the last hello told; none before the first.
         self._told: tuple[Found | None, ...] = ()
 
     def follow(self, notice: Callable[[], None]) -> None:

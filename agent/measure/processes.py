@@ -23,7 +23,7 @@ def _without_privileges() -> tuple[str, ...]:
 
 
 def why_not_started(error: OSError) -> str:
-    """What kept a program from being started, with what to do where this agent has too many files
+    """Returns why a program cannot be started, and what to do where this agent has too many files
     open."""
     if error.errno != errno.EMFILE:
         return error.strerror or str(error)

@@ -97,9 +97,9 @@ async def _provision(arguments: argparse.Namespace, plan: Plan, servers: Sequenc
     site = Site(plan, servers, authority, *places, arguments.controller, show)
     # The table tells of them, too.
     site.refused_connections = RefusedConnections(arguments.state_dir / FILE)
-    # Whoever runs Ansible alone says it each time: a file would take over at every later run.
+    # The file does not say it, or every later run with it would take servers over.
     site.takes_over = arguments.take_over and arguments.write_inventory is None
-    # Whoever runs Ansible alone has them from the inventory; here the playbooks are given them.
+    # A run of Ansible alone has these from the inventory; here the playbooks are given them.
     more = site.variables() if arguments.write_inventory is not None else {}
     derived = inventory(plan, servers, site.controller_urls(), arguments.login, more)
     if arguments.write_inventory is not None:
